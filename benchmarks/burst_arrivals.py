@@ -185,7 +185,7 @@ def races_part(strategy: str, half: str) -> Iterator[dict[str, Any]]:
     for workers, other in product(WORKERS, (half, "node_mask")):
         now, fast = (Point(**SMALL, strategy=name, workers=workers, steps=60) for name in (strategy, other))
         true = truth(now) / truth(fast)
-        race = race_points({strategy: now, "fast": fast}, budget_seconds=40, processes=None, isolated=False)
+        race = race_points({strategy: now, "fast": fast}, budget_seconds=40, processes=None)
         again = truth(now) / truth(fast)
         (of_fast, fast_seconds, _), (of_now, now_seconds, _) = rows_and_truth(fast), rows_and_truth(now)
         (compared,) = tclab.compare(of_fast, of_now, between="strategy").pairs

@@ -103,7 +103,7 @@ def measure(name, size, least_seconds):
     for ours, theirs in zip(one, other, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     del one, other, ours, theirs
-    pair = timing.race(arms, budget_seconds=seconds, looks=1, isolated=False).pair("original", "shared")
+    pair = timing.race(arms, budget_seconds=seconds).pair("original", "shared")
     peaks = {arm: peak_mebibytes(call) for arm, call in arms.items()}
     return {
         "port": name,
@@ -111,8 +111,8 @@ def measure(name, size, least_seconds):
         "edges": size[1],
         "samples": size[2],
         "features": size[3],
-        "original_ms": None if pair.of_a is None else pair.of_a.median_seconds * 1e3,
-        "shared_ms": None if pair.of_b is None else pair.of_b.median_seconds * 1e3,
+        "original_ms": pair.a_seconds and pair.a_seconds * 1e3,
+        "shared_ms": pair.b_seconds and pair.b_seconds * 1e3,
         "time_ratio": pair.ratio,
         "time_interval": pair.interval,
         "verdict": WORDS.get(pair.verdict, pair.verdict),

@@ -421,7 +421,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     (able,) = [one for one in advice.suggestions if one.setting.get("strategy") == "node_mask"]
     assert able.ratio == pytest.approx(0.5, rel=0.01)
     assert able.race is not None
-    done = able.measure(budget_seconds=4, processes=None, isolated=False)
+    done = able.measure(budget_seconds=4, processes=None)
     assert (done.measured.a, done.measured.b) == ("changed", "now")
     assert (done.measured.ratio is None) == (done.measured.kept < MIN_OBSERVATIONS)  # rounds, as a machine gives
     print(done)
@@ -445,7 +445,7 @@ def test_another_allocator_is_run_apart_whatever_a_race_is_told(monkeypatch):
     monkeypatch.setattr(trying, "run", lambda point, fresh: ran.append(point.allocator) or rows(step()))
     point = Point(scale=0.01, device="cpu")
     measure = trying.change_trial(point, Point(scale=0.01, device="cpu", allocator="keep_pages"))
-    assert measure(budget_seconds=0, processes=None, isolated=False).a == "changed"
+    assert measure(budget_seconds=0, processes=None).a == "changed"
     assert ran == ["default", "keep_pages", "keep_pages", "default"]
 
 

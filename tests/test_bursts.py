@@ -124,7 +124,7 @@ def test_advice_names_workers_first(rows):
 def test_a_race_does_not_let_an_arms_workers_fill_up(slow):
     arms = {name: Point(scale=0.01, networks=1, batch_size=BATCH, device="cpu", strategy=name, workers=4)
             for name in (slow, "half_of_a_test")}  # fmt: skip
-    race = race_points(arms, budget_seconds=40, processes=None, isolated=False)
+    race = race_points(arms, budget_seconds=40, processes=None)
     assert race.verdict(*arms) in ("SLOWER", "UNDECIDED")  # a busy machine may leave too few rounds
     if race.verdict(*arms) == "SLOWER":
         assert race.ratio == pytest.approx(2, rel=0.1)

@@ -15,6 +15,7 @@ from tclab import InputError
 from tclab.command import main
 
 ipython = pytest.importorskip("IPython.core.interactiveshell")
+VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "report", "profile", "panel")
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
@@ -47,13 +48,11 @@ def test_help_is_there_at_once_and_names_every_verb():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 0.5
-    for verb in ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"):
+    for verb in VERBS:
         assert f" {verb} " in shown.stdout
 
 
-@pytest.mark.parametrize(
-    "verb", ["sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"]
-)
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_explains_itself(verb, capsys):
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out

@@ -6,6 +6,7 @@ strategy breaks what a view gives in public, so that no mutant depends on how vi
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,14 @@ from tclab import masking, models
 from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict
-from tclab.timing._noise_model import Series, centre_of
+from tclab.timing import Ledger, _ledger, _ledger_rows, _statistics, _verdict
+from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from race_verdicts import Attack
 from synthetic_machine import memory_noise, pair_of, slow_in_turn
+from verdicts import Attack
 
 # ---- the deletions of each sample, [B] lists of nodes, made wrong
 
@@ -339,7 +340,7 @@ def test_the_docs_say_who_kills_whom(root):
 
 # ---- verdicts
 
-STILL = Attack("still", quiet=True, ratio=0.5)
+STILL = Attack("still", quiet=True, independent=0.0, ratio=0.5)
 
 
 def _during(samples):
@@ -364,48 +365,49 @@ def _slow(deviation):
 
 def _three_processes_apart():
     """Return the width of the interval of three processes that lie 2 % apart and take turns at every round."""
-    generator = np.random.default_rng(0)
-    low, high = centre_of([
-        Series(luck + generator.normal(0, 0.002, 100), np.arange(number, 300, 3) * 0.2, [0] * 100)
-        for number, luck in enumerate((-0.02, 0.0, 0.02))
-    ]).interval(0.95)  # fmt: skip
+    values = np.tile((-0.02, 0.0, 0.02), 100) + np.random.default_rng(0).normal(0, 0.002, 300)
+    low, high = centre_of(Series(values, np.arange(300) * 0.2, np.arange(300) % 3)).interval(0.95)
     return high - low
 
 
 def kept_promises():
     """Return promise → whether the verdicts as they are now keep it."""
     half = pair_of(STILL.samples(0, 60.0))
-    near, beyond = Attack("near", quiet=True, ratio=0.994), Attack("beyond", quiet=True, ratio=0.985)
-    slow = Attack("slow", _slow(0.05), quiet=True)
+    near, beyond, wide = (replace(STILL, ratio=ratio) for ratio in (0.994, 0.97, 0.96))
+    slow = Attack("slow", _slow(0.05), quiet=True, independent=0.0)
+    noisy = Attack("one part of eight lies within the margin", quiet=True, independent=0.08, ratio=0.955)
     false = {FASTER, SLOWER}
     return {
         "half the time is FASTER": half.verdict == FASTER and half.flipped().verdict == SLOWER,
         "0.6 % is SAME": pair_of(near.samples(0, 60.0)).verdict == SAME,
-        "1.5 % is not SAME": pair_of(beyond.samples(0, 60.0)).verdict != SAME,
-        "slow noise of one arm decides little": sum(slow.verdict(seed, 60.0) in false for seed in range(6)) <= 1,
+        "3 % is not SAME": pair_of(beyond.samples(0, 60.0)).verdict != SAME,
+        "slow noise of one arm decides little": sum(slow.pair(seed, 60.0).verdict in false for seed in range(6)) <= 1,
         "the luck of three processes is three measurements": _three_processes_apart() > 0.05,
+        "a part that disagrees is UNDECIDED": noisy.pair(8, 60.0).verdict == UNDECIDED,
         "what comes during the race is UNDECIDED": pair_of(
-            _during(Attack("equal", quiet=True).samples(0, 60.0))).verdict == UNDECIDED,
+            _during(replace(STILL, ratio=1.0).samples(0, 60.0))).verdict == UNDECIDED,
         "what differs from itself is UNDECIDED": pair_of(_itself(STILL.samples(0, 60.0))).verdict == UNDECIDED,
-        "alpha is 5 % over all looks": sum(_verdict.alpha_of(look, 4) for look in range(1, 400)) <= 0.05 + 1e-12,
-        "beyond 10 % noise nothing is SAME": pair_of(
-            slow_in_turn(Attack("apart", quiet=True, ratio=0.96).samples(0, 60.0), 0.3)).verdict == UNDECIDED,
+        "alpha is 5 % however often it goes on": sum(_verdict.alpha_of(i) for i in range(99)) <= 0.05 + 1e-12,
+        "beyond 10 % noise nothing is SAME": pair_of(slow_in_turn(wide.samples(0, 60.0), 0.3)).verdict == UNDECIDED,
         "few rounds decide nothing": pair_of(STILL.samples(0, 60.0)[:20]).ratio is None,
     }  # fmt: skip
 
 
-_decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _noise_model._components
+_decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _statistics._components
 VERDICTS = {
     "sign flipped": (_verdict, "decide", lambda low, high, *margin, **more: _decide(-high, -low, *margin, **more)),
     "margin ignored": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 1e-9, **more)),
-    "margin of 2 % for 1 %": (_verdict, "LEAST_MARGIN", 0.02),
+    "margin doubled": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 2 * margin, **more)),
     "any margin is SAME": (_verdict, "decide", lambda *given, widest=1.0: _decide(*given, widest=1.0)),
-    "UNDECIDED is SAME": (_verdict, "decide", lambda *given: SAME if (v := _decide(*given)) == UNDECIDED else v),
+    "UNDECIDED is SAME": (_verdict, "decide", lambda *given, **more: (
+        SAME if (verdict := _decide(*given, **more)) == UNDECIDED else verdict)),
     "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
-    "memory ignored": (_noise_model, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
-    "luck ignored": (_noise_model, "_LUCK", (1e-9,)),
-    "control ignored": (_verdict, "_failed_control", lambda *given: None),
-    "three rounds are enough": (_verdict, "MIN_OBSERVATIONS", 2),
+    "memory ignored": (_statistics, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
+    "parts ignored": (Series, "parts", lambda series, n: np.array([np.median(series.values)])),
+    "luck ignored": (_statistics.Centre, "_of_processes", property(lambda centre: (centre.quantile(0.5), 0.0, 2))),
+    "control ignored": (_verdict, "_against_itself", lambda rounds, arm: _verdict._series(
+        rounds, [0.0] * len(rounds), [0] * len(rounds))),
+    "three rounds are enough": (_verdict, "PARTS", 2),
 }
 
 

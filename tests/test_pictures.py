@@ -143,7 +143,7 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
 
 def pairs_of_few_rounds():
     """Return a race that its budget ended after two rounds."""
-    return timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None, isolated=False)
+    return timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
 
 
 def test_the_command_says_what_it_needs(tmp_path, capsys):

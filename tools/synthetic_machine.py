@@ -16,9 +16,9 @@ _DRAWN = 4096  # numbers drawn at once
 GRID_SECONDS = 0.01  # seconds between the points of a disturbance
 
 
-def pair_of(samples):
-    """Return the comparison of the first two arms of some samples."""
-    return next(iter(verdicts_of(samples).values()))
+def pair_of(samples, *margin):
+    """Return the comparison of the first two arms of some samples, for a margin where one is given."""
+    return next(iter(verdicts_of(samples, *margin).values()))
 
 
 def slow_in_turn(samples, slower):
@@ -158,3 +158,78 @@ def slow_tail(generator: np.random.Generator, seconds: float, *, share: float, s
     """Return moments, a share of all, that are slower by `size` times a Pareto variate of shape 1.5."""
     tail = size * (1 + generator.pareto(1.5, int(seconds / GRID_SECONDS)))
     return np.where(generator.random(len(tail)) < share, np.minimum(tail, 3.0), 0.0)
+
+
+def switching(
+    generator: np.random.Generator, seconds: float, *, levels: tuple[float, ...], stay: float
+) -> NDArray[np.float64]:
+    """Return a Markov chain of levels, each of which stays for an exponential time of `stay` seconds on average."""
+    path, at, level = np.empty(int(seconds / GRID_SECONDS)), 0, int(generator.integers(len(levels)))
+    while at < len(path):
+        until = at + 1 + int(generator.exponential(stay) / GRID_SECONDS)
+        path[at:until] = levels[level]
+        at, level = until, (level + int(generator.integers(1, len(levels)))) % len(levels)
+    return path
+
+
+def wave(generator: np.random.Generator, seconds: float, *, size: float, period: float) -> NDArray[np.float64]:
+    """Return a sine of any phase."""
+    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS / period + generator.random()
+    return np.asarray(size * np.sin(2 * pi * at))
+
+
+def pink(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+    """Return noise whose power falls as 1/f, down to one wave in twice the time, with about a standard deviation."""
+    waves = np.arange(1, int(seconds / GRID_SECONDS) + 1)
+    spectrum = generator.normal(size=(2, len(waves))).T @ [1, 1j] / np.sqrt(waves)
+    path = np.fft.irfft(np.concatenate([[0], spectrum]))[: len(waves)]
+    return np.asarray(deviation * path * len(waves) / np.sqrt((1 / waves).sum()))
+
+
+# Written when the verdicts' prior and parts were settled, and never tuned on.
+
+
+def bursts(generator: np.random.Generator, seconds: float, *, every: float, size: float) -> NDArray[np.float64]:
+    """Return slow stretches that come at random; their length (shape 1.2, from 0.5 s) and size have heavy tails."""
+    path = np.zeros(int(seconds / GRID_SECONDS))
+    for begin in generator.integers(len(path), size=generator.poisson(seconds / every)):
+        length = int(0.5 * (1 + generator.pareto(1.2)) / GRID_SECONDS)
+        path[begin : begin + length] += size * (1 + generator.pareto(1.5))
+    return np.minimum(path, 3.0)
+
+
+def ramps(generator: np.random.Generator, seconds: float, *, size: float, every: float) -> NDArray[np.float64]:
+    """Return straight lines between normal variates at random moments, `every` seconds on average."""
+    moments = np.cumsum(generator.exponential(every, int(4 * seconds / every) + 20)) - every
+    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS
+    return np.interp(at, moments, generator.normal(0, size, len(moments)))
+
+
+def volatile(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+    """Return noise with a memory of 2 s whose own strength changes, by a factor of e, with a memory of 20 s."""
+    strength = memory_noise(generator, seconds, deviation=1.0, memory=20.0)
+    return np.asarray(memory_noise(generator, seconds, deviation=deviation, memory=2.0) * np.exp(strength))
+
+
+def throttled(generator: np.random.Generator, seconds: float, *, every: float, size: float) -> NDArray[np.float64]:
+    """Return an arm that at random becomes slower at once by an exponential variate, and recovers within some 5 s."""
+    falls = np.zeros(int(seconds / GRID_SECONDS))
+    moments = generator.integers(len(falls), size=generator.poisson(seconds / every))
+    np.add.at(falls, moments, generator.exponential(size, len(moments)))
+    return np.asarray(lfilter([1.0], [1.0, -exp(-GRID_SECONDS / 5.0)], falls))
+
+
+def growing(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+    """Return noise with a memory of 3 s that grows from nothing to `deviation` at the end."""
+    noise = memory_noise(generator, seconds, deviation=deviation, memory=3.0)
+    return np.asarray(noise * np.linspace(0, 1, len(noise)))
+
+
+def wandering_pulses(
+    generator: np.random.Generator, seconds: float, *, period: float, size: float
+) -> NDArray[np.float64]:
+    """Return pulses for a third of each period, whose phase wanders by about a period in ten."""
+    n = int(seconds / GRID_SECONDS)
+    steps = generator.normal(0, (GRID_SECONDS / (10 * period)) ** 0.5, n)
+    phase = np.arange(n) * GRID_SECONDS / period + generator.random() + np.cumsum(steps)
+    return np.where(phase % 1 < 1 / 3, size, 0.0)

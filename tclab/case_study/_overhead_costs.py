@@ -13,7 +13,7 @@ from tclab.lab.charts._case_study_charts import draw_overhead_costs
 from tclab.sweeps.config._overhead_names import OVERHEADS
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
-from tclab.timing._statistics import bootstrap_interval
+from tclab.timing._statistics import Series, centre_of
 from tclab.timing._step_means import cycle_means
 
 COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
@@ -81,8 +81,8 @@ def overhead_costs(rows: Runs) -> OverheadCosts:
 
     Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
     where steps wait for several workers, or some of them log, whole cycles of them (`tclab.timing._step_means`). The
-    interval, 95 %, is of the median of the log ratios by bootstrap over rounds and their steps, no narrower than
-    Student's over rounds; see `tclab.timing._statistics.bootstrap_interval`. One round decides nothing.
+    interval, 95 %, is that of a race whose processes are the rounds; see `tclab.timing._statistics`. One round decides
+    nothing.
 
     **Arguments:**
 
@@ -112,12 +112,14 @@ def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.
 
 
 def _cost(groups: list[Any]) -> dict[str, Any]:
-    low, high = bootstrap_interval(groups, _LEVEL)
+    every = np.concatenate(groups)
+    rounds = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    low, high = centre_of(Series(every, np.arange(float(len(every))), rounds)).interval(_LEVEL)
     verdict = UNDECIDED
     if len(groups) >= _MIN_ROUNDS:
         verdict = COSTS if low > 0 else SAVES if high < 0 else UNDECIDED
     return {
-        "ratio": float(np.exp(np.median(np.concatenate(groups)))),
+        "ratio": float(np.exp(np.median(every))),
         "low": float(np.exp(low)),
         "high": float(np.exp(high)),
         "rounds": len(groups),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 from cyclopts import App, CycloptsError
 
@@ -18,15 +19,17 @@ _ABOUT = """How fast can a GNN train on perturbed copies of one graph?
 tclab sweep --strategies edge_mask,node_mask --batch-sizes 1,2,4 --scale 0.1 --results runs/mine
 tclab advise runs/mine
 tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
+tclab race --base main --head HEAD -- python bench.py
 ```
 
 Every verb has `--help` and, but for profile, report and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no
-time or does not fit; 2 an argument is wrong. `tclab --install-completion` makes the
-shell complete verbs and options."""
+time or does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
+`tclab --install-completion` makes the shell complete verbs and options."""
 _VERBS = {
     "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
     "run": ("_point_verbs", "Measure one point."),
     "race": ("_point_verbs", "Race strategies in turn, for a verdict which is faster."),
+    "race-commands": ("_commands_verb", "Race a command at two commits, or two commands; race --base is the same."),
     "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
@@ -48,9 +51,17 @@ def _app() -> App:
         result_action="return_value",
     )
     for verb, (module, line) in _VERBS.items():
-        app.command(f"tclab.command.{module}:{verb}", name=verb, help=line)
+        app.command(f"tclab.command.{module}:{verb.replace('-', '_')}", name=verb, help=line)
     app.register_install_completion_command()
     return app
+
+
+def _with_verb(words: Sequence[str]) -> list[str]:
+    """Return the words, of which `race --base …`, of commands, becomes a verb that imports nothing of graphs."""
+    options = {word.partition("=")[0] for word in takewhile(lambda word: word != "--", words)}
+    if words[:1] == ["race"] and options & {"--base", "--head", "--base-command"}:
+        return ["race-commands", *words[1:]]
+    return list(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -61,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     - `words`: its arguments; those of this process unless given.
     """
     try:
-        return int(_app()(words) or 0)
+        return int(_app()(_with_verb(sys.argv[1:] if words is None else words)) or 0)
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.timing import Ledger, race
-from tclab.timing.races._race_result import Race
+from tclab.timing._race import Race
 
 _ARM = "# arm:"
 _SECONDS = 10.0

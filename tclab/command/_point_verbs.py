@@ -24,7 +24,8 @@ from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.execution._run import run as run_point
 from tclab.sweeps.predict._fits import fits as fits_of
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
-from tclab.timing.races._race_result import Race
+from tclab.timing._race import Race
+from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
@@ -249,10 +250,11 @@ def race(
     budget_seconds: Annotated[
         float,
         Parameter(
-            help="for all of the race: its processes' start, the equivalence checks, the rounds. Where starting takes "
-            "most of it, each process still runs two rounds, and the race takes longer."
+            help="for the rounds; the processes' start and the equivalence checks come before. However short, each "
+            "process runs two rounds."
         ),
     ] = 60.0,
+    margin: Annotated[float, Parameter(help="a share of the time that is no difference.")] = MARGIN,
     processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = PROCESSES,
     record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
     own: Own = None,
@@ -260,11 +262,14 @@ def race(
 ) -> int:
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
 
-    An option with several values, `--optimizer plain,fused`, races these, with each strategy.
+    An option with several values, `--optimizer plain,fused`, races these, with each strategy. With `--base`, it is a
+    race of commands: see `tclab race-commands --help`.
     """
     _import(own)
     arms = _arms(strategies or (_FIELDS["strategy"].default,), _given(point))
-    found: Race = race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
+    found: Race = race_points(
+        arms, budget_seconds=budget_seconds, margin=margin, processes=processes or None, record=record
+    )
     show(found.pairs if json else found, as_json=json)
     return 0
 

@@ -18,16 +18,18 @@ from tclab.timing._self_test import receipt, spike_in
 
 if TYPE_CHECKING:
     from tclab.timing._advice import advise
+    from tclab.timing._commands_race import race_commands
+    from tclab.timing._race import race, race_cells
+    from tclab.timing._race_record import read_samples
     from tclab.timing._verdict import verdicts_of
-    from tclab.timing.races._race import race, race_cells
-    from tclab.timing.races._race_record import read_samples
 
 # name → its module, which takes numpy and is imported at the name's first use
 _MODULES = {
     "advise": "_advice",
-    "race": "races._race",
-    "race_cells": "races._race",
-    "read_samples": "races._race_record",
+    "race_commands": "_commands_race",
+    "race": "_race",
+    "race_cells": "_race",
+    "read_samples": "_race_record",
     "verdicts_of": "_verdict",
 }
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "profile_script",
     "race",
     "race_cells",
+    "race_commands",
     "read_samples",
     "receipt",
     "spike_in",

@@ -16,7 +16,7 @@ from tclab.timing._environment import busy_notes, busy_percent, conditions
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
-    from tclab.timing.races._race_result import Race
+    from tclab.timing._race import Race
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -274,7 +274,7 @@ def receipt(
       by more, the interval is wide, and `cut_seconds` is the better figure.
     - `clock`: returns nanoseconds; for tests of the race.
     """
-    from tclab.timing.races._race import race
+    from tclab.timing._race import race
 
     ledger = Ledger()
     loop(ledger)
@@ -284,6 +284,6 @@ def receipt(
     result = race(arms, budget_seconds=budget_seconds, clock=clock)
     pair = result.pair("instrumented", "bare")
     bare = max(0.0, fmean(seconds["step"]) - cut) if len(ledger) else None
-    if pair.of_b is not None:
-        bare = pair.of_b.median_seconds / max(1, len(ledger))
+    if pair.b_seconds is not None:
+        bare = pair.b_seconds / max(1, len(ledger))
     return Receipt(pair.ratio, pair.interval, bare, cut, result)

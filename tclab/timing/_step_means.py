@@ -131,7 +131,7 @@ def _error(run: Reals, cycle: int) -> tuple[float | None, float]:
     It is that of blocks of cycles, joined in pairs while they are correlated and enough would be left.
     """
     blocks = cycle_means(run, cycle)
-    while len(blocks) // 2 >= MIN_JOINED and lag_one([blocks]) > AUTOCORRELATION:
+    while len(blocks) // 2 >= MIN_JOINED and lag_one(blocks) > AUTOCORRELATION:
         cycle *= 2
         blocks = cycle_means(run, cycle)
     number = len(blocks)

@@ -1,45 +1,32 @@
 """Verdicts of a race from its samples alone: FASTER, SLOWER, SAME or UNDECIDED.
 
-A sample is a dict for one block of calls; `tclab.timing.races._blocks` describes it.
+A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import inf, log
+from math import exp, expm1, inf, log, log1p
 from typing import Any
 
 import numpy as np
 
 from tclab._display import Display, Shown
-from tclab.timing._noise_model import MIN_INDEPENDENT, Series, centre_of
-from tclab.timing._statistics import ALPHA, MIN_OBSERVATIONS, alpha_of, false_discovery
+from tclab.timing._statistics import ALPHA, Centre, Series, alpha_of, centre_of, false_discovery
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
-LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
+_MIN_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED
+MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
 MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
-MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
+# Parts of a race that must agree; one more for each larger budget, which halves what chance can do. With the test at
+# half of each budget (`race`) they agree by chance with a probability of at most Σ 2 · 2 · 2⁻⁽⁸⁺ᵏ⁾ = 3.1 %.
+PARTS = 8
+_MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
 
 Sample = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The distribution of one arm's time over its blocks in the race, in seconds a call.
-
-    `least_seconds` is the least disturbed block; arms are not ranked by it.
-    """
-
-    blocks: int
-    median_seconds: float
-    q1_seconds: float
-    q3_seconds: float
-    p5_seconds: float
-    p95_seconds: float
-    least_seconds: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,21 +39,22 @@ class Pair(Shown):
     - `verdict`: of `a`: FASTER or SLOWER if `decision_interval` lies wholly beyond the margin and `q` is at most
       `alpha`; SAME if it lies wholly within the margin, which noise has not made wider than 10 %; otherwise, or if an
       arm differs from itself, UNDECIDED.
-    - `why`: the reason, in words.
-    - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer than 6 rounds.
-    - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._noise_model`.
-    - `decision_interval`: the wider interval, at level `1 - alpha`, that decides the verdict.
+    - `why`: the reason, in words, the largest difference that is excluded, and how long a race would have to be.
+    - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer rounds than parts of a race.
+    - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._statistics`.
+    - `decision_interval`: decides the verdict: the interval at level `1 - alpha`, and where the centre of any of the
+      race's 8 parts lies beyond it, up to that.
     - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
     - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
-    - `margin`: the larger of 1 % and `floor`.
+    - `margin`: the larger of the margin that was asked for, 2 % unless given, and `floor`.
     - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
-    - `kept`: rounds that the comparison uses.
-    - `dropped`: rounds that were dropped or are incomplete.
+    - `kept`: rounds that the comparison uses; an incomplete one is left out.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
+    - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
     - `failed_control`: that an arm differs from itself, in words; `None` if none does.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
-    - `of_a`, `of_b`: the distribution of each arm's time.
+    - `a_seconds`, `b_seconds`: the median time of each arm's blocks, in seconds a call.
     - `cell`: name of the cell in a race of several.
     """
 
@@ -80,31 +68,23 @@ class Pair(Shown):
     alpha: float = ALPHA
     p: float | None = None
     q: float | None = None
-    margin: float = LEAST_MARGIN
+    margin: float = MARGIN
     floor: float | None = None
     kept: int = 0
-    dropped: int = 0
     independent: float | None = None
+    needs_seconds: float | None = None
     failed_control: str | None = None
     processes: int = 0
-    of_a: Spread | None = None
-    of_b: Spread | None = None
+    a_seconds: float | None = None
+    b_seconds: float | None = None
     cell: str | None = None
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
         ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.decision_interval)]
-        return replace(
-            self,
-            a=self.b,
-            b=self.a,
-            verdict=_OPPOSITE.get(self.verdict, self.verdict),
-            ratio=None if self.ratio is None else 1 / self.ratio,
-            interval=ends[0],
-            decision_interval=ends[1],
-            of_a=self.of_b,
-            of_b=self.of_a,
-        )
+        verdict, ratio = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio
+        exchanged = replace(self, a=self.b, b=self.a, a_seconds=self.b_seconds, b_seconds=self.a_seconds)
+        return replace(exchanged, verdict=verdict, ratio=ratio, interval=ends[0], decision_interval=ends[1])
 
     def rescaled(self, scale: Callable[[float], float], why: str) -> Pair:
         """Return the comparison of other times: with `scale` of the ratio, and the verdict of its scaled interval."""
@@ -116,10 +96,15 @@ class Pair(Shown):
         return replace(scaled, verdict=verdict, q=None, why=why)
 
     @property
+    def excluded(self) -> float | None:
+        """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
+        ends = self.decision_interval
+        return None if ends is None else max(ends[1] - 1, 1 - ends[0])
+
+    @property
     def needs_rounds(self) -> bool:
         """Whether more rounds could decide."""
-        across = self.decision_interval is not None and self.failed_control is None
-        return self.verdict == UNDECIDED and (across or self.kept < MIN_OBSERVATIONS)
+        return self.verdict == UNDECIDED and (self.needs_seconds is not None or self.ratio is None)
 
     @property
     def sentence(self) -> str:
@@ -137,7 +122,7 @@ class Pair(Shown):
 
     @property
     def outcome(self) -> str:
-        """Verdict, ratio and reason as text: "FASTER, a takes 0.523 × the time of b [0.51, 0.54]; beyond ±1 %"."""
+        """Verdict, ratio and reason as text: "FASTER, a takes 0.523 × the time of b [0.51, 0.54]; beyond ±2 %"."""
         if self.ratio is None:
             return f"{self.verdict}, no ratio; {self.why}"
         return f"{self.verdict}, {self.a} takes {self.ratio:.4g} × the time of {self.b}{self._ends}; {self.why}"
@@ -156,8 +141,8 @@ def pairs_display(pairs: Iterable[Pair], *, notes: Iterable[str] = ()) -> Displa
 
 
 def decide(low: float, high: float, margin: float, *, widest: float = MOST_MARGIN) -> str:
-    """Return the verdict of an interval [low, high] of log ratios for a margin (0.01 is 1 %), SAME up to `widest`."""
-    edge = float(np.log1p(margin))
+    """Return the verdict of an interval [low, high] of log ratios for a margin (0.02 is 2 %), SAME up to `widest`."""
+    edge = log1p(margin)
     if high < -edge:
         return FASTER
     if low > edge:
@@ -165,83 +150,57 @@ def decide(low: float, high: float, margin: float, *, widest: float = MOST_MARGI
     return SAME if -edge < low and high < edge and margin <= widest else UNDECIDED
 
 
-def undecided(low: float, high: float, margin: float, edge: str) -> str:
-    """Return in words how an interval that decides nothing lies to a margin, whose text is `edge`."""
-    if decide(low, high, margin, widest=inf) == SAME:
-        return f"lies within {edge}, but beyond ±{MOST_MARGIN:.0%} noise calls nothing the same"
-    return f"reaches across {edge}"
+def lies(low: float, high: float, margin: float, widest: float = MOST_MARGIN) -> str:
+    """Return in words how an interval of log ratios lies to a margin, and which differences it excludes."""
+    edge = f"±{100 * margin:.3g}%"
+    verdict = decide(low, high, margin, widest=inf)
+    words = {SAME: f"lies within {edge}", UNDECIDED: f"reaches across {edge}"}.get(verdict, f"lies beyond {edge}")
+    if verdict == SAME and margin > widest:
+        words += f", but beyond ±{widest:.0%} noise calls nothing the same"
+    return f"{words}; differences above {100 * max(expm1(high), -expm1(low)):.2g}% are excluded"
 
 
-def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
-    seconds = [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race" and not s["dropped"]]
-    if not seconds:
-        return None
-    p5, q1, median, q3, p95 = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist()
-    return Spread(len(seconds), median, q1, q3, p5, p95, min(seconds))
+@dataclass
+class _Round:
+    """One round of one process."""
+
+    process: int
+    i: int
+    ended: float = 0.0  # seconds of the budget
+    blocks: dict[str, list[float]] = field(default_factory=dict)  # arm or role → seconds of its two blocks
+    position: dict[str, int] = field(default_factory=dict)  # of the first of them
+
+    def has(self, *arms: str) -> bool:
+        return all(len(self.blocks.get(arm, ())) == 2 for arm in arms)
+
+    def log_ratio(self, a: str, b: str) -> float:
+        return log(sum(self.blocks[a]) / sum(self.blocks[b]))  # of means, which of two are the medians
 
 
-Rounds = dict[tuple[int, int], dict[str, list[Sample]]]
-
-
-def _rounds(samples: Iterable[Sample], phase: str, key: str) -> Rounds:
-    """Return (process, round) → arm or role → its blocks, in order."""
-    rounds: Rounds = {}
+def _rounds(samples: Iterable[Sample], phase: str, key: str) -> list[_Round]:
+    """Return the rounds of all processes, one process after the other."""
+    found: dict[tuple[int, int], _Round] = {}
     for sample in samples:
         if sample["phase"] == phase:
-            blocks = rounds.setdefault((sample["process"], sample["round"]), {})
-            blocks.setdefault(sample[key], []).append(sample)
-    return dict(sorted(rounds.items()))
+            place = sample["process"], sample["round"]
+            one = found.setdefault(place, _Round(*place))
+            one.ended = max(one.ended, sample["spent_seconds"])
+            one.blocks.setdefault(sample[key], []).append(sample["seconds"])
+            one.position.setdefault(sample[key], sample["position"])
+    return [found[place] for place in sorted(found)]
 
 
-def _by_process(rounds: Rounds) -> Iterable[tuple[int, list[dict[str, list[Sample]]]]]:
-    by_process: dict[int, list[dict[str, list[Sample]]]] = {}
-    for (process, _), blocks in rounds.items():
-        by_process.setdefault(process, []).append(blocks)
-    return by_process.items()
+def _series(rounds: Sequence[_Round], values: Iterable[float], orders: Iterable[int]) -> Series:
+    """Return the series of a log ratio of each round, and which order its arms had."""
+    seconds, process = zip(*((one.ended, one.process) for one in rounds), strict=True)
+    return Series.of(np.array([*values]), np.array(seconds), np.array(process), np.array([*orders]))
 
 
-def _log_median(blocks: Mapping[str, list[Sample]], arm: str) -> float:
-    first, second = (sample["seconds"] for sample in blocks[arm])
-    return log((first + second) / 2)  # the median of two
-
-
-def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | None:
-    """Return the log ratio of the arms' medians over a round's blocks; `None` for an incomplete round."""
-    if len(blocks.get(a, ())) != 2 or len(blocks.get(b, ())) != 2:
-        return None
-    return _log_median(blocks, a) - _log_median(blocks, b)
-
-
-def _series(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Series], dict[str, list[Series]], int, int]:
-    """Return the log ratios of each process, each arm's against itself, and the numbers of incomplete and of dropped
-    rounds.
-
-    An arm's two blocks of a round make its comparison with itself; which of them is the numerator alternates.
-    """
-    found: dict[str, dict[int, list[tuple[float, float, int]]]] = {"": {}, a: {}, b: {}}
-    broken = dropped = 0
-    for (process, number), blocks in _rounds(samples, "race", "arm").items():
-        ratio = _log_ratio(blocks, a, b)
-        if ratio is None:
-            broken += 1
-            continue
-        own = [*blocks[a], *blocks[b]]
-        if any(s["dropped"] for s in own):
-            dropped += 1
-            continue
-        when, order = max(s["spent_seconds"] for s in own), min(s["position"] for s in blocks[a])
-        found[""].setdefault(process, []).append((ratio, when, order))
-        for arm in (a, b):
-            first, second = (s["seconds"] for s in blocks[arm])
-            found[arm].setdefault(process, []).append(((-1) ** number * log(first / second), when, number % 2))
-    made = {
-        key: [
-            Series(np.array(values), np.array(seconds), orders)
-            for values, seconds, orders in (zip(*rounds, strict=True) for rounds in of.values())
-        ]
-        for key, of in found.items()
-    }
-    return made.pop(""), made, broken, dropped
+def _against_itself(rounds: Sequence[_Round], arm: str) -> Series:
+    """Return the log ratios of an arm's two blocks of each round, of which the numerator alternates."""
+    logs = [log(one.blocks[arm][0] / one.blocks[arm][1]) for one in rounds]
+    odd = [one.i % 2 for one in rounds]
+    return _series(rounds, [(-1) ** one * value for one, value in zip(odd, logs, strict=True)], odd)
 
 
 def floor_of(samples: Sequence[Sample]) -> float | None:
@@ -253,108 +212,123 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     the same order: the first and fourth against the second and third, which cancels linear drift.
     """
     differences: list[float] = []
-    for _, rounds in _by_process(_rounds(samples, "floor", "role")):
-        ratios = [r for r in (_log_ratio(blocks, "x", "y") for blocks in rounds) if r is not None]
+    by_process: dict[int, list[float]] = {}
+    for one in _rounds(samples, "floor", "role"):
+        if one.has("x", "y"):
+            by_process.setdefault(one.process, []).append(one.log_ratio("x", "y"))
+    for ratios in by_process.values():
         differences += [(x + y) / 2 for x, y in zip(ratios[::2], ratios[1::2], strict=False)]
-    for _, rounds in _by_process(_rounds(samples, "race", "arm")):
-        arms = list(dict.fromkeys(arm for blocks in rounds for arm in blocks))
-        for arm in arms:
-            by_place: dict[int, list[float]] = {}
-            for blocks in rounds:
-                if len(blocks.get(arm, ())) == 2:
-                    place = min(sample["position"] for sample in blocks[arm])
-                    by_place.setdefault(place, []).append(_log_median(blocks, arm))
-            for logs in by_place.values():
-                fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
-                differences += ((fours[:, 0] + fours[:, 3] - fours[:, 1] - fours[:, 2]) / 2).tolist()
-    return float(np.expm1(abs(np.median(differences)))) if differences else None
+    by_order: dict[tuple[int, str, int], list[float]] = {}
+    for one in _rounds(samples, "race", "arm"):
+        for arm in filter(one.has, one.blocks):
+            by_order.setdefault((one.process, arm, one.position[arm]), []).append(log(sum(one.blocks[arm])))
+    for logs in by_order.values():
+        fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
+        differences += (fours @ [0.5, -0.5, -0.5, 0.5]).tolist()
+    return expm1(abs(np.median(differences))) if differences else None
 
 
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None) -> Pair:
-    series, controls, broken, dropped = _series(samples, a, b)
-    kept = sum(len(one.values) for one in series)
-    floor = floor_of(samples)
-    last = max((s for s in samples if s["phase"] == "race"), key=lambda s: s["look"], default=None)
+def _interval(series: Series, centre: Centre, alpha: float, parts: int) -> tuple[float, float]:
+    """Return the interval of log ratios that decides: the model's, up to the outermost part of the race."""
+    (low, high), of_parts = centre.interval(1 - alpha), series.parts(parts)
+    return min(low, float(of_parts.min())), max(high, float(of_parts.max()))
+
+
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
+    """Return the comparison of two arms, before the others are known."""
+    rounds = [one for one in _rounds(samples, "race", "arm") if one.has(a, b)]
+    extension = max(s["extension"] for s in samples if s["phase"] == "race")
+    parts, floor = PARTS + extension, floor_of(samples)
     pair = Pair(
-        a,
-        b,
-        UNDECIDED,
-        "",
-        alpha=alpha_of(last["look"], last["looks"]) if last else ALPHA,
-        margin=max(LEAST_MARGIN, floor or 0.0),
-        floor=floor,
-        kept=kept,
-        dropped=broken + dropped,
-        processes=len(series),
-        of_a=_spread(samples, a),
-        of_b=_spread(samples, b),
-        cell=cell,
-    )
-    if dropped > MOST_DROPPED * (kept + dropped):
-        share = f"{dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
-        return replace(pair, why=f"void: `discard` dropped {share}")
-    if kept < MIN_OBSERVATIONS:
-        return replace(pair, why=f"{kept} rounds ran, at least {MIN_OBSERVATIONS} are needed")
+        a, b, UNDECIDED, f"{len(rounds)} rounds ran, at least {parts} are needed", alpha=alpha_of(extension),
+        margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
+        processes=len({one.process for one in rounds}), cell=cell,
+    )  # fmt: skip
+    if len(rounds) < parts:
+        return pair
+    series = _series(rounds, (one.log_ratio(a, b) for one in rounds), (one.position[a] for one in rounds))
     centre = centre_of(series)
-    ends = [centre.interval(level) for level in (0.95, 1 - pair.alpha)]
+    low, high = _interval(series, centre, pair.alpha, parts)
+    widest = max(MOST_MARGIN, margin)
+    level, ends = f"{100 * (1 - pair.alpha):.4g}%", centre.interval(0.95)
+    words = f"[{exp(low):.4g}, {exp(high):.4g}], the {level} interval with all {parts} parts of the race,"
+    medians = [float(np.median([one.blocks[arm] for one in rounds])) for arm in (a, b)]
     pair = replace(
-        pair,
-        ratio=float(np.exp(centre.quantile(0.5))),
-        interval=(float(np.exp(ends[0][0])), float(np.exp(ends[0][1]))),
-        decision_interval=(float(np.exp(ends[1][0])), float(np.exp(ends[1][1]))),
-        p=centre.p,
-        independent=centre.independent,
+        pair, verdict=decide(low, high, pair.margin, widest=widest),
+        why=f"{words} {lies(low, high, pair.margin, widest)}", ratio=exp(centre.quantile(0.5)),
+        interval=(exp(ends[0]), exp(ends[1])), decision_interval=(exp(low), exp(high)),
+        p=centre.p, independent=centre.independent, a_seconds=medians[0], b_seconds=medians[1],
+    )  # fmt: skip
+    seconds = float(series.seconds[-1])
+    if pair.verdict == UNDECIDED:
+        return _with_needs(pair, centre.is_of_luck, seconds)
+    for arm in (a, b):
+        itself = _against_itself(rounds, arm)
+        found = centre_of(itself)
+        if decide(*_interval(itself, found, pair.alpha, parts), pair.margin) in _OPPOSITE:
+            failed = f"the control failed: {arm} takes {exp(found.quantile(0.5)):.4g} × the time of itself"
+            return replace(pair, verdict=UNDECIDED, failed_control=failed, why=failed)
+    alone = "" if pair.processes > 1 else ", in this process"
+    return replace(
+        pair, why=f"{pair.why}{alone}, unless noise of one arm lasts longer than {_about(seconds / parts)} s"
     )
-    decided = decide(*ends[1], pair.margin) != UNDECIDED
-    return replace(pair, failed_control=_failed_control(controls, pair) if decided else None)
 
 
-def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str | None:
-    """Return that an arm differs from itself, in words, by the same procedure that compares it with another."""
-    for arm, series in controls.items():
-        centre = centre_of(series)
-        low, high = centre.interval(1 - pair.alpha)
-        if decide(low, high, pair.margin) in _OPPOSITE:
-            return f"the control failed: {arm} takes {np.exp(centre.quantile(0.5)):.4g} × the time of itself"
-    return None
+def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
+    """Return an undecided comparison with how long a race would have to be.
 
-
-def _decided(pair: Pair, q: float) -> Pair:
+    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches the
+    margin decides every other race, so half as much again is asked for.
+    """
+    assert pair.ratio is not None
     assert pair.decision_interval is not None
     assert pair.independent is not None
-    low, high = pair.decision_interval
-    verdict = decide(log(low), log(high), pair.margin)
-    ends = f"the {1 - pair.alpha:.2%} interval [{pair.decision_interval[0]:.4g}, {pair.decision_interval[1]:.4g}]"
-    edge = f"±{pair.margin:.2%}"
-    if verdict == UNDECIDED:
-        slow = ""
-        if pair.independent < MIN_INDEPENDENT:
-            slow = f"; too few independent rounds ({pair.kept} rounds count as {pair.independent:.1f}) for this noise"
-        return replace(pair, q=q, why=f"{ends} {undecided(log(low), log(high), pair.margin, edge)}{slow}")
-    if verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")
-    if pair.failed_control is not None:
-        return replace(pair, q=q, why=pair.failed_control)
-    words = "lies within" if verdict == SAME else "lies beyond"
-    alone = "" if pair.processes > 1 else ", in this process"
-    return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}{alone}")
+    centre, edge, (low, high) = log(pair.ratio), log1p(pair.margin), map(log, pair.decision_interval)
+    towards_edge = high - centre if centre < 0 else centre - low
+    width = towards_edge if abs(centre) > edge else max(high - centre, centre - low)
+    times = (width / max(abs(abs(centre) - edge), 1e-9)) ** 2
+    why, needs = pair.why, None
+    if pair.independent < _MIN_INDEPENDENT:
+        why += f"; too few independent rounds ({pair.kept} rounds count as {pair.independent:.1f}) for this noise"
+    if pair.margin > MOST_MARGIN and abs(centre) < edge:
+        return replace(pair, why=why)
+    if is_of_luck:
+        why += f"; the luck of {pair.processes} processes limits it: more of them may decide, more seconds may not"
+    elif times > _MOST_LONGER:
+        why += f"; a race would have to be more than {_MOST_LONGER} times as long to decide"
+    else:
+        needs = 1.5 * seconds * max(times, 1.0)
+        why += f"; a race of about {_about(needs)} s may decide"
+    return replace(pair, why=why, needs_seconds=needs)
 
 
-def verdicts_of(samples: Iterable[Sample]) -> dict[tuple[str | None, str, str], Pair]:
+def _about(seconds: float) -> str:
+    return f"{float(f'{seconds:.2g}'):g}"
+
+
+def over_all(pair: Pair, q: float) -> Pair:
+    """Return a comparison with its p value over all, by which FASTER and SLOWER must hold, too."""
+    if pair.verdict in _OPPOSITE and q > pair.alpha:
+        return replace(pair, q=q, verdict=UNDECIDED, why=f"{pair.why}; over all comparisons q = {q:.2g}")
+    return replace(pair, q=q)
+
+
+def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
     """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
 
     **Arguments:**
 
     - `samples`: those of a race, from `Race.samples` or `read_samples`.
+    - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
     """
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
         cells.setdefault(sample["cell"], []).append(sample)
-    open_ = [
-        _compared(of_cell, a, b, cell)
+    pairs = [
+        _compared(of_cell, a, b, cell, margin)
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
     ]
-    qs = iter(false_discovery([pair.p for pair in open_ if pair.p is not None]))
-    pairs = [pair if pair.p is None else _decided(pair, next(qs)) for pair in open_]
+    qs = iter(false_discovery([pair.p for pair in pairs if pair.p is not None]))
+    pairs = [pair if pair.p is None else over_all(pair, next(qs)) for pair in pairs]
     return {(pair.cell, pair.a, pair.b): pair for pair in pairs}

@@ -20,9 +20,9 @@ from tclab.lab.charts._style import (
 )
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
+from tclab.timing._race import Race, Races
 from tclab.timing._self_test import SpikeIn
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
-from tclab.timing.races._race_result import Race, Races
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
@@ -108,7 +108,7 @@ def race_chart(
 ) -> Any:
     """Return each arm's time over that of one of them, with its intervals, and the margin as a band.
 
-    A verdict is decided by the thin line, the interval that holds over all looks at the race, not by the 95 % interval.
+    A verdict is decided by the thin line, the interval that holds however often the race goes on, not by the 95 % one.
 
     In a race of several cells a line is named by its cell, and by its arm where there are others besides.
 
@@ -142,7 +142,7 @@ def race_chart(
         title=chart_title(
             title,
             machine_text(where, pairs),
-            f"thick: 95 % interval; thin: the one that decides, over all looks; grey band: the margin of ±{margin:.1%}",
+            f"thick: 95 % interval; thin: the one that decides; grey band: the margin of ±{margin:.1%}",
         ),
     )
 

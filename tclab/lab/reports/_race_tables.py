@@ -11,8 +11,8 @@ from tclab._display import Sentences, bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._environment import busy_notes
+from tclab.timing._race import Race
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
-from tclab.timing.races._race_result import Race
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
 

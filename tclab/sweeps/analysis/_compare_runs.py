@@ -20,7 +20,7 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import outliers
-from tclab.timing._verdict import UNDECIDED, Pair
+from tclab.timing._verdict import MARGIN, UNDECIDED, Pair
 
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
@@ -84,7 +84,7 @@ def compare(
     between: str | Sequence[str] | None = None,
     stage: str = "step",
     names: tuple[str, str] | None = None,
-    margin: float | None = None,
+    margin: float = MARGIN,
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 
@@ -106,13 +106,13 @@ def compare(
     - `stage`: "step", or one stage of it.
     - `names`: of the two; unless given, those of the files or folders (of their parent folders where both have one
       name), or "first" and "second".
-    - `margin`: the share that a difference must exceed. Unless given, what the runs of a side spread by, at least 1 %,
-      where both sides have several; else 5 %, which is a convention. A spread of more than 10 % calls nothing SAME.
+    - `margin`: the share that a difference must exceed (0.02 is 2 %); what the runs of a side spread by if that is
+      more, and at least 5 %, a convention, where a side has one run. A spread of more than 10 % calls nothing SAME.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, one of which both sides have a value, or a
     margin that is not above 0.
     """
-    if margin is not None and not margin > 0:
+    if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
     both = [rows_of(runs) for runs in (first, second)]
     named = names or _names(first, second)

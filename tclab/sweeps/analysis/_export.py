@@ -20,8 +20,8 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import python_value
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
+from tclab.timing._race import Race
 from tclab.timing._verdict import Pair
-from tclab.timing.races._race_result import Race
 
 _MOST = 500  # metrics in one call of MLflow, which takes 1,000
 _FIGURES = ("samples_per_second", "mean_seconds", "low_seconds", "high_seconds", "peak_bytes", "batch_bytes")

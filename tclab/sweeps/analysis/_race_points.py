@@ -6,9 +6,7 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from hashlib import sha256
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any
 
 from tclab._io import TemporaryFolder
@@ -19,8 +17,9 @@ from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
+from tclab.timing._race import Race, Races
+from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
-from tclab.timing.races._race_result import Race, Races
 
 # With fewer than three the luck of one cannot be told from a difference. An even number, since every other process
 # makes its arms in reverse: a small step of the arm made first took some 1 % longer, as its objects lie further apart.
@@ -28,12 +27,11 @@ PROCESSES = 4
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
 _EPOCH_BATCHES = 10_000  # batches, so that workers start once
 _FIRST = 3  # steps, which show whether an arm waits for its workers
-_CHECKS = "TCLAB_RACE_CHECKS"  # names the folder in which a race's processes note which points one of them checks
 _open = ExitStack()  # the setups of this process's arms
 
 
 class _Arm:
-    """A point's next step, and what must happen before a block of them; see `tclab.timing.races._blocks`."""
+    """A point's next step, and what must happen before a block of them; see `tclab.timing._race_blocks`."""
 
     def __init__(self, here: Setup) -> None:
         self._here = here
@@ -62,8 +60,8 @@ def _endless(here: Setup) -> Iterator[Any]:
 def race_arm(text: str) -> Callable[[], None]:
     """Return a function that runs a point's next step: a race's processes make their arms with it.
 
-    The equivalence check runs first, in one of the race's processes for all of them. The text is JSON: the `point` as a
-    dict, and the `modules` to import first where its strategy or model is a user's own.
+    The equivalence check runs before that, in the first of the race's processes for all of them. The text is JSON: the
+    `point` as a dict, and the `modules` to import first where its strategy or model is a user's own.
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """
@@ -75,20 +73,8 @@ def race_arm(text: str) -> Callable[[], None]:
     return _step(Point.from_dict(request["point"]), _open)
 
 
-def _checks(point: Point) -> bool:
-    """Return whether this process checks the point: of a race's processes, the first to come to it."""
-    folder = os.environ.get(_CHECKS)
-    if folder is None:
-        return True
-    try:
-        Path(folder, sha256(json.dumps(point.to_dict(), sort_keys=True).encode()).hexdigest()).touch(exist_ok=False)
-    except FileExistsError:
-        return False  # if that check fails, the race does not begin
-    return True
-
-
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
-    if _checks(point) and not may_run(point):
+    if os.environ.get(FIRST_PROCESS) != "0" and not may_run(point):  # a race begins with its first process
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
@@ -133,7 +119,7 @@ def _raced(
             return
         place = str(opened.enter_context(closing(TemporaryFolder())).path)  # for the processes' files
         allocator = ALLOCATORS[next(iter(next(iter(cells.values())).values())).allocator]
-        yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place, _CHECKS: place}}
+        yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place}}
 
 
 def race_points(
@@ -144,10 +130,10 @@ def race_points(
     **Arguments:**
 
     - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` are ignored.
-    - `budget_seconds`: for everything, the start of processes included.
+    - `budget_seconds`: as for `tclab.timing.race`; the checks and the making of the arms come before it.
     - `processes`: how many fresh ones take turns, each with its own luck (the layout of its memory, its placement), for
       which the verdict allows; `None` for this process, with the allocator that it has, of which alone the verdict is.
-    - `options`: see `tclab.timing.race` (`record`, `looks`, `stop`, …).
+    - `options`: see `tclab.timing.race` (`margin`, `record`, `stop`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tclab.timing._statistics import MIN_OBSERVATIONS, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import LEAST_MARGIN, MOST_MARGIN, SAME, UNDECIDED, Pair, decide, undecided
+from tclab.timing._verdict import MARGIN, MOST_MARGIN, UNDECIDED, Pair, decide, lies, over_all
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
@@ -83,7 +83,7 @@ def pairs_of_runs(
     points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
     names: tuple[str, str] | list[tuple[str, str]],
     *,
-    margin: float | None,
+    margin: float = MARGIN,
 ) -> list[Pair]:
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
@@ -93,43 +93,36 @@ def pairs_of_runs(
 
     - `points`: for each its label, the rows of the first runs and those of the second.
     - `names`: of first and second, one pair or a pair for each point.
-    - `margin`: a share that a difference must exceed. `None`: what runs of one side differ by, at least 1 %, and 5 %
-      where a side has one run.
+    - `margin`: a share that a difference must exceed; what runs of one side spread by if that is more, and at least
+      5 % where a side has one run.
     """
     each = names if isinstance(names, list) else [names] * len(points)
-    found = [
-        _pair(words, (first, second), named, margin) for (words, first, second), named in zip(points, each, strict=True)
-    ]
-    judged = [place for place, (_, p) in enumerate(found) if p is not None]
-    qs = dict(zip(judged, false_discovery([found[place][1] or 0.0 for place in judged]), strict=True))
-    widest = MOST_MARGIN if margin is None else margin
-    return [_settled(pair, qs[place], widest) if place in qs else pair for place, (pair, _) in enumerate(found)]
+    pairs = [_pair(words, sides, named, margin) for (words, *sides), named in zip(points, each, strict=True)]
+    qs = iter(false_discovery([pair.p for pair in pairs if pair.p is not None]))
+    return [pair if pair.p is None else over_all(pair, next(qs)) for pair in pairs]
 
 
-def _pair(
-    words: str, sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str], margin: float | None
-) -> tuple[Pair, float | None]:
-    """Return a comparison whose verdict is open, and the p of no difference, where it may have one."""
-    first, second = names
+def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float) -> Pair:
+    """Return the comparison of a point, before the others are known; without a p value where it has no verdict."""
     samples = [runs_of(rows) for rows in sides]
-    if margin is None:
-        spreads = [own.spread for own in samples]
-        margin = WITHOUT_REPEATS if None in spreads else max(LEAST_MARGIN, *(spread or 0.0 for spread in spreads))
-    pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
+    spreads = [WITHOUT_REPEATS if own.spread is None else own.spread for own in samples]
+    pair = Pair(names[1], names[0], UNDECIDED, "", margin=max(margin, *spreads), alpha=_ALPHA, cell=words)
     for name, rows, own in zip(names, sides, samples, strict=True):
         if not own.steps:
-            status = sorted({str(value) for value in rows["status"]})
-            return replace(pair, why=f"no time in {name}: {', '.join(status)}"), None
+            return replace(pair, why=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
     ratio, interval, p = ratio_of_runs(*samples)
-    kept = min(own.steps for own in samples)
-    pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=kept)
+    pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=min(o.steps for o in samples))
     if interval is None:
-        return replace(pair, why=_too_few(samples)), None
+        return replace(pair, why=_too_few(samples))
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
-            return replace(pair, why=f"steps of {name} were still changing: warm up longer"), None
+            return replace(pair, why=f"steps of {name} were still changing: warm up longer")
+    low, high = np.log(interval)
+    widest = max(MOST_MARGIN, margin)
     runs = [len(own.seconds) for own in samples]
-    return replace(pair, why="of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"), p
+    of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
+    why = f"the 95% interval {of_runs} {lies(low, high, pair.margin, widest)}"
+    return replace(pair, verdict=decide(low, high, pair.margin, widest=widest), why=why, p=p)
 
 
 def _too_few(samples: Sequence[StepRuns]) -> str:
@@ -137,16 +130,3 @@ def _too_few(samples: Sequence[StepRuns]) -> str:
     if own.steps < MIN_OBSERVATIONS:
         return f"{own.steps} steps were timed, at least {MIN_OBSERVATIONS} are needed"
     return f"{own.steps} steps were timed, at least two cycles of {own.cycle} are needed"
-
-
-def _settled(pair: Pair, q: float, widest: float) -> Pair:
-    assert pair.decision_interval is not None
-    low, high = np.log(pair.decision_interval)
-    verdict = decide(low, high, pair.margin, widest=widest)
-    edge = f"±{100 * pair.margin:.2g}%"
-    if verdict not in (SAME, UNDECIDED) and q > pair.alpha:
-        return replace(pair, q=q, why=f"beyond {edge}, {pair.why}, and Welch's test has q = {q:.2g}")
-    words = f"{'within' if verdict == SAME else 'beyond'} {edge}"
-    if verdict == UNDECIDED:
-        words = f"the interval {undecided(low, high, pair.margin, edge)}"
-    return replace(pair, q=q, verdict=verdict, why=f"{words}, {pair.why}")

@@ -1,0 +1,340 @@
+"""Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
+
+    python benchmarks/verdicts.py [--races 200] [--seconds 60 300] [--match TEXT] [--extended 0]
+                                  [--folders 0] [--pairs 0] [--spiked 0]
+
+1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
+   equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
+   docs/verdicts.md, on one core some 25 minutes for 200 races.
+2. `--folders 200`: how often does `tclab.compare` tell folders of equal points apart, and how often are 10 % found?
+3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each; `--spiked 20`: of a point with one
+   whose step takes 10 % longer.
+
+Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from tclab import Point
+from tclab.sweeps import race_points
+from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.timing import race
+from tclab.timing._race import EARLY
+from tclab.timing._race_blocks import order_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from synthetic_machine import (
+    GRID_SECONDS,
+    bursts,
+    drift,
+    growing,
+    interference,
+    memory_noise,
+    pair_of,
+    pink,
+    ramps,
+    regimes,
+    slow_tail,
+    switching,
+    throttled,
+    volatile,
+    wandering_pulses,
+    wave,
+)
+
+ROUNDS = 320  # of a made-up race
+Paths = Callable[[np.random.Generator, float], Sequence[Any]]
+
+
+def share(found: int, of: int) -> str:
+    low, high = binomtest(found, of).proportion_ci(0.95)
+    return f"{100 * found / of:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Two arms on a machine that disturbs each in its own way."""
+
+    name: str
+    # the disturbances of the two arms, given a generator and a race's seconds; see `synthetic_machine`
+    own: Paths = lambda generator, seconds: (None, None)
+    ratio: float = 1.0  # true time of `a` over time of `b`
+    processes: int = 1  # that take turns
+    luck: float = 0.0  # standard deviation of each process's and arm's own log time
+    quiet: bool = False  # whether the machine adds no noise to both arms that lasts, and no outliers
+    independent: float = 0.01  # standard deviation of each block's log time
+
+    def samples(self, seed: int, seconds: float, extended: int = 0) -> list[dict[str, Any]]:
+        """Return the samples of a race to the end of its budget, or of the last of as many more budgets."""
+        generator = np.random.default_rng([seed, 3])
+        seconds *= 1 + extended
+        turns = 4 * (1 + extended) * self.processes
+        rounds = ROUNDS * (1 + extended) // turns * turns
+        at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
+        grid = (at / GRID_SECONDS).astype(int)
+        turn = np.arange(rounds) * turns // rounds
+        second = np.array([[arm == "b" for arm in order_of("ab", i)] for i in range(rounds)]).ravel()
+        logs = self.independent * generator.standard_normal(4 * rounds) + np.where(second, 0.0, np.log(self.ratio))
+        if not self.quiet:
+            logs += memory_noise(generator, seconds, deviation=0.05, memory=0.5)[grid]
+            logs += slow_tail(generator, 4 * rounds * GRID_SECONDS, share=0.02, size=0.2)
+        for arm, path in enumerate(self.own(generator, seconds)):
+            if path is not None:
+                logs += np.where(second == arm, path[grid], 0.0)
+        lucky = generator.normal(0, self.luck, (self.processes, 2))
+        logs += lucky[np.repeat(turn % self.processes, 4), second.astype(int)]
+        block = {"cell": None, "role": None, "kind": "block", "phase": "race", "calls": 1}
+        columns = (logs, second, at, np.repeat(turn % self.processes, 4))
+        return [
+            {**block, "process": process, "round": i // 4, "position": i % 4, "arm": "b" if is_second else "a",
+             "seconds": seconds_of, "spent_seconds": ended, "extension": i * (1 + extended) // (4 * rounds)}
+            for i, (seconds_of, is_second, ended, process) in enumerate(
+                zip(np.exp(columns[0]).tolist(), *(column.tolist() for column in columns[1:]), strict=True))
+        ]  # fmt: skip
+
+    def pair(self, seed: int, seconds: float, extended: int = 0) -> Pair:
+        """Return the comparison at the end of a race: at half of its budget if the arms are far apart, else after it.
+
+        A race that ends UNDECIDED goes on so many times.
+        """
+        samples = self.samples(seed, seconds, extended)
+        for budget in range(1, 2 + extended):
+            for until in (budget - 0.5, budget):
+                before = [s for s in samples if s["spent_seconds"] <= until * seconds]
+                if until < budget and not _may_be_far(before):
+                    continue
+                pair = pair_of(before)
+                ends = pair.decision_interval or (1.0, 1.0)
+                if pair.verdict in (FASTER, SLOWER, SAME) and (
+                    until == budget or ends[1] < 1 / EARLY or ends[0] > EARLY
+                ):
+                    return pair
+        return pair
+
+
+def _may_be_far(samples: Sequence[dict[str, Any]]) -> bool:
+    """Return whether an interval may lie beyond ±30 %, which is costly to compute."""
+    medians = [np.median([s["seconds"] for s in samples if s["arm"] == arm]) for arm in "ab"]
+    return bool(abs(np.log(medians[0] / medians[1])) > 0.2)
+
+
+def each(path: Callable[..., Any], **settings: Any) -> Paths:
+    """Return the disturbances of two arms, each by itself of one kind."""
+    return lambda generator, seconds: [path(generator, seconds, **settings) for _ in range(2)]
+
+
+def one(path: Callable[..., Any], **settings: Any) -> Paths:
+    """Return the disturbances of two arms of which only the first has any."""
+    return lambda generator, seconds: (path(generator, seconds, **settings), None)
+
+
+def _beats(generator: np.random.Generator, seconds: float) -> Sequence[Any]:
+    """Return pulses that hit both arms alike, at a period within 3 % of half, one or two rounds' length."""
+    period = seconds / ROUNDS * generator.choice([0.5, 1.0, 2.0]) * generator.uniform(0.97, 1.03)
+    return [interference(generator, seconds, period=period, share=0.25, size=0.2)] * 2
+
+
+MILD = each(memory_noise, deviation=0.02, memory=0.5)
+SIX_PERCENT, LEVELS = (0.0, 0.06), (0.0, 0.02, 0.05, 0.12)
+EQUAL = (  # some were tuned on, with other seeds
+    *(
+        Attack(f"normal noise of 5 %, memory {memory:g} s", each(memory_noise, deviation=0.05, memory=memory))
+        for memory in (0.5, 3, 15, 60, 240)
+    ),
+    Attack("normal noise of 5 %, memory 60 s, 4 processes", each(memory_noise, deviation=0.05, memory=60), processes=4),
+    Attack("normal noise of 5 %, memory 60 s, one arm", one(memory_noise, deviation=0.05, memory=60), quiet=True),
+    Attack("one arm is 10 % off for a tenth", one(regimes, share=0.1, size=0.1)),
+    Attack("the same in 3 stretches", one(regimes, share=0.1, size=0.1, stretches=3)),
+    Attack("drifts that differ by arm", each(drift, size=0.05)),
+    Attack("pulses near the round's length", _beats),
+    Attack("a slow tail on one arm", one(slow_tail, share=0.1, size=0.05)),
+    *(Attack(f"luck of {luck:.1%}, 4 processes", processes=4, luck=luck) for luck in (0.005, 0.01, 0.02)),
+    Attack("mild noise", MILD),
+    Attack("two states 6 % apart, 25 s each", each(switching, levels=SIX_PERCENT, stay=25), quiet=True),
+    Attack("the same on a noisy machine", each(switching, levels=SIX_PERCENT, stay=25)),
+    Attack("two states 50 % apart, 10 s each", each(switching, levels=(0.0, 0.4), stay=10), quiet=True),
+    Attack("waves of 4 %, period 90 s", each(wave, size=0.04, period=90), quiet=True),
+    Attack("the same on a noisy machine", each(wave, size=0.04, period=90)),
+    Attack("four states, 10 s each", each(switching, levels=LEVELS, stay=10)),
+    Attack("1/f noise of 3 %", each(pink, deviation=0.03)),
+)  # fmt: skip
+UNSEEN = (  # written when all was settled, and never tuned on
+    Attack("heavy bursts, one in 5 s", each(bursts, every=5, size=0.05)),
+    Attack("ramps between heights of 4 %, every 8 s", each(ramps, size=0.04, every=8), quiet=True),
+    Attack("noise of 3 % whose strength changes", each(volatile, deviation=0.03), quiet=True),
+    Attack("throttled by 10 % every 15 s", each(throttled, every=15, size=0.1), quiet=True),
+    Attack("noise that grows to 10 %", each(growing, deviation=0.1), quiet=True),
+    Attack("wandering pulses of 6 %, period 7 s", each(wandering_pulses, period=7, size=0.06), quiet=True),
+    Attack("noise that grows to 10 %, 4 processes", each(growing, deviation=0.1), processes=4),
+)
+APART = (
+    *(
+        Attack(f"mild noise, {size:.0%} apart{', 4 processes' * (processes > 1)}", MILD, 1 / (1 + size), processes)
+        for processes in (1, 4)
+        for size in (0.05, 0.10)
+    ),
+    *(
+        Attack(f"mild noise, quiet machine, {size:.0%} apart", MILD, 1 / (1 + size), quiet=True)
+        for size in (0.05, 0.10)
+    ),
+)
+NEARLY = (  # just beyond the margin: SAME would be wrong
+    Attack("2.2 % apart, mild noise", MILD, 1.022),
+    Attack("2.1 % apart, noise of 0.3 %", each(memory_noise, deviation=0.003, memory=0.5), 1.021, quiet=True),
+    Attack("2.2 % apart, normal noise of 2 %, memory 60 s", each(memory_noise, deviation=0.02, memory=60), 1.022),
+    Attack("2.2 % apart, waves of 2 %, period 90 s", each(wave, size=0.02, period=90), 1.022),
+    Attack("2.2 % apart, two states 2 % apart, 25 s each", each(switching, levels=(0.0, 0.02), stay=25), 1.022),
+)
+ALIKE = (
+    Attack("equal, mild noise", MILD, quiet=True),
+    Attack("equal, noise of 1 %, memory 0.5 s", each(memory_noise, deviation=0.01, memory=0.5), quiet=True),
+    Attack("1 % apart, noise of 1 %, memory 0.5 s", each(memory_noise, deviation=0.01, memory=0.5), 1.01, quiet=True),
+)
+LASTING = (  # longer than a part of 60 s, so beyond what is promised there
+    Attack("two states 6 % apart, 60 s each", each(switching, levels=SIX_PERCENT, stay=60), quiet=True),
+    Attack("waves of 4 %, period 360 s", each(wave, size=0.04, period=360), quiet=True),
+    Attack("four states, 30 s each", each(switching, levels=LEVELS, stay=30), quiet=True),
+)
+ROWS = [
+    *((attack, "false") for attack in EQUAL),
+    *((attack, "false (never tuned on)") for attack in UNSEEN),
+    *((attack, "found") for attack in APART),
+    *((attack, "wrongly SAME") for attack in NEARLY),
+    *((attack, "SAME") for attack in ALIKE),
+    *((attack, "false (beyond the promise)") for attack in LASTING),
+]
+FIRST_SEED = 1000  # below are those that were tuned on
+
+
+def counted(
+    attack: Attack, what: str, races: int, seconds: float, extended: int = 0
+) -> tuple[int, Counter[str], float]:
+    """Return how many of so many races ended so, their verdicts, and the median of the differences they exclude."""
+    pairs = [attack.pair(FIRST_SEED + seed, seconds, extended) for seed in range(races)]
+    counts = Counter(pair.verdict for pair in pairs)
+    # an attack whose ratio is above 1 is truly SLOWER
+    right = {"false": 0, "found": counts[FASTER], "wrongly SAME": counts[SAME], "SAME": counts[SAME]}
+    hit = counts[FASTER] + counts[SLOWER] if what.startswith("false") else right[what]
+    return hit, counts, float(np.median([pair.excluded or np.inf for pair in pairs]))
+
+
+def attacked(races: int, lengths: Sequence[float], text: str, extended: int) -> None:
+    """Print a row for each attack whose name has the text."""
+    print(f"| attack | share of verdicts that are | {' | '.join(f'{length:g} s' for length in lengths)} |")
+    print(f"|---|---|{'---|' * len(lengths)}")
+    for attack, what in ROWS:
+        if text in attack.name:
+            cells = [counted(attack, what, races, seconds, extended) for seconds in lengths]
+            words = [share(hit, races) + f"; ±{100 * bound:.1f} %" * (what == "SAME") for hit, _, bound in cells]
+            print(f"| {attack.name} | {what} | {' | '.join(words)} |", flush=True)
+
+
+def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -> pd.DataFrame:
+    """Return the rows of a point's runs, as far as `tclab.compare` reads them; steps within one differ by 1 %."""
+    logs = np.log(0.1 * ratio) + luck * generator.standard_normal((runs, 1))
+    steps = np.exp(logs + 0.01 * generator.standard_normal((runs, 24)))
+    return pd.DataFrame({"status": "ok", "samples_seconds": steps.tolist(), "cycle_steps": 1, "steady": "steady"})
+
+
+def folders(n: int, points: int = 8) -> None:
+    """Print how often folders of equal points are told apart in any point, and how many points 10 % apart are found."""
+    print("| runs | processes differ by | false | found |\n|---|---|---|---|")
+    for runs in ((1, 1), (3, 3), (5, 5), (5, 2), (4, 1)):
+        for lucks in ((0.005, 0.005), (0.02, 0.02), (0.05, 0.05), (0.01, 0.05)):
+            told = found = 0
+            for seed in range(n):
+                generator = np.random.default_rng([seed, 17])
+                for ratio in (1.0, 0.9):
+                    made = [
+                        (str(i), side(generator, runs[0], lucks[0], 1.0), side(generator, runs[1], lucks[1], ratio))
+                        for i in range(points)
+                    ]
+                    counts = Counter(pair.verdict for pair in pairs_of_runs(made, ("first", "second")))
+                    told += ratio == 1 and counts[FASTER] + counts[SLOWER] > 0
+                    found += counts[FASTER] * (ratio != 1)
+            apart = (
+                f"{100 * lucks[0]:g} %" if lucks[0] == lucks[1] else f"{100 * lucks[0]:g} % and {100 * lucks[1]:g} %"
+            )
+            print(f"| {runs[0]} and {runs[1]} | {apart} | {share(told, n)} | {share(found, n * points)} |", flush=True)
+
+
+POINT = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
+
+
+def longer_step(more: str) -> Callable[[], None]:
+    """Return a step of `POINT` that computes on for this share of the time that it took."""
+    step = race_arm(json.dumps({"modules": [], "point": POINT.to_dict()}))
+
+    def call() -> None:
+        begin = perf_counter()
+        step()
+        now = perf_counter()
+        end = now + float(more) * (now - begin)
+        while perf_counter() < end:
+            pass
+
+    return call
+
+
+def equal_points() -> Pair:
+    return race_points({"a": POINT, "b": POINT}, budget_seconds=60).pair("a", "b")
+
+
+def spiked_points() -> Pair:
+    arms = {name: f"verdicts:longer_step:{more}" for name, more in (("a", 0.0), ("b", 0.1))}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    return race(arms, budget_seconds=60, processes=PROCESSES, environment={"PYTHONPATH": path}).pair("a", "b")
+
+
+def real(n: int, run: Callable[[], Pair], what: str) -> None:
+    """Print the comparison of each of so many races of this machine, and the share of each verdict."""
+    counts: Counter[str] = Counter()
+    bounded = 0
+    for _ in range(n):
+        pair = run()
+        counts[pair.verdict] += 1
+        bounded += pair.excluded is not None and pair.excluded < 0.03
+        print(f"    {pair}; load {os.getloadavg()[0]:.1f}", flush=True)
+    shares = "; ".join(f"{verdict} {share(found, n)}" for verdict, found in counts.items())
+    print(f"{what}: {shares}; differences above 3 % excluded in {share(bounded, n)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--races", type=int, default=200, help="made-up races for each attack")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0], help="of the made-up races")
+    parser.add_argument("--extended", type=int, default=0, help="how often an attacked race goes on where UNDECIDED")
+    parser.add_argument("--match", default="", help="only the attacks whose name has this text")
+    parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
+    parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
+    parser.add_argument("--spiked", type=int, default=0, help="real races of a point with one that takes 10 %% longer")
+    chosen = parser.parse_args()
+    if chosen.races:
+        attacked(chosen.races, chosen.seconds, chosen.match, chosen.extended)
+    if chosen.folders:
+        folders(chosen.folders)
+    if chosen.pairs:
+        real(chosen.pairs, equal_points, f"a point with itself, {PROCESSES} processes, 60 s")
+    if chosen.spiked:
+        real(chosen.spiked, spiked_points, f"10 % more in one of two, {PROCESSES} processes, 60 s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""`race_commands`: which of two commits, folders or commands is faster, from runs that take turns.
+
+    result = tclab.timing.race_commands(["python", "bench.py"], base="main", head="HEAD", budget_seconds=120)
+    result.verdict("head", "base"), result.ratio, result.interval
+
+Each run is a process of its own; a run of the one is followed by one of the other, in the rounds of a race. It knows
+nothing of what the commands do.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from tclab.errors import InputError
+from tclab.timing._environment import busy_notes
+from tclab.timing._race import Race, race
+from tclab.timing._race_blocks import Clock
+from tclab.timing._verdict import MARGIN
+
+SIDES = ("head", "base")
+
+
+@dataclass(frozen=True)
+class CommandArm:
+    """One side of a race of commands: a call runs the command and returns its seconds.
+
+    **Arguments:**
+
+    - `side`: "head" or "base".
+    - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
+    - `commit`: the revision's hash; `None` for a folder as it is.
+    - `printed`: whether the seconds are those that the command prints.
+    """
+
+    side: str
+    command: tuple[str, ...]
+    folder: Path
+    environment: Mapping[str, str]
+    commit: str | None
+    printed: bool
+    clock: Clock
+
+    returns_seconds = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a record and a result say of this side."""
+        place = {"folder": str(self.folder)} if self.commit is None else {"commit": self.commit}
+        return {"command": shlex.join(self.command), **place, "printed": self.printed}
+
+    def __call__(self) -> float:
+        begin = self.clock()
+        done = _run(self.side, self.command, self.folder, self.environment)
+        seconds = (self.clock() - begin) / 1e9
+        return seconds if not self.printed else self._printed_seconds(done)
+
+    def _printed_seconds(self, text: str) -> float:
+        """Return the median of the lines that are a number."""
+        numbers = []
+        for line in text.splitlines():
+            try:
+                numbers.append(float(line))
+            except ValueError:
+                continue
+        if not numbers or not all(0 < number < inf for number in numbers):
+            raise InputError(
+                f"{self.side}: {shlex.join(self.command)} printed "
+                f"{', '.join(map(str, numbers[:5])) or 'no line that is a number'}, expected seconds, above 0"
+            )
+        return median(numbers)
+
+
+def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command and return what it prints; a text is for the shell. **Raises:** `InputError` where it fails."""
+    shown = command if isinstance(command, str) else shlex.join(command)
+    try:
+        done = subprocess.run(
+            command, shell=isinstance(command, str), cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1][-500:]
+        raise InputError(f"{what}: {shown} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def _git(*words: str) -> str | None:
+    """Return what git says of the repository that this folder is in; `None` where it fails."""
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _commit_of(name: str) -> str | None:
+    """Return the hash of a revision; `None` of what is none, as a folder that begins with a dot, / or ~."""
+    return None if name.startswith((".", "/", "~")) else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+
+
+@contextmanager
+def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield the folder in which a side runs, and its commit: a worktree of a revision, or a folder as it is.
+
+    A worktree is removed afterwards. In it the command runs in the folder that corresponds to this one.
+    """
+    commit = _commit_of(name)
+    if commit is None:
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            refs = _git("for-each-ref", "--format=%(refname:short)") or ""
+            near = get_close_matches(name, refs.split(), n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{guess}")
+        yield folder.resolve(), None
+        return
+    tree = scratch / side
+    _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
+    try:
+        yield tree / (_git("rev-parse", "--show-prefix") or ""), commit
+    finally:
+        _git("worktree", "remove", "--force", str(tree))
+
+
+def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> dict[str, str]:
+    """Return the variables of a side, and run the setup in an environment of its own.
+
+    Without a setup `python` is the one that runs this, and the side's own code is found before any that is installed.
+    """
+    variables = dict(os.environ)
+    programs = Path(sys.executable).parent
+    if setup is None:
+        path = [str(folder), str(folder / "src"), variables.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    else:
+        place = scratch / f"{side}-environment"
+        _run(side, [sys.executable, "-m", "venv", str(place)], folder)
+        programs = place / "bin"
+        variables["VIRTUAL_ENV"] = str(place)
+        variables.pop("PYTHONPATH", None)
+    variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
+    if setup is not None:
+        _run(f"{side}, setup", setup, folder, variables)
+    return variables
+
+
+def race_commands(
+    command: Sequence[str],
+    *,
+    base: str = ".",
+    head: str = ".",
+    base_command: Sequence[str] | None = None,
+    setup: str | None = None,
+    printed: bool = False,
+    budget_seconds: float = 120.0,
+    margin: float = MARGIN,
+    record: str | Path | None = None,
+    stop: Callable[[], bool] | None = None,
+    clock: Clock = perf_counter_ns,
+) -> Race:
+    """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
+
+    Runs take turns in balanced order, "head" and "base" twice in each round; at first "head" is raced against itself.
+    Each side is run once before that, unmeasured.
+
+    **Arguments:**
+
+    - `command`: program and arguments.
+    - `base`, `head`: a revision of the repository that this folder is in (a branch, a tag, a hash), which is checked
+      out in a worktree of its own; or a folder, which is taken as it is, changes that are not committed included.
+    - `base_command`: of `base`, if it is another.
+    - `setup`: a command line for the shell, such as "pip install .", which is run once in each side's folder, in a
+      Python environment of its own, in which the command then runs. Without one both run with the Python that runs
+      this, and PYTHONPATH begins with the side's folder and its `src`.
+    - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
+      Otherwise a run is timed whole, its start included.
+    - `budget_seconds`, `margin`, `record`, `stop`, `clock`: as for `race`; setup and first runs come before the budget.
+
+    **Raises:** `InputError` for what is neither a revision nor a folder; for a command that cannot be run or fails,
+    with the last line that it wrote; with `printed`, for one that prints no number.
+    """
+    commands = {"head": tuple(command), "base": tuple(command if base_command is None else base_command)}
+    for side, words in commands.items():
+        if not words:
+            raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
+    with ExitStack() as opened:
+        begin = clock()
+        scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
+        arms = {}
+        for side, name in (("head", head), ("base", base)):
+            folder, commit = opened.enter_context(_folder_of(side, name, scratch))
+            variables = _environment(side, folder, setup, scratch)
+            arms[side] = CommandArm(side, commands[side], folder, variables, commit, printed, clock)
+        setup_seconds = (clock() - begin) / 1e9
+        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, stop=stop, clock=clock)
+    sides = {side: arm.identity for side, arm in arms.items()}
+    # each run is a process of its own
+    pairs = {key: replace(pair, why=pair.why.replace(", in this process", "")) for key, pair in found._pairs.items()}
+    return replace(
+        found,
+        settings={**found.settings, "sides": sides, "setup": setup},
+        making_seconds=found.making_seconds + setup_seconds,
+        _pairs=pairs,
+    )
+
+
+def markdown_of(result: Race) -> str:
+    """Return the result of a race of commands as Markdown, for a comment on a pull request."""
+    pair = result.pair(*SIDES)
+    floor = "not measured" if pair.floor is None else f"{pair.floor:.1%}"
+    lines = [
+        f"**{pair.verdict}**: head takes {pair.ratio_text} of base; {pair.why}",
+        "",
+        "| | what ran | seconds, median [quartiles] | blocks |",
+        "|---|---|---|---|",
+        *(_markdown_row(result, side) for side in ("base", "head")),
+        "",
+        f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
+        f"{result.machine['cores']} cores; A/A floor {floor}, margin ±{pair.margin:.1%}.",
+        *(f"({note})" for note in busy_notes(result.busy_percent)),
+        *([f"(stopped: {result.stopped})"] if result.stopped else []),
+    ]
+    return "\n".join(lines)
+
+
+def _markdown_row(result: Race, side: str) -> str:
+    of_side = result.settings["sides"][side]
+    place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
+    what = f"`{of_side['command']}` at `{place}`".replace("|", "\\|")
+    seconds = [s["seconds"] for s in result.samples() if s["arm"] == side and s["phase"] == "race"]
+    if not seconds:
+        return f"| {side} | {what} | | 0 |"
+    q1, middle, q3 = np.quantile(seconds, [0.25, 0.5, 0.75])
+    return f"| {side} | {what} | {middle:.4g} [{q1:.4g}, {q3:.4g}] | {len(seconds)} |"

@@ -1,1 +1,0 @@
-"""Races between calls: interleaved blocks, a record on disk, and a verdict."""

@@ -1,0 +1,192 @@
+"""Races of commands: two commits, two folders, two command lines; what is printed, exit codes, what is left behind.
+
+The commands print their seconds and the race reads a clock of the test's own, so no verdict rests on this machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from clock import Clock
+
+import tclab.timing._commands_race as commands_race
+from tclab.command import main
+from tclab.errors import InputError
+from tclab.timing import race_commands, read_samples
+
+CAT = ["cat", "seconds.txt"]
+
+
+def git(folder, *words):
+    asked = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository whose commits print 0.1, 0.12 and again 0.12 s; temporary files in a folder of its own."""
+    folder = tmp_path / "repository"
+    (folder / "bench").mkdir(parents=True)
+    (tmp_path / "temporary").mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for tag, seconds in (("fast", "0.1"), ("slow", "0.12"), ("readme", "0.12")):
+        (folder / "seconds.txt").write_text(f"warming up\n{seconds}\n{seconds}\n9.5\n")
+        (folder / "bench" / "README.md").write_text(tag)
+        git(folder, "add", "-A")
+        git(folder, "commit", "--quiet", "-m", tag)
+        git(folder, "tag", tag)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield folder
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+@pytest.fixture
+def raced(repository, monkeypatch):
+    """A function that races commands by a clock by which each run takes 1/4 s; the verb has this clock, too."""
+    clock, run = Clock(reading=1e-6), commands_race._run
+
+    def quarter(what, command, folder, environment=None):
+        clock.work(0.25)
+        return run(what, command, folder, environment)
+
+    def by_clock(command=CAT, **options):
+        return race_commands(command, **{"budget_seconds": 30.0, "printed": True, "clock": clock.read, **options})
+
+    monkeypatch.setattr(commands_race, "_run", quarter)
+    monkeypatch.setattr("tclab.command._commands_verb.race", by_clock)
+    return by_clock
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "verdict", "ratio"),
+    [
+        ("fast", "slow", "SLOWER", 1.2),
+        ("slow", "fast", "FASTER", 1 / 1.2),
+        ("slow", "readme", "SAME", 1.0),
+        ("fast", ".", "SLOWER", 1.2),  # the folder as it is
+    ],
+)
+def test_two_commits_are_raced_and_the_verdict_is_of_head(repository, raced, base, head, verdict, ratio):
+    found = raced(base=base, head=head)
+    assert found.verdict("head", "base") == verdict
+    assert found.ratio == pytest.approx(ratio)
+    assert found.settings["sides"]["base"]["commit"] == git(repository, "rev-parse", base)
+    assert "in this process" not in found.pair("head", "base").why
+    assert {sample["phase"] for sample in found.samples()} == {"floor", "race"}
+
+
+def test_two_folders_and_two_commands_are_raced(raced, tmp_path):
+    for name, seconds in (("one", 0.2), ("two", 0.1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "seconds.txt").write_text(str(seconds))
+    assert raced(base=str(tmp_path / "one"), head="../two").verdict("head", "base") == "FASTER"
+    assert raced(base_command=["echo", "0.05"]).ratio == pytest.approx(0.12 / 0.05)
+
+
+def test_a_run_is_timed_whole_unless_it_prints_its_seconds(raced):
+    samples = raced(printed=False).samples()
+    assert [sample["seconds"] for sample in samples] == pytest.approx([0.25] * len(samples), rel=1e-4)
+
+
+def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_this_one(repository, raced, monkeypatch):
+    def seen(arms, **_):
+        return pytest.fail(str([(side, str(arm.folder), arm.environment["PYTHONPATH"]) for side, arm in arms.items()]))
+
+    monkeypatch.setattr(commands_race, "race", seen)
+    monkeypatch.chdir(repository / "bench")
+    with pytest.raises(pytest.fail.Exception) as told:
+        raced(base="fast", head="main")
+    for side in ("head", "base"):
+        assert f"/{side}/bench', '/" in str(told.value)
+        assert f"/{side}/bench/src" in str(told.value)
+
+
+@pytest.mark.slow  # two Python environments are made
+def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
+    line = 'python -c "import sys; print(sys.prefix)" > prefix && test "$VIRTUAL_ENV" = "$(cat prefix)$PYTHONPATH"'
+    check = ["python", "-c", "import sys; print(0.1 if sys.prefix == open('prefix').read().strip() else 'no')"]
+    found = raced(check, base="fast", head="slow", setup=line)
+    assert found.verdict("head", "base") == "SAME"
+    with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):
+        raced(base="fast", head="slow", setup="echo no; false")
+
+
+def test_a_race_that_was_stopped_goes_on_and_one_of_other_commits_is_refused(raced, tmp_path):
+    record, stop = tmp_path / "race.jsonl", iter([False] * 8 + [True])
+    first = raced(base="fast", head="slow", record=record, stop=lambda: next(stop))
+    assert first.stopped == "stop returned true"
+    again = raced(base="fast", head="slow", record=record)
+    assert again.samples()[: len(first.samples())] == first.samples()
+    assert again.samples() == read_samples(record)
+    assert again.verdict("head", "base") == "SLOWER"
+    with pytest.raises(InputError, match=f"{record} is the record of another race: cells was"):
+        raced(base="fast", head="readme", record=record)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        (CAT, {"base": "fsat"}, "base is 'fsat', expected a revision of this repository or a folder; did you mean 'f"),
+        (CAT, {"head": "./fast"}, "head is './fast', expected"),
+        ([], {}, "head has no command, expected one, such as: -- python bench.py"),
+        (["no_such_program"], {}, "head: no_such_program cannot be run in .*: No such file"),
+        (["sh", "-c", "echo first; echo it broke >&2; exit 3"], {}, "head: .* ended with 3: it broke"),
+        (["echo", "nothing"], {}, "head: echo nothing printed no line that is a number, expected seconds"),
+        (["echo", "-1"], {}, "head: echo -1 printed -1.0, expected seconds, above 0"),
+        (CAT, {"budget_seconds": 0}, "budget_seconds is 0"),
+    ],
+)
+def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, command, options, words):
+    with pytest.raises(InputError, match=words) as caught:
+        raced(command, **{"base": "fast", **options})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "code"),
+    [
+        ("SLOWER", ["--base", "fast", "--head", "slow", "--", *CAT], 1),
+        ("FASTER", ["--base=slow", "--head=fast", "--", *CAT], 0),
+        ("SAME", ["--base", "slow", "--head", "readme", "--margin", "0.05", "--", *CAT], 0),
+        ("FASTER", ["--base-command", "echo 0.5", "--", *CAT], 0),
+        ("UNDECIDED", ["--base", "fast", "--budget-seconds", "0.001", "--", *CAT], 3),
+    ],
+)
+def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys, verdict, words, code):
+    assert main(["race", "--printed", "--json", *words]) == code
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["a"], answer["b"], answer["verdict"]) == ("head", "base", verdict)
+    assert set(answer["settings"]["sides"]) == {"head", "base"}
+
+
+def test_a_wrong_argument_of_the_command_is_an_exit_code(raced, capsys):
+    assert main(["race", "--base", "nowhere", "--", *CAT]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(["race", "--base", "fast", "--bugdet", "3", "--", *CAT]) == 2
+
+
+def test_markdown_has_both_sides_and_the_verdict(repository, raced, capsys):
+    words = ["--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]
+    assert main(["race", *words]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("**SLOWER**: head takes 1.2 × the time [1.2, 1.2] of base; ")
+    commits = [git(repository, "rev-parse", tag)[:10] for tag in ("fast", "slow")]
+    rows = [line for line in text.splitlines() if line.startswith(("| base |", "| head |"))]
+    for row, commit, seconds in zip(rows, commits, ("0.1 [0.1, 0.1]", "0.12 [0.12, 0.12]"), strict=True):
+        assert f"`cat seconds.txt` at `{commit}` | {seconds} |" in row
+    assert "margin ±2.0%" in text
+
+
+def test_a_race_of_commands_imports_nothing_of_graphs():
+    code = (
+        "import sys; from tclab.command import main; main(['race', '--base', '.', '--help']); "
+        "print([name for name in ('torch', 'tclab.sweeps', 'tclab.graph') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: tclab race-commands" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
