@@ -161,17 +161,17 @@ EQUAL = (  # some were tuned on, with other seeds
     Attack("normal noise of 5 %, memory 60 s, 4 processes", each(memory_noise, deviation=0.05, memory=60), processes=4),
     Attack("normal noise of 5 %, memory 60 s, one arm", one(memory_noise, deviation=0.05, memory=60), quiet=True),
     Attack("one arm is 10 % off for a tenth", one(regimes, share=0.1, size=0.1)),
-    Attack("the same in 3 stretches", one(regimes, share=0.1, size=0.1, stretches=3)),
+    Attack("one arm is 10 % off for a tenth, in 3 stretches", one(regimes, share=0.1, size=0.1, stretches=3)),
     Attack("drifts that differ by arm", each(drift, size=0.05)),
     Attack("pulses near the round's length", _beats),
     Attack("a slow tail on one arm", one(slow_tail, share=0.1, size=0.05)),
-    *(Attack(f"luck of {luck:.1%}, 4 processes", processes=4, luck=luck) for luck in (0.005, 0.01, 0.02)),
+    *(Attack(f"luck of {100 * luck:g} %, 4 processes", processes=4, luck=luck) for luck in (0.005, 0.01, 0.02)),
     Attack("mild noise", MILD),
     Attack("two states 6 % apart, 25 s each", each(switching, levels=SIX_PERCENT, stay=25), quiet=True),
-    Attack("the same on a noisy machine", each(switching, levels=SIX_PERCENT, stay=25)),
+    Attack("two states 6 % apart, 25 s each, noisy machine", each(switching, levels=SIX_PERCENT, stay=25)),
     Attack("two states 50 % apart, 10 s each", each(switching, levels=(0.0, 0.4), stay=10), quiet=True),
     Attack("waves of 4 %, period 90 s", each(wave, size=0.04, period=90), quiet=True),
-    Attack("the same on a noisy machine", each(wave, size=0.04, period=90)),
+    Attack("waves of 4 %, period 90 s, noisy machine", each(wave, size=0.04, period=90)),
     Attack("four states, 10 s each", each(switching, levels=LEVELS, stay=10)),
     Attack("1/f noise of 3 %", each(pink, deviation=0.03)),
 )  # fmt: skip
@@ -186,12 +186,14 @@ UNSEEN = (  # written when all was settled, and never tuned on
 )
 APART = (
     *(
-        Attack(f"mild noise, {size:.0%} apart{', 4 processes' * (processes > 1)}", MILD, 1 / (1 + size), processes)
+        Attack(
+            f"mild noise, {100 * size:g} % apart{', 4 processes' * (processes > 1)}", MILD, 1 / (1 + size), processes
+        )
         for processes in (1, 4)
         for size in (0.05, 0.10)
     ),
     *(
-        Attack(f"mild noise, quiet machine, {size:.0%} apart", MILD, 1 / (1 + size), quiet=True)
+        Attack(f"mild noise, quiet machine, {100 * size:g} % apart", MILD, 1 / (1 + size), quiet=True)
         for size in (0.05, 0.10)
     ),
 )

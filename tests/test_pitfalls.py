@@ -39,7 +39,7 @@ PITFALLS = {
         ("test_race.py", "test_an_arms_workers_that_went_on_while_others_ran_make_no_block_shorter"),
     ],
     "P10 taking turns disturbs": [
-        ("test_race.py", "test_an_effect_of_the_position_is_no_difference_between_arms"),
+        ("test_race.py", "test_a_wild_round_and_an_effect_of_the_position_are_no_difference_between_arms"),
     ],
     "P11 the first batch, the workers' start": [
         ("test_warmup.py", "test_slow_first_steps_are_left_out_and_little_more"),

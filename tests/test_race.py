@@ -67,21 +67,6 @@ def test_the_same_arm_twice_is_the_same():
     assert raced(101)[0].verdict("a", "b") == SAME
 
 
-@pytest.mark.slow
-def test_the_same_arm_twice_is_hardly_ever_told_apart_although_means_differ():
-    """The series are hard: the mean of the same samples would often be wrong."""
-    wrong, verdicts = 0, []
-    for seed in range(100, 120):
-        result = raced(seed, budget=20.0)[0]
-        verdicts.append(result.verdict("a", "b"))
-        samples = [s for s in result.samples() if s["phase"] == "race"]
-        means = [sum(s["seconds"] for s in samples if s["arm"] == arm) for arm in "ab"]
-        wrong += abs(means[0] / means[1] - 1) > 0.01
-    assert set(verdicts) <= {SAME, UNDECIDED}  # of 20 one may be expected to be wrong; these are not
-    assert SAME in verdicts
-    assert wrong >= 5
-
-
 def test_a_margin_is_what_is_no_difference():
     machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
     result = race(arms_of(machine, ratio=1.03), budget_seconds=60, clock=machine.clock, margin=0.1)
@@ -89,15 +74,25 @@ def test_a_margin_is_what_is_no_difference():
     assert next(iter(verdicts_of(result.samples(), margin=0.005).values())).verdict == FASTER
 
 
-def test_one_wild_round_decides_nothing():
-    machine = SyntheticMachine(3, noise=0.02)
+def wild(sample):
+    return 1e6 if (sample["round"], sample["position"]) == (20, 0) else 1.0
+
+
+def first_is_slow(sample):
+    return 1.2 if sample["position"] == 0 else 1.0
+
+
+@pytest.mark.parametrize("factor", [wild, first_is_slow])
+def test_a_wild_round_and_an_effect_of_the_position_are_no_difference_between_arms(factor):
+    machine = SyntheticMachine(5, noise=0.02)
     result = race(arms_of(machine), budget_seconds=60, clock=machine.clock)
-    before, samples = result.pair("a", "b"), result.samples()
-    assert before.verdict == SAME
-    [s for s in samples if s["phase"] == "race" and s["arm"] == "a"][20]["seconds"] *= 1e6
-    after = pair_of(samples)
-    assert after.verdict == before.verdict
-    assert after.ratio == pytest.approx(before.ratio, rel=0.005)
+    samples = result.samples()
+    for sample in samples:
+        sample["seconds"] *= factor(sample)
+    found = pair_of(samples)
+    assert (found.verdict, result.verdict("a", "b")) == (SAME, SAME)
+    assert found.ratio == pytest.approx(result.ratio, rel=0.005)
+    assert found.floor < 0.01
 
 
 def test_a_drift_that_both_arms_share_cancels():
@@ -105,17 +100,6 @@ def test_a_drift_that_both_arms_share_cancels():
     result = race(arms_of(machine), budget_seconds=60, clock=machine.clock)
     assert result.verdict("a", "b") == SAME
     assert result.ratio == pytest.approx(1.0, abs=0.003)
-
-
-def test_an_effect_of_the_position_is_no_difference_between_arms():
-    """The first block of each round takes longer, whichever arm it is."""
-    machine = SyntheticMachine(5, noise=0.02)
-    samples = race(arms_of(machine), budget_seconds=60, clock=machine.clock).samples()
-    for sample in samples:
-        sample["seconds"] *= 1.2 if sample["position"] == 0 else 1.0
-    found = pair_of(samples)
-    assert found.verdict == SAME
-    assert found.floor < 0.01
 
 
 def test_samples_give_the_same_verdict_again_in_another_process(result):
@@ -153,7 +137,7 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     result = race(arms_of(machine, 1.0), budget_seconds=15, clock=machine.clock)
     pair = result.pair("a", "b")
     assert (pair.verdict, pair.interval, pair.ratio) == (UNDECIDED, None, None)
-    assert "at least 8 are needed" in pair.why
+    assert "are needed" in pair.why
     assert "no ratio" in pair.sentence
     assert "the same with a larger budget_seconds goes on from here" in " ".join(str(result).split())
 
@@ -214,22 +198,6 @@ def test_blocks_and_floor_fit_what_an_expensive_step_costs():
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)
     assert "a takes 0.7" in pair.sentence
     assert machine.seconds < 150 + 10
-
-
-def test_an_arm_may_return_its_own_seconds():
-    clock = Clock(reading=1e-6)
-
-    def arm(seconds):
-        def call():
-            clock.work(1.0)
-            return seconds
-
-        call.returns_seconds = True
-        return call
-
-    result = race({"a": arm(0.2), "b": arm(0.1)}, budget_seconds=60, clock=clock.read)
-    assert result.ratio == pytest.approx(2)
-    assert {s["seconds"] for s in result.samples()} == {0.1, 0.2}
 
 
 class Loading:
@@ -415,40 +383,6 @@ def test_an_interrupt_in_a_round_gives_back_the_rounds_before_it(tmp_path):
     rounds = [s["round"] for s in again.samples() if s["phase"] == "race"]
     assert {rounds.count(i) for i in rounds} == {4}
     assert again.verdict("a", "b") == FASTER
-
-
-KILLED = """
-import time
-from tclab.timing import race
-race({{"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.002)}}, budget_seconds=60, record={record!r})
-"""
-
-
-def until_recorded(record, blocks, seconds=60):
-    """Wait until a record has some blocks of the race."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and (not record.exists() or record.read_bytes().count(b'"race"') < blocks):
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_a_kill_loses_at_most_the_round_under_way(tmp_path):
-    record = tmp_path / "race.jsonl"
-    child = subprocess.Popen([sys.executable, "-c", KILLED.format(record=str(record))])
-    until_recorded(record, 40)
-    child.kill()
-    child.wait()
-    with record.open("a") as file:
-        file.write('{"kind": "block", "cut sho')  # as a kill in the middle of a line would leave it
-    before = read_samples(record)
-    assert sum(s["phase"] == "race" for s in before) >= 40
-    arms = {"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.002)}
-    stop = iter([False] * 5 + [True] * 10**6)
-    again = race(arms, budget_seconds=60, record=record, stop=lambda: next(stop))
-    assert again.samples()[: len(before)] == before
-    assert len(again.samples()) > len(before)
-    assert len({s["process"] for s in again.samples()}) == 2  # another process is another process
-    assert read_samples(record) == again.samples()
 
 
 @pytest.mark.parametrize(
@@ -638,22 +572,36 @@ def test_a_process_that_breaks_is_told_and_none_is_left(factories):
     assert children(os.getpid()) == []
 
 
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not condition():
+        time.sleep(0.05)
+    assert condition()
+
+
 @pytest.mark.slow
-def test_a_killed_race_leaves_no_process(factories, tmp_path):
+def test_a_killed_race_leaves_no_process_and_loses_at_most_the_round_under_way(factories, tmp_path):
     record = tmp_path / "r.jsonl"
-    code = "from tclab.timing import race; race({'a': 'my_race_arms:quick', 'b': 'my_race_arms:quick'}, " \
-           f"budget_seconds=60, processes=2, record={str(record)!r})"  # fmt: skip
+    arms = {"a": "my_race_arms:quick", "b": "my_race_arms:quick"}
+    code = f"from tclab.timing import race; race({arms}, budget_seconds=30, processes=2, record={str(record)!r})"
     path = os.pathsep.join([str(tmp_path), *[p for p in sys.path if p]])
     parent = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    until_recorded(record, 10)
+    until(lambda: record.exists() and record.read_bytes().count(b'"race"') >= 40)
     own = children(parent.pid)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert len(own) == 2
-    until = time.monotonic() + 20
-    while time.monotonic() < until and any(os.path.exists(f"/proc/{pid}") for pid in own):
-        time.sleep(0.1)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in own)
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in own), 20)
+    with record.open("a") as file:
+        file.write('{"kind": "block", "cut sho')  # as a kill in the middle of a line would leave it
+    before = read_samples(record)
+    assert sum(s["phase"] == "race" for s in before) >= 40
+    stop = iter([False] * 5 + [True] * 10**6)
+    again = race(arms, budget_seconds=30, processes=2, record=record, stop=lambda: next(stop))
+    assert again.samples()[: len(before)] == before
+    more = again.samples()[len(before) :]
+    assert {s["process"] for s in more}.isdisjoint(s["process"] for s in before)  # another process is another process
+    assert read_samples(record) == again.samples()
 
 
 def test_a_loop_that_is_not_pytorch_can_be_raced_for_real():

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from tclab.command._output import Json, show
 from tclab.errors import InputError
 from tclab.sweeps.store._row_files import POINT_FILES, rows_of
+from tclab.timing._verdict import MARGIN
 
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
@@ -53,8 +54,8 @@ def compare(
     between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
     stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
     margin: Annotated[
-        float | None, Parameter(help="a share that is no difference; from repeats unless given, 0.05 without them.")
-    ] = None,
+        float, Parameter(help="a share that is no difference; what repeats spread by if more, 0.05 without them.")
+    ] = MARGIN,
     json: Json = False,
 ) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""

@@ -157,7 +157,7 @@ def lies(low: float, high: float, margin: float, widest: float = MOST_MARGIN) ->
     words = {SAME: f"lies within {edge}", UNDECIDED: f"reaches across {edge}"}.get(verdict, f"lies beyond {edge}")
     if verdict == SAME and margin > widest:
         words += f", but beyond ±{widest:.0%} noise calls nothing the same"
-    return f"{words}; differences above {100 * max(expm1(high), -expm1(low)):.2g}% are excluded"
+    return f"{words}; differences above {_about(100 * max(expm1(high), -expm1(low)))}% are excluded"
 
 
 @dataclass
@@ -277,8 +277,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
 def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
     """Return an undecided comparison with how long a race would have to be.
 
-    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches the
-    margin decides every other race, so half as much again is asked for.
+    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches
+    the margin decides every other race, so half as much again is asked for.
     """
     assert pair.ratio is not None
     assert pair.decision_interval is not None
@@ -302,8 +302,9 @@ def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
     return replace(pair, why=why, needs_seconds=needs)
 
 
-def _about(seconds: float) -> str:
-    return f"{float(f'{seconds:.2g}'):g}"
+def _about(value: float) -> str:
+    """Return two digits of a value, without an exponent where it has few."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def over_all(pair: Pair, q: float) -> Pair:

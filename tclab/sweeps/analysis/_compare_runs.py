@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
 OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
+Side = dict[tuple[Any, ...], pd.DataFrame]  # point → the rows of its runs
 _CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
 
 
@@ -121,25 +122,32 @@ def compare(
     same = [name for name in SETTINGS if name not in compared and name not in _COUNTS]
     if any(rows["network_names"].isna().any() for rows in steps):  # what could not be run may know only how many
         same = [name for name in same if name != "network_names"]
-    sides = [_by_point(rows, same) for rows in steps]
-    shared = [key for key in sides[0] if key in sides[1]]
-    differs = {name: _sides(steps, name) for name in compared} | _environments(sides, shared)
-    labels = _labels([*sides[0], *sides[1]], same)
-    confounded = _confounded(differs, compared, _commits(sides, shared))
-    pairs = pairs_of_runs([(labels[key], sides[0][key], sides[1][key]) for key in shared], named, margin=margin)
-    for place, (key, pair) in enumerate(zip(shared, pairs, strict=True)):
-        why = confounded or " and ".join(filter(None, map(_mixed, (side[key] for side in sides), named)))
+    points = [_by_point(rows, same) for rows in steps]
+    shared = [key for key in points[0] if key in points[1]]
+    labels = _labels([*points[0], *points[1]], same)
+    sides = [[side[key] for key in shared] for side in points]
+    # rows of what died do not say where
+    of_shared = [_ok(pd.concat(rows)) for rows in sides] if shared else []
+    differs = _differing(steps, compared)
+    differs |= _differing(of_shared, (*HARDWARE, *_CODE, *_CONDITIONS)) if shared else {}
+    commits = [value for side in sides for rows in side for value in _values(rows, "commit")]
+    confounded = _confounded(differs, compared, commits)
+    pairs = pairs_of_runs(
+        [(labels[key], *both) for key, *both in zip(shared, *sides, strict=True)], named, margin=margin
+    )
+    for i, (pair, *both) in enumerate(zip(pairs, *sides, strict=True)):
+        why = confounded or " and ".join(filter(None, map(_mixed, both, named)))
         if why and pair.ratio is not None:
-            pairs[place] = replace(pair, verdict=UNDECIDED, why=why)
+            pairs[i] = replace(pair, verdict=UNDECIDED, why=why)
     return Comparison(
         named,
         stage,
         tuple(pairs),
         differs,
-        tuple(labels[key] for key in sides[0] if key not in sides[1]),
-        tuple(labels[key] for key in sides[1] if key not in sides[0]),
-        tuple(_cautions(sides, shared, differs, pairs)),
-        _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
+        tuple(labels[key] for key in points[0] if key not in points[1]),
+        tuple(labels[key] for key in points[1] if key not in points[0]),
+        tuple(_cautions(steps, sides, differs, pairs)),
+        _table(pairs, sides, named),
         (where_measured(steps[0]), where_measured(steps[1])),
     )
 
@@ -168,56 +176,41 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
 
 
 def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> list[str]:
-    if between is not None:
-        wanted = [word.strip() for word in between.split(",")] if isinstance(between, str) else list(between)
-        for name in wanted:
-            if name not in SETTINGS:
-                raise unknown("field of a point", name, SETTINGS)
-            first, second = ({str(python_value(value)) for value in rows[name]} for rows in steps)
-            if first & second and len(first | second) > 1:
-                raise InputError(
-                    f"between is {name!r}, but both sides have {name} {' and '.join(sorted(first & second))}: expected "
-                    "other values on each side. Of one folder, take the rows of each value: rows[rows[name] == value]"
-                )
-        return wanted
-    found = []
-    for name in SETTINGS:
-        first, second = (set(map(python_value, rows[name])) for rows in steps)
-        if name not in _COUNTS and len(first) == len(second) == 1 and first != second:
-            found.append(name)
-    return found
+    if between is None:
+        found = {name: [_values(rows, name) for rows in steps] for name in SETTINGS if name not in _COUNTS}
+        return [name for name, (a, b) in found.items() if len(a) == len(b) == 1 and a != b]
+    wanted = [word.strip() for word in between.split(",")] if isinstance(between, str) else list(between)
+    for name in wanted:
+        if name not in SETTINGS:
+            raise unknown("field of a point", name, SETTINGS)
+        first, second = (set(_values(rows, name)) for rows in steps)
+        if first & second and len(first | second) > 1:
+            raise InputError(
+                f"between is {name!r}, but both sides have {name} {' and '.join(sorted(first & second))}: expected "
+                "other values on each side. Of one folder, take the rows of each value: rows[rows[name] == value]"
+            )
+    return wanted
 
 
-def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+def _by_point(rows: pd.DataFrame, same: list[str]) -> Side:
     """Return the values of some fields → the rows that have them, one for each time the point was run."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for place, key in enumerate(keys_of(rows, same)):
-        found.setdefault(key, []).append(place)
-    return {key: rows.iloc[places] for key, places in found.items()}
+    for i, key in enumerate(keys_of(rows, same)):
+        found.setdefault(key, []).append(i)
+    return {key: rows.iloc[runs] for key, runs in found.items()}
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[str]:
     return sorted({"none" if value is None else str(value) for value in map(python_value, rows[name])})
 
 
-def _sides(steps: Sequence[pd.DataFrame], name: str) -> tuple[str, str]:
-    first, second = (", ".join(_values(rows, name)) for rows in steps)
-    return first, second
+def _differing(both: Sequence[pd.DataFrame], names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the columns whose values differ, with those of each side; none where a side has no rows."""
+    named = {name: (", ".join(_values(both[0], name)), ", ".join(_values(both[1], name))) for name in names}
+    return {name: ends for name, ends in named.items() if ends[0] != ends[1] and all(map(len, both))}
 
 
-def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> dict[str, tuple[str, str]]:
-    """Return what differs of machine, code and conditions in the points that are compared."""
-    if not shared:
-        return {}
-    rows = [pd.concat([side[key] for key in shared]) for side in sides]
-    rows = [own[own["status"] == "ok"] for own in rows]  # the others do not say where they died
-    if any(own.empty for own in rows):
-        return {}
-    named = {name: _sides(rows, name) for name in (*HARDWARE, *_CODE, *_CONDITIONS)}
-    return {name: ends for name, ends in named.items() if ends[0] != ends[1]}
-
-
-def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
+def _confounded(differs: Iterable[str], compared: list[str], commits: list[str]) -> str:
     """Return why no point can have a verdict; empty where one can."""
     machine = [name for name in HARDWARE if name in differs]
     other = [name for name in (*compared, *_CODE) if name in differs]
@@ -230,19 +223,18 @@ def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], com
 
 def _mixed(rows: pd.DataFrame, name: str) -> str:
     """Return why one side of a point cannot be compared, runs of several machines or versions; else empty."""
-    ok = rows[rows["status"] == "ok"]
-    differ = [column for column in OF_THE_PLACE if ok[column].nunique(dropna=False) > 1]
+    differ = [column for column in OF_THE_PLACE if _ok(rows)[column].nunique(dropna=False) > 1]
     return f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one" if differ else ""
 
 
-def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[str]:
-    return sorted({value for side in sides for key in shared for value in _values(side[key], "commit")})
+def _ok(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["status"] == "ok"]
 
 
 def _labels(keys: list[tuple[Any, ...]], same: list[str]) -> dict[tuple[Any, ...], str]:
     """Return point → its label: model, strategy, batch and networks, and whatever else distinguishes points."""
-    vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
-    shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
+    vary = [name for i, name in enumerate(same) if len({key[i] for key in keys}) > 1]
+    shown = [name for name in same if name in ("model", "strategy", "batch_size", "networks") or name in vary]
     if "network_names" in shown and "networks" in shown:
         pairs = {(key[same.index("networks")], key[same.index("network_names")]) for key in keys}
         if len({count for count, _ in pairs}) == len(pairs):
@@ -255,64 +247,57 @@ def _setting_text(name: str, value: Any) -> str:
         return str(value)
     if name == "networks":  # None: of all networks that its model reads, which died before it knew how many
         return "all networks" if value is None else counted(value, "network")
-    if name == "batch_size":
-        return f"batch {value}"
-    return f"{name} {'none' if value is None or value == '' else value}"
+    return f"{name.removesuffix('_size')} {'none' if value in (None, '') else value}"
 
 
 def _cautions(
-    sides: list[dict[Any, pd.DataFrame]],
-    shared: list[Any],
-    differs: Mapping[str, tuple[str, str]],
-    pairs: Sequence[Pair],
+    steps: list[pd.DataFrame], sides: list[list[pd.DataFrame]], differs: Iterable[str], pairs: Sequence[Pair]
 ) -> list[str]:
-    if not shared:
-        differ = [n for n in SETTINGS if n not in _COUNTS and _apart(sides, n)]
-        hint = f" They differ in {', '.join(differ)}: give between={differ!r} to compare that." if differ else ""
+    if not pairs:
+        apart = [name for name in SETTINGS if name not in _COUNTS and _is_apart(steps, name)]
+        hint = f" They differ in {', '.join(apart)}: give between={apart!r} to compare that." if apart else ""
         return [f"No point is in both.{hint}"]
-    margins = dict.fromkeys(f"{100 * share:.2g}%" for share in sorted(pair.margin for pair in pairs))
-    widest = " to ".join([*margins][:: max(1, len(margins) - 1)])
+    margins = sorted({pair.margin for pair in pairs})
+    widest = " to ".join(dict.fromkeys(f"{100 * share:.2g}%" for share in (margins[0], margins[-1])))
     cautions = [
         f"These ran at different times, not in turns as a race does: differences within ±{widest} are not "
         "claimed, and a machine that changed in between would look like a change."
     ]
-    if any(value.endswith("+") for value in _commits(sides, shared)):
+    if any(value.endswith("+") for side in sides for rows in side for value in _values(rows, "commit")):
         cautions.append("A commit with + had changes that were not committed: which code ran is not known.")
     if moved := [name for name in _CONDITIONS if name in differs]:
         cautions.append(f"Conditions differ too: {', '.join(moved)}.")
-    runs = [runs_of(side[key]) for side in sides for key in shared]
-    times = [len(one.seconds) for one in runs]
-    if once := sum(1 in ends for ends in zip(times[: len(shared)], times[len(shared) :], strict=True)):
+    runs = [[runs_of(rows) for rows in side] for side in sides]
+    if once := sum(1 in (len(one.seconds), len(other.seconds)) for one, other in zip(*runs, strict=True)):
         cautions.append(
-            f"{once} of {len(shared)} points ran once on a side: how much two runs of the same differ is not known of "
+            f"{once} of {len(pairs)} points ran once on a side: how much two runs of the same differ is not known of "
             "them. tclab.sweep(…, repeats=3) into each folder measures it."
         )
-    if uneven := sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in runs):
+    every = [one for side in runs for one in side]
+    if uneven := sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in every):
         text = "a few steps hold much of the time: means are of them, too."
-        cautions.append(f"In {uneven} of {len(runs)} points' runs {text}")
+        cautions.append(f"In {uneven} of {len(every)} points' runs {text}")
     return cautions
 
 
-def _apart(sides: list[dict[Any, pd.DataFrame]], name: str) -> bool:
-    first, second = (set().union(*(_values(rows, name) for rows in side.values())) for side in sides)
+def _is_apart(steps: list[pd.DataFrame], name: str) -> bool:
+    first, second = (set(_values(rows, name)) for rows in steps)
     return bool(first) and bool(second) and not first & second
 
 
-def _table(
-    pairs: Sequence[Pair], rows: Sequence[tuple[pd.DataFrame, pd.DataFrame]], names: tuple[str, str]
-) -> pd.DataFrame:
+def _table(pairs: Sequence[Pair], sides: list[list[pd.DataFrame]], names: tuple[str, str]) -> pd.DataFrame:
     lines = []
-    for pair, sides in zip(pairs, rows, strict=True):
+    for pair, *both in zip(pairs, *sides, strict=True):
         line: dict[str, Any] = {"point": pair.cell}
-        for name, own in zip(names, sides, strict=True):
-            runs = runs_of(own)
-            line |= {f"{name} s": _mean(own), f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
+        named = list(zip(names, both, strict=True))
+        for name, rows in named:
+            runs = runs_of(rows)
+            line |= {f"{name} s": _mean(rows), f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
         low, high = pair.interval or (None, None)
         line |= {"ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict}
         for column in ("batch_bytes", "host_syncs", "peak_bytes"):
-            for name, own in zip(names, sides, strict=True):
-                known = own[column].dropna()
-                line[f"{name} {column}"] = None if known.empty else int(known.iloc[-1])
+            known = {name: rows[column].dropna() for name, rows in named}
+            line |= {f"{name} {column}": int(own.iloc[-1]) if len(own) else None for name, own in known.items()}
         lines.append({**line, "why": pair.why})
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
