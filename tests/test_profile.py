@@ -73,7 +73,9 @@ def spy(monkeypatch, tmp_path):
     ("words", "told"),
     [('Permission Denied: Try running again with elevated permissions by going "sudo', "--cap-add=SYS_PTRACE"),
      ("Error: Operation not permitted (os error 1)", "kernel.yama.ptrace_scope=0"),
-     ("Error: no python found", "py-spy recorded nothing: Error: no python found")],
+     ("Error: No python processes found in process 7 or any of its subprocesses", "--cap-add=SYS_PTRACE"),
+     ("", "--cap-add=SYS_PTRACE"),
+     ("Error: no space left", "py-spy recorded nothing: Error: no space left")],
 )  # fmt: skip
 def test_where_the_stack_cannot_be_read_one_sentence_says_why_and_what_to_do(spy, words, told, tmp_path):
     spy(words)
@@ -156,7 +158,7 @@ if __name__ == "__main__":
         in_workers = {name for _, _, name in seen.shares(WORKERS)}
         assert "spin" in in_workers
         assert not any("<module>" in name for name in in_workers)  # what it was forked in
-        (loader,) = seen.loaders.names()
+        (loader,) = seen.loaders.by_loader()
         assert loader == "Data at train.py:32"
         assert [row[1:4] for row in seen.loaders.rows()] == [(0, 6, 12), (1, 6, 12)]
 

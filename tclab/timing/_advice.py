@@ -99,22 +99,15 @@ class Suggestion(Shown):
         return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
 
     @property
-    def predicted(self) -> str:
-        """The predicted time and its basis, in words."""
-        ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        return f"{self.ratio:.3g} × the time of {self.subject}{ends}, {self.basis}"
-
-    @property
     def sentence(self) -> str:
         """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
-        text = f"{self.change}: predicted {self.predicted}. {self.why}"
-        return text if self.measured is None else f"{text} Measured: {self.measured.outcome}."
-
-    def __str__(self) -> str:
-        return Display(notes=[self.sentence]).text()
+        ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
+        predicted = f"{self.ratio:.3g} × the time of {self.subject}{ends}, {self.basis}"
+        measured = "" if self.measured is None else f" Measured: {self.measured.outcome}."
+        return f"{self.change}: predicted {predicted}. {self.why}{measured}"
 
     def _display(self) -> Display:
-        return Advice("", (self,))._display()
+        return Display(notes=[self.sentence])
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,30 +157,19 @@ class Advice(Shown):
         nothing = (None, None)
         rows = []
         for one in self.suggestions:
-            pair = one.measured
-            measured = (None, *nothing, None)
-            if pair is not None:
-                measured = (pair.ratio, *(pair.interval or nothing), pair.verdict)
-            rows.append((one.change, one.ratio, *(one.interval or nothing), one.basis, *measured, one.why))
+            rows.append([one.change, one.ratio, *(one.interval or nothing), one.basis, None, *nothing, None, one.why])
+            if (pair := one.measured) is not None:
+                rows[-1][5:9] = [pair.ratio, *(pair.interval or nothing), pair.verdict]
         columns = ["change", "predicted", "low", "high", "basis"]
         columns += ["measured", "measured low", "measured high", "verdict", "why"]
         return pd.DataFrame(rows, columns=columns).set_index("change")
 
-    def __str__(self) -> str:
-        suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
-        display = self._display()
-        return Display(display.title, notes=[*suggestions, *display.notes]).text()
-
     def _display(self) -> Display:
-        lines = [
-            (one.change, one.predicted, one.measured.outcome if one.measured else "", one.why)
-            for one in self.suggestions
-        ]
         todo = "settle what is still open, or measure other settings" if self.missing else "measure other settings"
-        nothing = "" if lines else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
-        title = f"What to change, {self.subject}: {nothing}".rstrip() if self.subject else ""
+        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
+        suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
         missing = [f"still open: {sentence}" for sentence in self.missing]
-        return Display(title, ("change", "predicted", "measured", "why") if lines else (), lines, missing)
+        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=[*suggestions, *missing])
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
@@ -391,9 +373,8 @@ def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
 
 def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
     """Yield for each loader that started its workers anew what keeping them would bring."""
-    for name in loaders.names():
-        again = loaders.restarts(name)
-        share = sum(one.seconds_saved_if_persistent for one in again) / loaders.seconds if again else 0.0
+    for name, again in loaders.restarts().items():
+        share = sum(one.seconds_saved_if_persistent for one in again) / loaders.seconds
         if share >= margin:
             once = "one DataLoader for all passes, with " if any(one.made_anew for one in again) else ""
             why = f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run."

@@ -98,22 +98,21 @@ class LoaderTimes(Shown):
     passes: list[LoaderPass] = field(default_factory=list)
     seconds: float = 0.0
 
-    def names(self) -> list[str]:
-        """Return the loaders, in the order of their first pass."""
-        return list(dict.fromkeys(one.loader for one in self.passes))
+    def by_loader(self) -> dict[str, list[LoaderPass]]:
+        """Return loader → its passes, in the order of the first."""
+        found: dict[str, list[LoaderPass]] = {}
+        for one in self.passes:
+            found.setdefault(one.loader, []).append(one)
+        return found
 
-    def of(self, loader: str) -> list[LoaderPass]:
-        """Return a loader's passes."""
-        return [one for one in self.passes if one.loader == loader]
-
-    def restarts(self, loader: str) -> list[LoaderPass]:
-        """Return a loader's passes that started its processes anew, the first one left out."""
-        return [one for one in self.of(loader) if one.workers and one.fresh][1:]
+    def restarts(self) -> dict[str, list[LoaderPass]]:
+        """Return loader → its passes that started its processes anew, the first left out, where there are any."""
+        fresh = {name: [one for one in of if one.workers and one.fresh] for name, of in self.by_loader().items()}
+        return {name: of[1:] for name, of in fresh.items() if len(of) > 1}
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of `frame`, without pandas."""
-        for name in self.names():
-            passes = self.of(name)
+        for name, passes in self.by_loader().items():
             batches = [batch for one in passes for batch in one.batches]
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
                 made = [batch for batch in batches if batch.worker == worker]
@@ -143,15 +142,10 @@ class LoaderTimes(Shown):
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
         notes = []
-        for name in self.names():
-            if again := self.restarts(name):
-                cost = seconds_text(sum(one.start_seconds + (one.end_seconds or 0.0) for one in again))
-                kind = "training" if again[0].training else "without gradients"
-                them = "it" if again[0].workers == 1 else "them"
-                notes.append(
-                    f"{name} ({kind}) started {counted(again[0].workers, 'worker')} anew "
-                    f"{counted(len(again), 'time')}, {cost} in all: persistent_workers=True keeps {them}"
-                )
+        for name, again in self.restarts().items():
+            cost = seconds_text(sum(one.start_seconds + (one.end_seconds or 0.0) for one in again))
+            workers, times = counted(again[0].workers, "worker"), counted(len(again), "time")
+            notes.append(f"{name} started {workers} anew {times}, {cost} in all: persistent_workers=True keeps them")
         title = (
             f"{counted(len(self.passes), 'pass', 'passes')} over DataLoaders; fetch, collate and wait are of a batch"
         )

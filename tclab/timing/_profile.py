@@ -33,7 +33,8 @@ _MOST = 10  # lines that are shown of the main process, and three of the others
 _FEW = 100  # samples below which a share is rough
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 _RUN = "from tclab.timing._profile import run_script; run_script()"
-_REFUSED = re.compile("permission denied|operation not permitted|requires root", re.IGNORECASE)
+# with subprocesses, py-spy says that it found no process where it may read none
+_REFUSED = re.compile("permission denied|not permitted|requires root|no python processes found", re.IGNORECASE)
 _ALLOW = (
     "the system does not let py-spy read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
     "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
@@ -87,11 +88,10 @@ class Profile(Shown):
                 code = source_of(file, line) or (function and f"in {function}")
                 lines.append((*([where] * several), f"{share:.1%}", place, code))
         total = sum(seen.total() for seen in self.samples.values())
-        notes = list(self.loaders._display().notes) if self.loaders else []
-        if total < _FEW:
-            notes.append(f"{total} samples are few: a share may be off by {50 / max(1, total) ** 0.5:.0f} points")
+        few = f"{total} samples are few: a share may be off by {50 / max(1, total) ** 0.5:.0f} points"
         columns = (*(["process"] * several), "share", "line", "code")
-        return Display(f"{seconds_text(self.seconds)}, {total} samples of the stack", columns, lines, notes)
+        title = f"{seconds_text(self.seconds)}, {total} samples of the stack"
+        return Display(title, columns if lines else (), lines, [few] if total < _FEW else [])
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
@@ -141,10 +141,10 @@ def profile() -> Iterator[Profile]:
                 seen.seconds = perf_counter() - begin
                 spy.send_signal(signal.SIGINT)
                 spy.wait()
+                seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
         finally:
             _let_be_read(0)
             spy.kill()
-        seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
 
 
 def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
@@ -185,7 +185,7 @@ def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
             with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
                 spy.wait()
         seconds = perf_counter() - begin
-        if not samples.exists():
+        if not samples.exists() or not samples.stat().st_size:
             raise _failed(log.read_text())
         told: dict[str, Any] = {"exit_code": 1, "loaders": None}
         if result.exists():
@@ -198,13 +198,14 @@ def _spy(output: Path) -> list[str]:
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
         raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
-    options = ["--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw", "--output", str(output)]
-    return [spy, "record", *options]
+    # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
+    options = ["--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw"]
+    return [spy, "record", *options, "--output", str(output)]
 
 
 def _failed(said: str) -> InputError:
-    last = (said.strip().splitlines() or ["it said nothing"])[-1]
-    return InputError(_ALLOW if _REFUSED.search(said) else f"py-spy recorded nothing: {last}")
+    error = next((line for line in said.splitlines() if line.startswith("Error")), "")
+    return InputError(_ALLOW if not error or _REFUSED.search(said) else f"py-spy recorded nothing: {error}")
 
 
 def _let_be_read(process: int) -> None:
