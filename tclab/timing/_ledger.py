@@ -180,9 +180,13 @@ class Ledger(Shown):
         while self._marks:
             self._marks.pop().__exit__(None, None, None)
         if self._cuts is not None:
+            end_ns = raw_clock_ns()  # before the cut, whose tuple may set off a garbage collection between the clocks
             self._cut("")
             cuts, self._cuts = self._cuts, None
-            self._end_block(cuts, keep and not self._failed)
+            if self.cuda:
+                self._synchronize()
+                end_ns = raw_clock_ns()
+            self._end_block(cuts, keep and not self._failed, end_ns - self._begin_ns)
         self._open.clear()
         self._failed = False
 
@@ -229,13 +233,10 @@ class Ledger(Shown):
         self._plan_delay()
         self._synchronize()
         self._cuts = []
-        self._cut("other")
         self._begin_ns = raw_clock_ns()
+        self._cut("other")
 
-    def _end_block(self, cuts: list[Cut], whole: bool) -> None:
-        """Read the raw clock after the last cut, whatever step it is of: nothing is between the two clocks."""
-        self._synchronize()
-        wall_ns = raw_clock_ns() - self._begin_ns
+    def _end_block(self, cuts: list[Cut], whole: bool, wall_ns: int) -> None:
         if whole:
             self._steps.append(cuts)
         if len(self._steps) > self._first:

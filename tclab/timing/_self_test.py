@@ -16,7 +16,7 @@ from tclab.timing._environment import busy_notes, busy_percent, conditions
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
-    from tclab.timing._race import Race, race
+    from tclab.timing._race import Race
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -274,6 +274,7 @@ def receipt(
       by more, the interval is wide, and `cut_seconds` is the better figure.
     - `clock`: returns nanoseconds; for tests of the race.
     """
+    from tclab.timing._race import race
 
     ledger = Ledger()
     loop(ledger)
