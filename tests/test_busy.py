@@ -201,7 +201,7 @@ def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_d
 
 
 def test_cores_that_others_keep_busy_are_counted_without_this_process(monkeypatch):
-    idle, own, now = iter([(100, 200), (130, 200)]), iter([5, 50, 25, 50]), iter([0.0, 1.0])
+    idle, own, now = iter([(100, 200), (130, 200)]), iter([5, 50, 25, 50]), iter([0.0, 1.0, 2.0])
     monkeypatch.setattr(_environment, "_idle_ticks", lambda: next(idle))
     monkeypatch.setattr(_environment, "_used_ticks", lambda pid: next(own))
     monkeypatch.setattr(_environment, "monotonic", lambda: next(now))
