@@ -113,6 +113,12 @@ def what_a_test_registers_is_forgotten(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def a_sweep_of_a_test_does_not_look_who_else_is_busy(monkeypatch):
+    """It would warn by what else the machine does; tests of the warning say what it is to find."""
+    monkeypatch.setattr("tclab.timing._environment._idle_ticks", lambda: None)
+
+
+@pytest.fixture(autouse=True)
 def every_test_draws_the_same_weights():
     """A test that fails fails again: what draws without a generator of its own begins at the same place."""
     torch.manual_seed(0)

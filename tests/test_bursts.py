@@ -11,9 +11,8 @@ from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register
 from tclab.sweeps import race_points
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution import _measure
 from tclab.sweeps.execution._measure import measure
-from tclab.sweeps.execution._setup import Pace, pace_of
+from tclab.sweeps.execution._setup import Setup
 from tclab.sweeps.store._rows import frame, table
 
 pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
@@ -78,16 +77,12 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
 
 def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
     """Its slow steps make the loader seem to keep up, so that all timed ones find a batch ready: they run again."""
-    found = []
-
-    def busy(ledger):
-        found.append(pace_of(ledger))
-        return found[-1] if len(found) > 1 else Pace(found[-1].batch_seconds, 100.0)
-
-    monkeypatch.setattr(_measure, "pace_of", busy)
+    drained = []
+    monkeypatch.setattr(Setup, "loader_binds", lambda *_: time.sleep(6 * SLEEP))  # the workers fill their queue
+    monkeypatch.setattr(Setup, "drain", lambda *here, drain=Setup.drain: drained.append(drain(*here)))
     rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
-    assert len(found) == 2
+    assert len(drained) == 1
 
 
 def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):

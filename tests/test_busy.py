@@ -1,6 +1,7 @@
 """Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
 
 import json
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -14,8 +15,9 @@ from test_where import epochs, titles
 
 from tclab import lab
 from tclab.lab.reports._findings import conclusion
+from tclab.sweeps.execution import _local_sweep
 from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
-from tclab.timing import race
+from tclab.timing import _environment, race
 from tclab.timing._environment import busy_percent
 from tclab.timing._race import Races
 from tclab.timing._self_test import SpikeIn
@@ -177,3 +179,35 @@ def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
     several = lab.charts.throughput(rows(*made, step("dense", 0.1, batch_size=8)), "batch_size").to_dict()["layer"]
     assert all("xOffset" not in layer["encoding"] for layer in several)
     assert several[0]["encoding"]["x"]["type"] == "quantitative"
+
+
+def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_do(monkeypatch):
+    def warned(others, cores, threads):
+        monkeypatch.setattr(_local_sweep, "busy_cores", lambda *own: others)
+        monkeypatch.setattr(_local_sweep, "usable_cores", lambda: cores)
+        monkeypatch.setattr(_local_sweep, "threads_of", lambda ranks: threads)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _local_sweep.warn_of_others()
+        return [str(one.message) for one in caught]
+
+    (words,) = warned(1.0, 2, 2)
+    assert words.startswith("other processes keep 1.0 of 2 cores busy")
+    assert words.endswith("OMP_NUM_THREADS=1")
+    (words,) = warned(1.9, 2, 1)
+    assert "OMP_NUM_THREADS" not in words
+    for quiet in ((0.3, 2, 2), (1.0, 2, 1), (1.0, 1, 1), (None, 2, 2), (1.0, None, 1)):
+        assert warned(*quiet) == []
+
+
+def test_cores_that_others_keep_busy_are_counted_without_this_process(monkeypatch):
+    idle, own, now = iter([(100, 200), (130, 200)]), iter([5, 50, 25, 50]), iter([0.0, 1.0, 2.0])
+    monkeypatch.setattr(_environment, "_idle_ticks", lambda: next(idle))
+    monkeypatch.setattr(_environment, "_used_ticks", lambda pid: next(own))
+    monkeypatch.setattr(_environment, "monotonic", lambda: next(now))
+    monkeypatch.setattr(_environment.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(_environment.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(_environment, "sleep", lambda seconds: None)
+    assert _environment.busy_cores(4711) == pytest.approx(2 - 0.3 - 0.2)
+    monkeypatch.setattr(_environment, "_idle_ticks", lambda: None)
+    assert _environment.busy_cores() is None

@@ -19,7 +19,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._executor import Progress, print_progress
+from tclab.sweeps.execution._progress import Progress, print_progress
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
@@ -371,7 +371,7 @@ def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path
         made = {"stage": "step", "status": "ok", "samples_seconds": [1.0, 2.0] * 6, "measured_at": f"{len(ran):03}"}
         return table([{**columns_of(point), **made}])
 
-    monkeypatch.setattr("tclab.sweeps.execution._executor.point_rows", rows_of)
+    monkeypatch.setattr("tclab.sweeps.execution._local_sweep.point_rows", rows_of)
     points = [tiny(batch_size=number) for number in (1, 2, 3)]
     tclab.sweep(points[0], results=tmp_path)
     seen = []
@@ -496,13 +496,13 @@ def test_a_budget_is_exceeded_up_to_twice_for_the_points_that_show_each_axis(tmp
             return not_measured(point, "failed: made up")
 
         seen.clear()
-        monkeypatch.setattr("tclab.sweeps.execution._executor.point_rows", point_rows)
+        monkeypatch.setattr("tclab.sweeps.execution._local_sweep.point_rows", point_rows)
         folder = tmp_path / f"{seconds}{type(points).__name__}"
         rows = tclab.sweep(points, results=folder, budget_seconds=30, progress=seen.append)
         assert set(rows["status"][len(seen) :]) == {"not run: the budget of 30 s was spent"}
         return len(seen)
 
-    monkeypatch.setattr("tclab.sweeps.execution._executor.monotonic", lambda: now)
+    monkeypatch.setattr("tclab.sweeps.execution._local_sweep.monotonic", lambda: now)
     points = tclab.grid(gpus=4, device="cpu")
     assert points.first == 6
     assert run(points, 9.0) == 6

@@ -167,7 +167,7 @@ def sweep(
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
     from tclab.sweeps._sweep import sweep as sweep_points
-    from tclab.sweeps.execution._executor import print_progress
+    from tclab.sweeps.execution._progress import print_progress
 
     _import(own)
     asked: dict[str, Any] = {

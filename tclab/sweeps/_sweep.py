@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
+from tclab.sweeps.execution._local_sweep import run_here
+from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
 from tclab.sweeps.store._results import Results
@@ -74,30 +75,30 @@ def sweep(
     """
     wanted = points_of(points)
     checked("repeats", repeats, NumberFrom1)
-    chosen: Executor
+    if executor not in ("local", "slurm"):
+        raise unknown("executor", executor, ("local", "slurm"))
+    kept = Results(results)
+    options = SweepOptions(kept.folder, retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
     if executor == "local":
         if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
             raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
-
-        def refusal(point: Point) -> str | None:
-            try:
-                return fits(point, memory_bytes=memory_bytes).refusal
-            except InputError:  # what cannot be estimated may still run
-                return None
-
-        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal if refuse else None, first=wanted.first)
-    elif executor == "slurm":
+        more = {"refusal": partial(_refusal, memory_bytes)} if refuse else {}
+        with kept.make().swept():
+            tables = run_here(wanted, options, budget_seconds=budget_seconds, **more)
+    else:
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
         if repeats > 1:
             raise InputError("repeats is for executor='local'; on Slurm sweep into a folder for each repeat")
         if refuse:
             raise InputError("refuse is for executor='local': this machine cannot say what fits on those of a cluster")
-        chosen = SlurmExecutor(**cluster)
-    else:
-        raise unknown("executor", executor, ("local", "slurm"))
-    kept = Results(results)
-    options = SweepOptions(kept.folder, retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
-    with kept.make().swept() if executor == "local" else nullcontext():
-        tables = chosen.run(wanted, options)
+        tables = SlurmExecutor(**cluster).run(wanted, options)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
+
+
+def _refusal(memory_bytes: int | None, point: Point) -> str | None:
+    """Return why a point cannot run here for want of memory; `None` where it can, or where that cannot be estimated."""
+    try:
+        return fits(point, memory_bytes=memory_bytes).refusal
+    except InputError:
+        return None

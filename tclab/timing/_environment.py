@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from tclab import _limits as limits
@@ -91,6 +91,47 @@ def _steal_seconds() -> float | None:
     fields = (limits.text_of(Path("/proc/stat")) or "").partition("\n")[0].split()
     steal = limits.number_of(fields[8]) if len(fields) > 8 else None
     return None if steal is None else steal / os.sysconf("SC_CLK_TCK")
+
+
+def _idle_ticks() -> tuple[int, ...] | None:
+    """Return for each processor that this process may use how long it has idled, in clock ticks; `None` where unknown.
+
+    That is what Linux calls idle and iowait.
+    """
+    text = limits.text_of(Path("/proc/stat"))
+    if text is None or not hasattr(os, "sched_getaffinity"):
+        return None
+    fields = [line.split() for line in text.splitlines()]
+    cpus = {f"cpu{i}" for i in os.sched_getaffinity(0)}
+    return tuple(int(one[4]) + int(one[5]) for one in fields if one and one[0] in cpus) or None
+
+
+def _used_ticks(pid: int) -> int:
+    """Return the processor time of a process, in clock ticks; 0 for one that has ended."""
+    fields = (limits.text_of(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) if fields else 0
+
+
+def busy_cores(*own: int, seconds: float = 0.3) -> float | None:
+    """Return how many of the processors that this process may use others keep busy; `None` where unknown.
+
+    **Arguments:**
+
+    - `own`: ids of processes that are no others, as this one is none.
+    - `seconds`: how long to look; this process waits meanwhile.
+    """
+
+    def not_others() -> int | None:
+        idle = _idle_ticks()
+        return None if idle is None else sum(idle) + sum(map(_used_ticks, (os.getpid(), *own)))
+
+    before, begin = not_others(), monotonic()
+    if before is None:
+        return None
+    sleep(seconds)
+    after, took = not_others(), monotonic() - begin
+    assert after is not None  # it was there before
+    return max(0.0, len(os.sched_getaffinity(0)) - (after - before) / os.sysconf("SC_CLK_TCK") / took)
 
 
 def _throttled() -> float | None:

@@ -111,28 +111,6 @@ class Batches(Dataset[Any]):
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
 
 
-def after_discarding_prefetched(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
-    """Discard prefetched batches until one was not ready when it was asked for; return it, and the timings of all.
-
-    No batch is prefetched then, and the next ones come at the pace of the workers. Where batches are made faster than
-    they are taken, this ends after twice as many as can be prefetched.
-
-    **Arguments:**
-
-    - `batches`: a loader's, in their order.
-    - `ahead`: batches that the loader has requested at most and not given: workers × prefetch_factor.
-    """
-    timings: list[BatchTiming] = []
-    asked = 0
-    while not timings or (timings[-1].end_ns <= asked and len(timings) < 2 * ahead):
-        taken = None  # frees a batch, which may take a gigabyte
-        asked = perf_counter_ns()
-        taken = next(batches)
-        timings.append(taken.timing)
-    assert taken is not None
-    return taken, timings
-
-
 class WorkerDiedError(RuntimeError):
     """Raised when a worker process ends before it has made its batches; the message says why it ended."""
 

@@ -16,7 +16,7 @@ from tclab._display import counted, duration_text
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._executor import Progress, failed_or_oom
+from tclab.sweeps.execution._progress import Progress, failed_or_oom
 from tclab.sweeps.execution._worker_pool import abort
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame

@@ -14,7 +14,7 @@ from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
+from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
@@ -27,7 +27,7 @@ from tclab.timing._step_means import cycle_of
 PROCESSES = 4
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
 _EPOCH_BATCHES = 10_000  # batches, so that workers start once
-_FIRST = 3  # steps, which show whether an arm waits for its workers
+_FIRST = 3  # steps of an arm, before the race
 _open = ExitStack()  # the setups of this process's arms
 
 
@@ -37,12 +37,11 @@ class _Arm:
     def __init__(self, here: Setup) -> None:
         self._here = here
         self._batches = _endless(here)
-        self._pace = Pace()
+        self._first = Ledger()  # of steps, which show whether the arm waits for its workers
         if here.point.workers:
-            first = Ledger()
-            here.run(self._batches, steps=_FIRST, ledger=first)
-            self._pace = pace_of(first)
-        waits = bool(here.point.workers) and self._pace.limits(here.point.workers)
+            here.run(self._batches, steps=_FIRST, ledger=self._first)
+        self._made = self._first.batch_timings
+        waits = here.loader_binds(self._first, self._made)
         self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 
     def __call__(self) -> None:
@@ -50,8 +49,8 @@ class _Arm:
 
     def settle(self) -> None:
         """Leave the batches that workers made while other arms ran, where steps wait for them otherwise."""
-        if self._here.point.mode != "fixed_batch":
-            self._pace = self._here.discard_prefetched(self._batches, self._pace)
+        if self._here.loader_binds(self._first, self._made):
+            self._made = self._here.drain(self._batches)
 
 
 def _endless(here: Setup) -> Iterator[Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
 from pkgutil import resolve_name
+from statistics import fmean, median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +22,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
 from tclab.sweeps.execution._ranks import Ranks
-from tclab.sweeps.execution._setup import Pace, pace_of, setup
+from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
@@ -69,26 +71,38 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
+class _Timed(NamedTuple):
+    """Steps that were timed."""
+
+    ledger: Ledger
+    peak_bytes: int | None  # of memory
+    conditions: list[dict[str, Any]]  # before and after
+
+    def faster_than_loader(self, workers: int) -> bool:
+        """Return whether steps were faster than the workers can make batches, as those were that lay ready."""
+        steps = self.ledger.seconds("device" if self.ledger.cuda else "host").get("step")
+        made = [timing.end_ns - timing.begin_ns for timing in self.ledger.batch_timings]
+        if not workers or not made or not steps:
+            return False
+        return bool(LoaderPace(workers, median(made) / 1e9, fmean(steps), waiting=0.0).impossible())
+
+
 def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
-    cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
     number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
-    ahead = 2 * point.workers * point.prefetch_factor  # that `discard_prefetched` takes at most
-    # steps of one process that used batches made before them are timed again
-    trials = 2 if point.workers and context is None and not fixed else 1
-    epoch = None if fixed or not point.workers else number + lead + ahead + (trials - 1) * (lead + point.steps)
+    # twice what is timed, as it may be timed again, and all that `drain` takes at most
+    more = 2 * lead + point.steps + 2 * point.workers * point.prefetch_factor
+    epoch = None if fixed or not point.workers else number + more
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
-        exchanges = here.step.communication
         batches = here.batches()
-        store_bytes = sum(file.stat().st_size for file in here.files)
         try:
             begin = perf_counter()
             first = next(batches)  # one more than `warmup`: the cold start
             here.run([first], steps=1)
-            if cuda:
+            if point.device == "cuda":
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
             demands = _demands(here.step, first)
@@ -96,58 +110,50 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
             carried["batch_bytes"] = first.batch.bytes
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
-            # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
-            before = conditions()
             gc.collect()
-            warm = Ledger(cuda=cuda)
+            warm = Ledger(cuda=point.device == "cuda")
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
-            pace = pace_of(warm)
-            for _ in range(trials):
-                discarded = not fixed and here.discard_prefetched(batches, pace) is not pace
-                with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
-                    if exchanges is not None:
-                        exchanges.watch(ledger)
-                    if context is not None:
-                        context.barrier()  # else the first step waits for whoever comes last
-                    here.run(given, steps=lead + point.steps, ledger=ledger)
-                if discarded or not _used_prefetched(ledger, point):
-                    break
-                pace = Pace()  # of which nothing is known: a busy warm-up made the loader seem to keep up
-            if exchanges is not None:
-                exchanges.finish()
+            drain = here.loader_binds(warm, warm.batch_timings)
+            timed = _timed(here, given, lead, drain=drain)
+            if not drain and not fixed and context is None and timed.faster_than_loader(point.workers):
+                timed = _timed(here, given, lead, drain=True)  # a busy warm-up made the loader seem to keep up
         finally:
             del batches  # ends the workers
+        store_bytes = sum(file.stat().st_size for file in here.files)
+    exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
-    exchanged = None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame}
-    late = exchanges.late[context.rank] if exchanges is not None and context is not None else None
+    processor_ns = [timing.cpu_ns for timing in timed.ledger.batch_timings if timing.cpu_ns is not None]
     return RankMeasurement(
-        timelines=timelines(ledger, cuda, lead),
-        exchanged=exchanged,
-        late=late,
+        timelines=timelines(timed.ledger, lead),
+        exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
+        late=exchanges.late[context.rank] if exchanges is not None and context is not None else None,
         demands=demands,
-        accounted=ledger.accounted,
+        accounted=timed.ledger.accounted,
         first_step_seconds=cold,
         store_bytes=store_bytes or None,
         **carried,
-        peak_bytes=memory.bytes,
-        conditions=[before, conditions()],
-        batch_cpu_seconds=_cpu_seconds(ledger) if point.workers else None,
+        peak_bytes=timed.peak_bytes,
+        conditions=timed.conditions,
+        batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
     )
 
 
-def _used_prefetched(ledger: Ledger, point: Point) -> bool:
-    """Return whether steps were faster than the workers can make batches."""
-    made, steps = pace_of(ledger).batch_seconds, ledger.seconds("device" if ledger.cuda else "host").get("step")
-    if not point.workers or not made or not steps:
-        return False
-    return bool(LoaderPace(point.workers, made, sum(steps) / len(steps), waiting=0.0).impossible())
-
-
-def _cpu_seconds(ledger: Ledger) -> float | None:
-    """Return the mean processor time of making a batch."""
-    known = [timing.cpu_ns for timing in ledger.batch_timings if timing.cpu_ns is not None]
-    return sum(known) / len(known) / 1e9 if known else None
+def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool) -> _Timed:
+    """Time the point's steps, after `lead` others, and after draining the loader where it binds."""
+    cuda, exchanges = here.point.device == "cuda", here.step.communication
+    before = conditions()  # workers make batches ahead meanwhile
+    if drain:
+        here.drain(batches)
+    with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+        if exchanges is not None:
+            exchanges.watch(ledger)
+        if here.context is not None:
+            here.context.barrier()  # else the first step waits for whoever comes last
+        here.run(batches, steps=lead + here.point.steps, ledger=ledger)
+    if exchanges is not None:
+        exchanges.finish()
+    return _Timed(ledger, memory.bytes, [before, conditions()])
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:

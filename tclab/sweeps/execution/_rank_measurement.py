@@ -39,22 +39,22 @@ class RankMeasurement:
     store_bytes: int | None = None  # of the files that are read from
 
 
-def timelines(ledger: Ledger, cuda: bool, first: int = 0) -> Timelines:
+def timelines(ledger: Ledger, first: int = 0) -> Timelines:
     """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place."""
-    steps: dict[str, dict[str, dict[int, list[float]]]] = {}
+    took: dict[tuple[str, str], dict[int, float]] = {}
     for timeline, step, stage, seconds in ledger.rows():
         where = "worker" if timeline.startswith("worker") else timeline
-        if seconds is None or (cuda and (where, stage) == ("host", "step")):
+        if seconds is None or (ledger.cuda and (where, stage) == ("host", "step")):
             continue  # on CUDA the step is the device's
-        steps.setdefault(where, {}).setdefault(stage, {}).setdefault(step, []).append(seconds)
+        by_step = took.setdefault((where, stage), {})
+        by_step[step] = by_step.get(step, 0.0) + seconds
+    lengths: dict[str, int] = {}
+    for (where, _), by_step in took.items():
+        lengths[where] = max(lengths.get(where, 0), 1 + max(by_step))
     made: Timelines = {}
-    for where, stages in steps.items():
-        length = 1 + max(step for by_step in stages.values() for step in by_step)
-        made[where] = {
-            stage: [sum(by_step[step]) if step in by_step else None for step in range(first, length)]
-            for stage, by_step in stages.items()
-            if max(by_step) >= first
-        }
+    for (where, stage), by_step in took.items():
+        if max(by_step) >= first:
+            made.setdefault(where, {})[stage] = [by_step.get(step) for step in range(first, lengths[where])]
     return made
 
 

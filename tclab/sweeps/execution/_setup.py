@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import median
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -28,39 +29,12 @@ from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.training._distributed import Exchange
-from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched
+from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What some steps of a loop show of its loader; `None` where they do not."""
-
-    batch_seconds: float | None = None  # in which a worker makes a batch, the median
-    rest_seconds: float | None = None  # of a step without its wait, the shortest
-
-    def limits(self, workers: int) -> bool:
-        """Return whether steps may wait for the workers: unless these keep up with ease."""
-        if self.batch_seconds is None or self.rest_seconds is None:
-            return True
-        return self.batch_seconds / workers > _KEEPS_UP * self.rest_seconds
-
-
-def pace_of(warm: Ledger) -> Pace:
-    times = warm.seconds("device" if warm.cuda else "host")
-    if not warm.batch_timings or "step" not in times:
-        return Pace()
-    waits = times.get("data_wait", [0.0] * len(times["step"]))
-    rest = min(step - wait for step, wait in zip(times["step"], waits, strict=True))
-    return Pace(_batch_seconds(warm.batch_timings), rest)
-
-
-def _batch_seconds(timings: Sequence[BatchTiming]) -> float:
-    return median(timing.end_ns - timing.begin_ns for timing in timings) / 1e9
 
 
 @dataclass(frozen=True)
@@ -78,22 +52,46 @@ class Setup:
         """Return an epoch's batches."""
         return iter(self.loads)
 
-    def discard_prefetched(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
-        """Discard the batches that workers prefetched during a pause; return the pace, with what they took to make.
+    def loader_binds(self, steps: Ledger, made: Sequence[BatchTiming]) -> bool:
+        """Return whether steps may wait for their workers: unless these keep up with ease, or where nothing tells.
 
-        Steps that wait for their loader seem faster than they are where a pause left batches for them. Where workers
-        keep up with the steps, batches are prefetched at all times, and none is discarded. The last batch is trained
-        on, so that the next step begins as every W-th one does.
+        **Arguments:**
+
+        - `steps`: some, timed; the shortest without its wait is what a batch must be made in.
+        - `made`: how long batches took a worker; the median counts.
         """
-        limits = bool(self.point.workers) and pace.limits(self.point.workers)
+        if not self.point.workers or self.point.mode == "fixed_batch":
+            return False
+        times = steps.seconds("device" if steps.cuda else "host")
+        whole = times.get("step", [])
+        binds = True
+        if whole and made:
+            rest = min(
+                step - wait for step, wait in zip(whole, times.get("data_wait", [0.0] * len(whole)), strict=True)
+            )
+            batch = median(timing.end_ns - timing.begin_ns for timing in made) / 1e9
+            binds = batch / self.point.workers > _KEEPS_UP * rest
         if self.context is not None:  # a step is of all ranks
-            limits = any(map(int, self.context.all_gather(str(int(limits)))))
-        if not limits:
-            return pace
-        ahead = self.point.workers * self.point.prefetch_factor
-        last, timings = after_discarding_prefetched(batches, ahead)
-        self.run([last], steps=1)
-        return replace(pace, batch_seconds=_batch_seconds(timings))
+            binds = any(map(int, self.context.all_gather(str(int(binds)))))
+        return binds
+
+    def drain(self, batches: Iterator[LoadedBatch]) -> list[BatchTiming]:
+        """Discard the batches that workers made during a pause, and return the timings of all that it takes.
+
+        Steps that wait for their loader seem faster than they are where a pause left batches for them. After one that
+        was not ready when it was asked for there is none left; it is trained on, so that the next step begins as every
+        W-th one does. Where batches are made faster than they are taken, twice as many are taken as can lie ready.
+        """
+        made: list[BatchTiming] = []
+        most = 2 * self.point.workers * self.point.prefetch_factor
+        asked, batch = 0, None
+        while not made or (made[-1].end_ns <= asked and len(made) < most):
+            batch = None  # frees one, which may take a gigabyte
+            asked = perf_counter_ns()
+            batch = next(batches)
+            made.append(batch.timing)
+        self.run([batch], steps=1)
+        return made
 
     def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""

@@ -25,7 +25,7 @@ from tclab._io import atomic_write
 from tclab.errors import InputError, need
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import paths_of
-from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
+from tclab.sweeps.execution._progress import Progress, SweepOptions, failed_or_oom
 from tclab.sweeps.slurm._slurm_job import run_job
 from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked
 from tclab.sweeps.store._code_fingerprint import imports_of
@@ -48,7 +48,7 @@ class NoAnswerError(InputError):
 
 
 class SlurmExecutor:
-    """Runs points as jobs of a Slurm cluster; an `Executor`. See `tclab.sweep`.
+    """Runs points as jobs of a Slurm cluster. See `tclab.sweep`.
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call

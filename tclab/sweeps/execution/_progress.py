@@ -1,0 +1,90 @@
+"""What a sweep is asked for, wherever its points run, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tclab._display import duration_text, say
+from tclab.sweeps.config._point import Point
+
+_SHOWN = [
+    "stage", "status", "mean_seconds", "networks", "device", "backend", "file_samples", "file_rows_left_out",
+    "unknown_genes",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    **Arguments:**
+
+    - `done`, `total`: points.
+    - `point`: the one that has just been run or read.
+    - `rows`: its rows.
+    - `kept`: they were there already.
+    - `seconds_left`: by the points that were run so far; `None` where that is not known.
+    - `beyond_budget`: the budget was spent before, and the point is one of those that show each axis.
+    """
+
+    done: int
+    total: int
+    point: Point
+    rows: pa.Table
+    kept: bool
+    seconds_left: float | None = None
+    beyond_budget: bool = False
+
+    def __str__(self) -> str:
+        rows = self.rows.select(_SHOWN).to_pylist()
+        first = rows[0]
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {first['networks']}"
+        if self.point.ranks > 1:
+            what += f", {first['device']} · {first['backend']} · {self.point.ranks} ranks"
+        if (number := first["file_samples"]) is not None:
+            left_out, genes = first["file_rows_left_out"], first["unknown_genes"]
+            file = Path(str(self.point.perturbations)).name
+            what += f", {number:,} samples of {file} ({left_out:,} rows left out, {genes:,} unknown genes)"
+        steps = [row for row in rows if row["stage"] == "step"]
+        mean = steps[0]["mean_seconds"] if steps else None
+        how = f"{mean:.3g} s a step" if mean is not None else steps[0]["status"]
+        beyond = "; beyond the budget, so that each axis has two points"
+        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}{beyond * self.beyond_budget}"
+
+
+def print_progress(progress: Progress) -> None:
+    """Print a line with the time that is left."""
+    left = progress.seconds_left if progress.done < progress.total else None
+    say(str(progress) if left is None else f"{progress} · about {duration_text(left)} left")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What a sweep is asked for, here and on a cluster; see `tclab.sweep`."""
+
+    results: Path
+    retry: bool = False
+    fresh: bool = False
+    memory_bytes: int | None = None
+    hang_seconds: float | None = None
+    progress: Callable[[Progress], None] | None = None
+    stop: threading.Event | None = None
+    repeats: int = 1
+
+    def report(self, progress: Progress) -> None:
+        if self.progress is not None:
+            self.progress(progress)
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+
+def failed_or_oom(rows: pa.Table) -> bool:
+    """Return whether a point's rows say that it ran out of memory or failed."""
+    return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
