@@ -126,7 +126,7 @@ def test_bytes_and_times_have_three_digits_and_durations_whole_seconds():
 
 
 def test_an_epochs_times_have_one_unit():
-    predicted = Prediction(0.189, 0.177, 0.212, "loader", 8, 0, None)
+    predicted = Prediction(0.189, 0.177, 0.212, "loader", 8, 0)
     assert predicted.cells()[:2] == ("189 ms", "177 to 212 ms")
     assert predicted.cells(1.2)[:2] == ("0.189 s", "0.177 to 0.212 s")
     assert replace(predicted, high=1.1).cells()[:2] == ("0.189 s", "0.177 to 1.1 s")

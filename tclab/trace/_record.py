@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tclab._display import Display, Shown, counted
 from tclab._io import atomic_write
 
 
@@ -23,7 +24,7 @@ class ScheduleError(ValueError):
     """A profiling window that the run does not reach; the message shows the arithmetic."""
 
 
-class Recorder:
+class Recorder(Shown):
     """The recorder of a loop, from `record`: call `step()` after each batch.
 
     Afterwards `path` is the trace file, and `overhead_ratio` the median profiled step over the median unprofiled one of
@@ -35,7 +36,8 @@ class Recorder:
         self.overhead_ratio: float | None = None
         self.step_ns: list[int] = []  # of each step so far
         self._profiler, self._synchronize = profiler, synchronize
-        self._edges = {1, first, first + active}
+        self._first, self._last = first + 1, first + active
+        self._edges = {1, first, self._last}
         self._since = time.perf_counter_ns()
 
     def step(self) -> None:
@@ -46,6 +48,18 @@ class Recorder:
         self.step_ns.append(time.perf_counter_ns() - self._since)
         self._profiler.step()
         self._since = time.perf_counter_ns()
+
+    def _display(self) -> Display:
+        made = counted(len(self.step_ns), "step")
+        window = f"step {self._first} is recorded"
+        if self._first != self._last:
+            window = f"steps {self._first} to {self._last} are recorded"
+        if self.path is None:
+            return Display(f"{made} so far; {window}", notes=["Call step() after each batch."])
+        notes = [f"tclab.trace.analyze({str(self.path)!r}) says where their time went."]
+        if self.overhead_ratio is not None:
+            notes.insert(0, f"A recorded step took {self.overhead_ratio:.3g} × the time of one that was not.")
+        return Display(f"{made}, of which {window}", notes=notes)
 
 
 @contextmanager
