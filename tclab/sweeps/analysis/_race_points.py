@@ -40,7 +40,7 @@ class _Arm:
         self._first = Ledger()  # of steps, which show whether the arm waits for its workers
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
-        self._made = self._first.batch_timings
+        self._made = [*self._first.batch_timings]
         waits = here.loader_binds(self._first, self._made)
         self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 
