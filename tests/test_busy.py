@@ -16,35 +16,50 @@ from test_where import epochs, titles
 from tclab import lab
 from tclab.lab.reports._findings import conclusion
 from tclab.sweeps.execution import _local_sweep
-from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
+from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, contentions, graph_text, where_measured
 from tclab.timing import _environment, race
 from tclab.timing._environment import busy_percent
 from tclab.timing._race import Races
 from tclab.timing._self_test import SpikeIn
 
 
-def ran(*percents, load=1.0, strategy="node_mask", **fields):
-    """A point's row whose moments had these pressures."""
-    moments = [{"load": load, "cpu_pressure_percent": percent} for percent in percents]
-    return step(strategy, conditions=json.dumps(moments), **{"threads": 2, "workers": 0, **fields})
+def moments(percent, *, load=1.0, switches=0, steal=0.0):
+    """`conditions` around ten seconds in which something waited for a processor for so much of the time."""
+    waited = None if percent is None else percent / 10
+    begin = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "involuntary_switches": 0, "steal_seconds": 0.0}
+    end = {"monotonic_seconds": 15.0, "cpu_pressure_seconds": waited, "involuntary_switches": switches}
+    return json.dumps([begin | {"load": load}, end | {"load": load, "steal_seconds": steal}])
+
+
+def ran(percent, *, load=1.0, switches=0, steal=0.0, strategy="node_mask", **fields):
+    """A point's row whose timed steps had this pressure."""
+    around = moments(percent, load=load, switches=switches, steal=steal)
+    return step(strategy, conditions=around, **{"threads": 2, "workers": 0, **fields})
 
 
 def others(*made):
-    return [None if pd.isna(value) else bool(value) for value in pressures(rows(*made))["others"]]
+    return [None if pd.isna(value) else bool(value) for value in contentions(rows(*made))["others"]]
 
 
-def test_a_point_is_busy_above_the_bound_by_its_last_moment_that_tells():
-    assert others(ran(0.0, BUSY_PERCENT), ran(0.0, BUSY_PERCENT + 0.1)) == [False, True]
-    assert others(ran(99.0, 3.0)) == [False]  # that was the start, or the point before
-    assert others(ran(99.0, None), ran(3.0, None)) == [True, False]
+def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps():
+    assert others(ran(19.0), ran(21.0)) == [False, True]
+    assert others(ran(None, switches=2000), ran(None, switches=500)) == [True, False]  # where pressure is not known
+    assert others(ran(1.0, steal=2.0, workers=4), ran(1.0, steal=0.1)) == [True, False]  # a hypervisor's
+    before = ran(99.0)
+    first, last = json.loads(before["conditions"])
+    first["cpu_pressure_seconds"] = last["cpu_pressure_seconds"]  # that was the start, or the point before
+    assert others(before | {"conditions": json.dumps([first, last])}) == [False]
 
 
 def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
-    untold = [ran(None, None), ran(), step("node_mask", conditions=None)]
-    assert others(*untold) == [None] * 3
-    assert pressures(rows(*untold))["percent"].isna().all()
-    assert busy_text(rows(*untold)) == ""
-    assert "1 of 2 points whose system tells ran" in busy_text(rows(*untold, ran(80.0), ran(1.0)))
+    first, last = json.loads(moments(99.0))
+    untold = {"cpu_pressure_seconds": None, "involuntary_switches": None}
+    texts = [json.dumps([first, last | untold]), json.dumps([last]), "[]", None]
+    unknown = [step("node_mask", conditions=text) for text in texts]
+    assert others(*unknown) == [None] * 4
+    assert contentions(rows(*unknown))["text"].isna().all()
+    assert busy_text(rows(*unknown)) == ""
+    assert "1 of 2 points whose system tells ran" in busy_text(rows(*unknown, ran(80.0), ran(1.0)))
 
 
 @pytest.mark.parametrize(
@@ -62,18 +77,19 @@ def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
     ],
 )
 def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
-    assert others(ran(90.0, 90.0, **fields)) == [expected]
-    made = rows(ran(90.0, 90.0, **fields))
-    assert ("others wanted" in busy_text(made)) == (expected is True)
+    assert others(ran(90.0, **fields)) == [expected]
+    made = rows(ran(90.0, **fields))
+    assert ("The machine was busy" in busy_text(made)) == (expected is True)
     assert ("those points' own threads" in busy_text(made)) == (expected is None)
-    assert others(ran(10.0, 10.0, **fields)) == [False]
+    assert others(ran(10.0, **fields)) == [False]
 
 
 def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
-    made = rows(ran(90.0, 99.4), ran(5.0, 4.0, strategy="edge_mask"), ran(60.0, 61.0, strategy="dense", threads=1))
+    made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
-        "The machine was busy while 2 of 3 points ran (others wanted its CPUs up to 99 % of the time): such times "
-        "are not the strategy's alone; with OMP_NUM_THREADS=1 torch's threads suffer less."
+        "The machine was busy while 2 of 3 points ran (the processors were shared during 10 s: something waited for "
+        "one 99% of the time, this process lost one 0 times a second): such times are not the strategy's alone; "
+        "with OMP_NUM_THREADS=1 torch's threads suffer less."
     )
     assert lab.findings(made).count(sentence) == 1
     assert sentence in " ".join(str(made).split())
@@ -81,12 +97,12 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
     text = lab.report(made, tmp_path / "report.html").read_text()
     assert text.count("The machine was busy while 2 of 3 points ran") == 1
     assert "Made Up · busy, at batch" in conclusion(made)[0]
-    single = rows(ran(90.0, 99.4, threads=1), ran(5.0, 4.0, strategy="edge_mask"))
+    single = rows(ran(99.4, threads=1), ran(4.0, strategy="edge_mask"))
     assert "OMP_NUM_THREADS" not in " ".join(lab.findings(single))
-    calm = rows(ran(5.0, 5.0), ran(5.0, 4.0, strategy="edge_mask"))
+    calm = rows(ran(5.0), ran(4.0, strategy="edge_mask"))
     assert "busy" not in " ".join([*lab.findings(calm), *conclusion(calm)])
-    two = rows(ran(90.0, 99.4), ran(90.0, 99.4, cpu="Other"))
-    assert "Machines were busy while 2 of 2 points ran (others wanted their CPUs" in busy_text(two)
+    two = rows(ran(99.4), ran(99.4, cpu="Other"))
+    assert "Machines were busy while 2 of 2 points ran (the processors were shared" in busy_text(two)
     assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index
 
 
@@ -130,15 +146,15 @@ def raced(**options):
 
 
 def test_points_without_a_time_are_not_counted():
-    lost = ran(99.0, 99.0) | {"status": "oom", "median_seconds": None}
+    lost = ran(99.0) | {"status": "oom", "median_seconds": None}
     assert busy_text(rows(lost)) == ""
     assert busy_text(rows(lost).head(0)) == ""
 
 
 def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows_share():
     made = rows(
-        *(ran(9.0, 9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
-        ran(99.0, 99.0, batch_size=1),
+        *(ran(9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
+        ran(99.0, batch_size=1),
     )
     machine, of = lab.charts.throughput(made, "batch_size").to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up · busy"
@@ -146,7 +162,7 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
     machine, of = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
     assert of.startswith("synthetic, scale 0.1 · batch 4, networks 2")
-    both_machines = rows(ran(99.0, 99.0), ran(9.0, 9.0, cpu="Other"))
+    both_machines = rows(ran(99.0), ran(9.0, cpu="Other"))
     assert where_measured(both_machines) == "cpu · 2 cores · Made Up · busy and cpu · 2 cores · Other"
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import vl_convert
 from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
+from test_busy import moments
 
 from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS
@@ -156,10 +157,10 @@ def test_findings_carry_the_rows_figures(rows):
 
 
 def test_a_cpu_pressure_is_named(rows):
-    moment = json.dumps([{"load": 5.0, "cpu_pressure_percent": 80.0}, {"load": 1.0, "cpu_pressure_percent": None}])
-    said = parts.load_text(rows.assign(conditions=moment, threads=1, workers=1))
-    assert "(others wanted its CPUs up to 80 % of the time): such times are not the strategy's alone." in said
-    assert said in lab.findings(rows.assign(conditions=moment, threads=1, workers=1), "steps")
+    busy = rows.assign(conditions=moments(80.0), threads=1, workers=1)
+    said = parts.load_text(busy)
+    assert "something waited for one 80% of the time, this process lost one 0 times a second): such times are" in said
+    assert said in lab.findings(busy, "steps")
     calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
     assert parts.load_text(rows.assign(conditions=calm)) == (
         "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: more than "

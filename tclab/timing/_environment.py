@@ -193,6 +193,11 @@ class Contention:
     steal: float | None
 
     @property
+    def stolen(self) -> bool:
+        """Whether a hypervisor gave so much to other machines."""
+        return (self.steal or 0.0) > _STEAL
+
+    @property
     def shared(self) -> bool | None:
         """Whether they were shared so much that times say little of this process alone; `None` where unknown.
 
@@ -201,7 +206,7 @@ class Contention:
         seen = self.switches if self.waiting is None else self.waiting
         if seen is None:
             return None
-        return seen > (_SWITCHES if self.waiting is None else _WAITING) or (self.steal or 0.0) > _STEAL
+        return seen > (_SWITCHES if self.waiting is None else _WAITING) or self.stolen
 
     def __str__(self) -> str:
         """Return a sentence where they were shared; empty where not, or not known."""

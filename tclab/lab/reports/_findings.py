@@ -19,7 +19,7 @@ from tclab.lab.reports._comparable_rows import (
     ratio_text,
 )
 from tclab.lab.reports._stage_parts import step_findings
-from tclab.sweeps.store._machine_label import busy_text, pressures, ranks_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, contentions, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._environment import fingerprint
@@ -75,7 +75,7 @@ def _machine_place(rows: pd.DataFrame) -> str:
     same = all((None if pd.isna(row[name]) else row[name]) == value for name, value in fingerprint("hardware").items())
     if not same:
         return f"On {where_measured(rows)}"
-    busy = pressures(rows)["others"].fillna(False).any()
+    busy = contentions(rows)["others"].fillna(False).any()
     return "On this machine, which was busy" if busy else "On this machine"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain, repeat
 from typing import Any
@@ -18,7 +18,6 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
-from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._race import Race, Races
 from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
@@ -41,7 +40,7 @@ class _Arm:
         self._first = Ledger()  # of steps, which show whether the arm waits for its workers
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
-        self._made: Sequence[BatchTiming] = self._first.batch_timings
+        self._made = [*self._first.batch_timings]
         waits = here.loader_binds(self._first, self._made)
         self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 

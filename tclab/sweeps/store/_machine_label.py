@@ -10,35 +10,35 @@ from typing import Any
 
 import pandas as pd
 
-from tclab.timing import environment
+from tclab.timing import contention, environment
 from tclab.timing._environment import BUSY_PERCENT, cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
-def pressures(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the pressure on the machine's processors during each measured point, by the index of its row.
+def contentions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how the processors were shared during each measured point's timed steps, by the index of its row.
 
     Linux counts whatever waits, a point's own threads too. These cannot be the cause where they are at most as many as
-    the cores, or where the load exceeds their number; otherwise the cause is unknown. The pressure is that of the whole
-    machine, also where a job has cores of its own.
+    the cores, or where the load exceeds their number; otherwise the cause is unknown, and worth a word only from
+    `BUSY_PERCENT` on. The pressure is that of the whole machine, also where a job has cores of its own.
 
-    Columns: `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
-    because of other processes, missing where that is not known.
+    Columns: `text`, a sentence, empty where they were not shared, missing where the system does not tell; `waiting`, a
+    share; and `others`: whether other processes are the cause, missing where that is not known.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
     values = steps.astype(object).where(steps.notna(), None)
     found = [_of_point({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
-    made = pd.DataFrame(found, columns=["percent", "others"], index=steps.index)
-    return made.astype({"percent": "Float64", "others": "boolean"})
+    made = pd.DataFrame(found, columns=["text", "waiting", "others"], index=steps.index)
+    return made.astype({"text": "string", "waiting": "Float64", "others": "boolean"})
 
 
 def busy_text(rows: pd.DataFrame) -> str:
     """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
     rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
-    measured = pressures(rows)
-    known = measured.dropna(subset=["percent"])
+    measured = contentions(rows)
+    known = measured.dropna(subset=["text"]).sort_values("waiting", ascending=False)
     busy = known[known["others"].fillna(False).astype(bool)]
     unclear = known[known["others"].isna()]
     of = f"of {len(known)} point{'' if len(known) == 1 else 's'}"
@@ -46,32 +46,33 @@ def busy_text(rows: pd.DataFrame) -> str:
     sentences = []
     if len(busy):
         one = rows.loc[busy.index, ["cpu", "gpu"]].drop_duplicates().shape[0] == 1
-        words = f"{'The machine was' if one else 'Machines were'} busy while {len(busy)} {of} ran (others wanted "
-        words += f"{'its' if one else 'their'} CPUs up to {busy['percent'].max():.0f} % of the time): such times "
-        words += "are not the strategy's alone"
+        words = f"{'The machine was' if one else 'Machines were'} busy while {len(busy)} {of} ran"
+        words += f" ({busy['text'].iloc[0]}): such times are not the strategy's alone"
         many = (rows.loc[busy.index, "threads"] > 1).fillna(False).any()
         sentences.append(words + ("; with OMP_NUM_THREADS=1 torch's threads suffer less." if many else "."))
     if len(unclear):
         sentences.append(
-            f"While {len(unclear)} {of} ran, something waited for a CPU up to {unclear['percent'].max():.0f} % of "
-            "the time: others, or those points' own threads, workers and ranks; which of them is unknown."
+            f"While {len(unclear)} {of} ran, {unclear['text'].iloc[0]}: by others, or by those points' own threads, "
+            "workers and ranks; which of them is unknown."
         )
     return " ".join(sentences)
 
 
-def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
-    text = row["conditions"]
-    moments = [one for one in json.loads(text or "[]") if one.get("cpu_pressure_percent") is not None]
-    if not moments:
-        return None, None
-    # the last: its ten seconds have the timed steps in them, those before have the start of the process
-    percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
-    if percent <= BUSY_PERCENT:
-        return percent, False
+def _of_point(row: Mapping[str, Any]) -> tuple[str | None, float | None, bool | None]:
+    moments = json.loads(row["conditions"] or "[]")
+    if len(moments) < 2:
+        return None, None, None
+    seen = contention(moments[0], moments[-1])
+    if seen.shared is None:
+        return None, None, None
     threads, cores = _point_threads(row), cores_within(row["cores"], row["cpu_limit_cores"])
-    if threads is None or cores is None:
-        return percent, None
-    return percent, True if threads <= cores or (load is not None and load > threads) else None
+    fits = threads is not None and cores is not None and threads <= cores
+    few = not fits and 100 * (seen.waiting or 0.0) <= BUSY_PERCENT and not seen.stolen
+    if not seen.shared or few:
+        return "", seen.waiting, False
+    load = moments[-1].get("load")
+    crowded = threads is not None and cores is not None and load is not None and load > threads
+    return str(seen), seen.waiting, True if fits or crowded or seen.stolen else None
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
@@ -97,7 +98,7 @@ def where_measured(rows: pd.DataFrame) -> str:
         str(row["gpu"]) if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
         for _, row in ok.iterrows()
     ]
-    others = pressures(ok)["others"].fillna(False).astype(bool)
+    others = contentions(ok)["others"].fillna(False).astype(bool)
     busy = set(ok.loc[others[others].index, "machine"])
     machines = ok.groupby("machine", sort=False)
     return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
