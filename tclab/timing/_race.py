@@ -469,6 +469,8 @@ class _Session:
             if worker.process not in floors and len(floors) < n and 8 * cell.block_seconds <= floor_seconds:
                 yield from worker.rounds("floor", floor_seconds, cell.calls, first=0)
             left = begin + seconds * (i + 1) / len(turns) - self._spent()
+            if left < len(cell.arms) * cell.block_seconds:  # a round would end more than half a round late
+                left = 0.0
             first = cell.next_round("race", worker.process)
             yield from worker.rounds("race", left, cell.calls, first=first, least=_LEAST_ROUNDS)
 
