@@ -22,7 +22,7 @@ from tclab.errors import InputError, require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._request import RANK_DEVICE, request_of
-from tclab.sweeps.execution._worker import rows_of_request, status_of_error
+from tclab.sweeps.execution._worker import limit_memory, rows_of_request, status_of_error
 from tclab.sweeps.store._rows import frame, table
 
 _COLLECTIVE = timedelta(minutes=10)  # a rank that waits longer for the others raises an error
@@ -68,12 +68,14 @@ def _join(device: str) -> None:
     distributed.init_process_group(timeout=_COLLECTIVE, **options)
 
 
-def serve_as_rank(parent: ParentPipe) -> None:
+def main() -> None:
     """Serve points with the other ranks until no request follows.
 
     Rank 0 receives the requests and hands them to the others. Each rank sends its `pid` at once, and how it `failed`;
     rank 0 the `rows`.
     """
+    parent = ParentPipe()
+    limit_memory()
     rank = int(os.environ["RANK"])
     parent.send(rank=rank, pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at

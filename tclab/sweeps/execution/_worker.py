@@ -1,8 +1,4 @@
-"""What a process that runs points does: a request for a point's rows in, the rows out.
-
-By itself it answers each request of its parent with `rows`; with the argument `rank` it is one of torchrun's, see
-`_ranks`.
-"""
+"""What a process that runs points does: a request for a point's rows in, the rows out; see `_ranks` for torchrun's."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import gc
 import importlib
 import os
 import resource
-import sys
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -71,7 +66,7 @@ def status_of_error(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {first}"
 
 
-def _limit_memory() -> None:
+def limit_memory() -> None:
     """Raise this process's OOM score, and set RLIMIT_DATA where a limit is given.
 
     Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
@@ -86,12 +81,7 @@ def _limit_memory() -> None:
 def main() -> None:
     """Serve points until no request follows."""
     parent = ParentPipe()
-    _limit_memory()
-    if sys.argv[1:] == ["rank"]:
-        from tclab.sweeps.execution._ranks import serve_as_rank
-
-        serve_as_rank(parent)
-        return
+    limit_memory()
     # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
     for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
         importlib.import_module(module)

@@ -22,7 +22,7 @@ from tclab._limits import field_of
 from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.execution._request import MEMORY_LIMIT, RANK_DEVICE, WORKER
+from tclab.sweeps.execution._request import MEMORY_LIMIT, RANK, RANK_DEVICE, WORKER
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import usable_cores
 
@@ -57,7 +57,7 @@ class Worker(ChildProcess):
         environment = {**cache, **environment, "TMPDIR": str(self.folder)}
         command = child_command(WORKER)
         if ranks > 1:
-            command = _torchrun.command(ranks, self.folder / "logs", "tclab._child_process", WORKER, "rank")
+            command = _torchrun.command(ranks, self.folder / "logs", "tclab._child_process", RANK)
             environment |= {"OMP_NUM_THREADS": str(threads_of(ranks))}
             environment = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}
         super().__init__(command, environment)
