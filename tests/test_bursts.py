@@ -77,9 +77,15 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
 
 def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
     """Its slow steps make the loader seem to keep up, so that all timed ones find a batch ready: they run again."""
-    drained = []
-    monkeypatch.setattr(Setup, "loader_binds", lambda *_: time.sleep(6 * SLEEP))  # the workers fill their queue
-    monkeypatch.setattr(Setup, "drain", lambda *here, drain=Setup.drain: drained.append(drain(*here)))
+    judged, drained = [], []
+    binds, drain = Setup.loader_binds, Setup.drain
+
+    def misjudged_at_first(*here):
+        judged.append(binds(*here) if judged else time.sleep(6 * SLEEP))  # meanwhile the workers fill their queue
+        return judged[-1]
+
+    monkeypatch.setattr(Setup, "loader_binds", misjudged_at_first)
+    monkeypatch.setattr(Setup, "drain", lambda *here: drained.append(drain(*here)))
     rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
     assert len(drained) == 1

@@ -189,24 +189,20 @@ def test_a_overhead_is_in_its_row_with_what_it_costs():
             "skipped: mode data has no model for the overhead print_loss",
         ),
         ({"loss": "dango"}, "skipped: hetero_cell is not trained on dango"),
+        ({"model": "dango", "strategy": "edge_mask"}, "skipped: dango reads no masked graph"),
+        ({"strategy": "indices"}, "skipped: indices makes no masked graph"),
     ],
 )
 def test_what_does_not_apply_is_skipped_with_its_reason(fields, status):
-    assert of_the_step(tclab.run(tiny(**fields)))["status"] == status
+    row = of_the_step(tclab.run(tiny(**fields)))
+    assert row["status"].startswith(status)
+    assert pd.isna(row["median_seconds"])
 
 
 def test_accumulated_steps_are_counted_where_they_were_taken():
     frame = tclab.run(tiny(accumulate=2, steps=4)).set_index("stage")
     assert frame["n"]["step"] == frame["n"]["backward"] == 4
     assert frame["n"]["optimizer"] == frame["n"]["clip"] == 2
-
-
-def test_a_pair_that_cannot_be_is_skipped_with_its_reason():
-    row = of_the_step(tclab.run(tiny(model="dango", strategy="edge_mask")))
-    assert row["status"] == "skipped: dango reads no masked graph"
-    assert pd.isna(row["median_seconds"])
-    row = of_the_step(tclab.run(tiny(strategy="indices")))
-    assert row["status"].startswith("skipped: indices makes no masked graph")
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
 from pkgutil import resolve_name
-from statistics import fmean, median
+from statistics import fmean
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -26,7 +26,6 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
-from tclab.timing._step_means import LoaderPace
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
@@ -71,22 +70,6 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
-class _Timed(NamedTuple):
-    """Steps that were timed."""
-
-    ledger: Ledger
-    peak_bytes: int | None  # of memory
-    conditions: list[dict[str, Any]]  # before and after
-
-    def faster_than_loader(self, workers: int) -> bool:
-        """Return whether steps were faster than the workers can make batches, as those were that lay ready."""
-        steps = self.ledger.seconds("device" if self.ledger.cuda else "host").get("step")
-        made = [timing.end_ns - timing.begin_ns for timing in self.ledger.batch_timings]
-        if not workers or not made or not steps:
-            return False
-        return bool(LoaderPace(workers, median(made) / 1e9, fmean(steps), waiting=0.0).impossible())
-
-
 def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     fixed = point.mode == "fixed_batch"
@@ -115,32 +98,41 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
             drain = here.loader_binds(warm, warm.batch_timings)
-            timed = _timed(here, given, lead, drain=drain)
-            if not drain and not fixed and context is None and timed.faster_than_loader(point.workers):
-                timed = _timed(here, given, lead, drain=True)  # a busy warm-up made the loader seem to keep up
+            ledger, peak_bytes, around = _timed(here, given, lead, drain=drain)
+            if not drain and context is None and here.loader_binds(ledger, ledger.batch_timings):
+                # a busy warm-up made the loader seem to keep up
+                ledger, peak_bytes, around = _timed(here, given, lead, drain=True)
         finally:
             del batches  # ends the workers
         store_bytes = sum(file.stat().st_size for file in here.files)
     exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
-    processor_ns = [timing.cpu_ns for timing in timed.ledger.batch_timings if timing.cpu_ns is not None]
+    processor_ns = [timing.cpu_ns for timing in ledger.batch_timings if timing.cpu_ns is not None]
     return RankMeasurement(
-        timelines=timelines(timed.ledger, lead),
+        timelines=timelines(ledger, lead),
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
         late=exchanges.late[context.rank] if exchanges is not None and context is not None else None,
         demands=demands,
-        accounted=timed.ledger.accounted,
+        accounted=ledger.accounted,
         first_step_seconds=cold,
         store_bytes=store_bytes or None,
         **carried,
-        peak_bytes=timed.peak_bytes,
-        conditions=timed.conditions,
+        peak_bytes=peak_bytes,
+        conditions=around,
         batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
     )
 
 
-def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool) -> _Timed:
-    """Time the point's steps, after `lead` others, and after draining the loader where it binds."""
+_Moments = list[dict[str, Any]]  # of `conditions`
+
+
+def _timed(
+    here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool
+) -> tuple[Ledger, int | None, _Moments]:
+    """Time the point's steps, after `lead` others, and after draining the loader where it binds.
+
+    Returns the ledger, the peak of memory in bytes, and the conditions before and after.
+    """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
     if drain:
@@ -153,7 +145,7 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: boo
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     if exchanges is not None:
         exchanges.finish()
-    return _Timed(ledger, memory.bytes, [before, conditions()])
+    return ledger, memory.bytes, [before, conditions()]
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:

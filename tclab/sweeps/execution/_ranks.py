@@ -74,8 +74,9 @@ def main() -> None:
     Rank 0 receives the requests and hands them to the others. Each rank sends its `pid` at once, and how it `failed`;
     rank 0 the `rows`.
     """
-    parent, rank = ParentPipe(), int(os.environ["RANK"])
+    parent = ParentPipe()
     limit_memory()
+    rank = int(os.environ["RANK"])
     parent.send(rank=rank, pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     try:

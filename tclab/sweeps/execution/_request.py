@@ -8,7 +8,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._code_fingerprint import imports_of
 
 WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests
-RANK = "tclab.sweeps.execution._ranks"  # the same, of several ranks
+RANK = "tclab.sweeps.execution._ranks"  # and the one that does so as a rank of torchrun
 MEASURE = "tclab.sweeps.execution._measure:measure"
 MEMORY_LIMIT = "TCLAB_MEMORY_BYTES"  # the variable that limits the memory of its process
 RANK_DEVICE = "TCLAB_RANK_DEVICE"  # the variable with the device of the ranks' points

@@ -1,4 +1,4 @@
-"""What a process that runs points does: a request for a point's rows in, the rows out."""
+"""What a process that runs points does: a request for a point's rows in, the rows out; see `_ranks` for torchrun's."""
 
 from __future__ import annotations
 
