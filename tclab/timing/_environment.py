@@ -215,7 +215,7 @@ class Contention:
         parts = []
         if self.waiting is not None:
             parts.append(f"something waited for one {self.waiting:.0%} of the time")
-        if self.switches is not None:
+        if self.switches:
             parts.append(f"this process lost one {self.switches:.0f} times a second")
         if self.steal:
             parts.append(f"a hypervisor took {self.steal:.2f} of them")
