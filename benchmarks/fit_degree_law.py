@@ -4,7 +4,7 @@
 
 FOLDER holds public files (`tclab.readers.read_folder`). For each network the shape is found by bisection, so
 that the Gini coefficient of degrees agrees over three seeds; for directed ones that of the sources, then of
-the targets. The constants in `tclab/graph/synthetic.py` are what this prints.
+the targets. The constants in `tclab/graph/_synthetic_graph.py` are what this prints.
 """
 
 from __future__ import annotations

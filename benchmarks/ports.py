@@ -10,8 +10,8 @@ of the notebooks in notebooks/ports/; for attention PyG's GATv2Conv on `Batch.fr
 and backward, with 4 samples at the large size: its copies of 64 would need some 20 GB.
 
 Both ways first give the same to 1e-4 (fp32). A race gets the seconds of ten rounds of four blocks, each as long as a
-call of the slower way, and looks once, at its end: seven are the fewest whose signs alone can decide at the half of 5 %
-that one look has. Memory is the most that torch has allocated at once in a call, beyond what was there before.
+call of the slower way: a verdict needs eight, one for each part of the race. Memory is the most that torch has
+allocated at once in a call, beyond what was there before.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A step at 1, 2 and 4 ranks as it was computed on paper, against the same step as it was run.
+"""A step at 1, 2 and 4 ranks as predicted, against the same step as it was run.
 
 `python benchmarks/ranks.py [--ranks 1,2,4] [--scale 0.1] [--batch 4] [--networks 3] [--blocks 6] [--steps 6]`
 

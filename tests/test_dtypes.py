@@ -64,7 +64,7 @@ def test_two_runs_on_a_cpu_give_the_same_bits(graph, strategy, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["node_mask", "edge_mask"])
 def test_a_strategy_passes_the_check_compiled_by_the_whole_compiler(strategy):
-    """Of two networks by edges Inductor read sums before they were made; see `message_passing/rows.py`."""
+    """Of two networks by edges Inductor read sums before they were made; see `kernels/_row_ops.py`."""
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
     reference = equivalence_reference(models.get("hetero_cell").sized(hidden=16, layers=1), graph)
     torch._dynamo.reset()

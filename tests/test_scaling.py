@@ -1,4 +1,4 @@
-"""What more ranks bring: the points, their charts from rows made by hand, and a step on paper."""
+"""What more ranks bring: the points, their charts from rows made by hand, and a predicted step."""
 
 from dataclasses import replace
 
@@ -178,7 +178,7 @@ def test_rows_of_points_are_those_of_the_points(rows):
     assert len(lab.reports.rows_of_points(rows, [])) == 0
 
 
-# ---- on paper
+# ---- predicted
 
 
 def test_a_ring_takes_its_messages_and_its_bytes():

@@ -320,7 +320,7 @@ class Ledger(Shown):
         return ["host", "device"] if self.cuda else ["host"]
 
     def spans(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (stage, begin, end) in nanoseconds of `perf_counter_ns`, as `tclab.trace.lay_spans` takes them."""
+        """Yield (stage, begin, end) of each stage, in nanoseconds of `perf_counter_ns`."""
         for cuts in self._steps:
             for (stage, begin, _), (_, end, _) in pairwise(cuts):
                 yield stage, begin, end

@@ -23,16 +23,15 @@ class Panel:
     """A sweep that a person sets up, runs, watches, stops and resumes in a notebook.
 
     `await panel.show()` shows it in an interactive front end. Without one it runs the sweep, shows one chart and prints
-    what was found.
-    Rows are kept in the results folder, the same as a headless sweep's; opening that folder again shows them.
+    what was found. Rows are kept in the results folder, the same as a headless sweep's; opening that folder again shows
+    them.
 
     **Arguments:**
 
     - `parameters`: those of `notebooks/sweep.ipynb`, by the same names: `graph`, `scale`, `models`, `strategies`,
-      `batch_sizes`, `networks`, `gpus`, `runs`, `mode`, `dtype`, `compile`, `perturbations`, `num_deletions`, `hidden`,
+      `batch_sizes`, `networks`, `gpus`, `mode`, `dtype`, `compile`, `perturbations`, `num_deletions`, `hidden`,
       `layers`, `steps` and `seed` as for `tclab.grid`; `results`, `budget_seconds` (0: no limit) and `retry` as for
-      `tclab.sweep`. A panel has one graph, model, mode and dtype, and several strategies, batch sizes,
-      networks and runs.
+      `tclab.sweep`. A panel has one graph, model, mode and dtype, and several strategies, batch sizes and networks.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """

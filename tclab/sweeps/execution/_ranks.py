@@ -112,7 +112,7 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
 
     **Arguments:**
 
-    - `point`: the same on every rank; its `ranks` are as many as torchrun has started.
+    - `point`: the same on every rank; whatever its `ranks`, it has as many as torchrun has started.
 
     Returns the rows on rank 0, and `None` on the others.
 

@@ -28,8 +28,8 @@ def run(
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; otherwise the worker is
       kept warm for the next point.
     - `memory_bytes`: refuse to let the worker's memory, or that of each rank, grow past this (Linux).
-    - `hang_seconds`: of several ranks, how long none may enter a stage until one is said to hang, 300 unless given; of
-      one process, how long the whole point may take, the start of its worker included, without a limit unless given.
+    - `hang_seconds`: how long the whole point may take, the start of its worker included; it is then ended, with a row
+      that says so and, of several ranks, at which line each was. Without a limit unless given.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
