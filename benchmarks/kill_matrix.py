@@ -64,7 +64,7 @@ os.rename(place + ".new", place)  # who finds it may ask: the signal would end t
 """
 # what a line of a stack says of the phase, the innermost first
 PHASES = {
-    "_mask_store.py": "store", "_sample_store.py": "store",
+    "_edge_masks.py": "store", "_sample_store.py": "store",
     "_equivalence.py": "check", "_cell_graph.py": "graph", "_synthetic_graph.py": "graph", "_results.py": "writing",
     "_io.py": "writing",
 }  # fmt: skip

@@ -31,6 +31,9 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
     assert {sample["arm"] for sample in race.samples()} == set(points)
     again = verdicts_of(read_samples(tmp_path / "race.jsonl"))
     assert list(again.values()) == race.pairs
+    others = {name: tiny(strategy=name, seed=1) for name in points}
+    with pytest.raises(InputError, match="is the record of another race"):
+        race_points(others, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
 
 
 @pytest.mark.slow

@@ -285,6 +285,8 @@ def test_time_that_another_clock_told_apart_is_moved_and_none_is_lost(clock):
     assert (seconds["rank_wait"], seconds["communication"]) == ([0.002], [0.003])
     assert seconds["step"] == pytest.approx([0.01, 0.01])
     assert ledger.adds_up()
+    ledger.move(0, {"rank_wait": 0.002, "backward": 0.003}, out_of="backward")  # a stage of the user's may be called so
+    assert ledger.seconds()["backward"] == pytest.approx([0.008, 0.005])
 
 
 def timed(clock, *timings):

@@ -235,7 +235,7 @@ def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
     steps = Results(tmp_path / "rows").frame().query("stage == 'step' and status == 'ok'")
     assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
     assert steps["scale"].isna().all()
-    assert (steps["edges"] > 100_000).any()
+    assert (steps["edges"] > 40_000).all()  # of the real networks; a synthetic graph of these parameters has far fewer
 
 
 @pytest.mark.slow

@@ -351,6 +351,17 @@ def test_a_race_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, seconds
     assert len(machine.calls) == calls
 
 
+@pytest.mark.parametrize("seed", range(4))  # the last round before half of the budget ends before it, or after
+def test_a_race_killed_at_half_of_its_budget_runs_the_other_half(tmp_path, seed):
+    machine, record = SyntheticMachine(seed), tmp_path / "r.jsonl"
+    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": record}
+    whole = race(arms_of(machine, ratio=1.03), **how)
+    lines = record.read_bytes().splitlines(keepends=True)
+    record.write_bytes(b"".join(lines[: next(i for i, line in enumerate(lines) if b'"kind": "stage"' in line)]))
+    again = race(arms_of(machine, ratio=1.03), **how)
+    assert again.pair("a", "b").kept == pytest.approx(whole.pair("a", "b").kept, rel=0.1)
+
+
 def test_cells_are_stopped_and_go_on(tmp_path):
     machine = SyntheticMachine(2, noise=0.05)
     cells = {name: arms_of(machine, ratio=ratio) for name, ratio in (("far", 2.0), ("near", 1.01))}

@@ -35,7 +35,7 @@ def advise(
     now: Annotated[str | None, Parameter(help="the strategy that is run now.")] = None,
     measure: Annotated[bool, Parameter(negative="", help="race what is suggested.")] = False,
     budget_seconds: Annotated[float, Parameter(help="of all races together.")] = 60.0,
-    margin: Annotated[float, Parameter(help="a share of the time below which nothing is called better.")] = 0.02,
+    margin: Annotated[float, Parameter(help="a share of the time below which nothing is called better.")] = MARGIN,
     json: Json = False,
 ) -> int:
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""

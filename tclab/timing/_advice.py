@@ -23,7 +23,7 @@ from tclab.timing._ledger import Ledger
 from tclab.timing._loader_times import LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
-from tclab.timing._verdict import Pair
+from tclab.timing._verdict import MARGIN, Pair
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
-MARGIN = 0.02  # share of the time below which nothing is called better
 _BASES = (MEASURED, MODEL, AT_BEST)
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
@@ -42,7 +41,7 @@ _OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer excha
 _BALANCE = "give every rank as much to do"
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    "transfer": ("send less with a batch", {}),
+    "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
     "mask": ("make the masks in the loader, or use a strategy without masks", {}),
     "clip": ("clip all gradients in one call (foreach), or not at all", {}),
     "optimizer": ("a fused optimizer, or several batches to one of its steps", {"optimizer": "fused"}),
@@ -50,7 +49,6 @@ _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "rank_wait": (_BALANCE, {}),
     "log": ("log every so many steps, and read the figures together", {}),
 }
-_CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes", {"double_buffer": True})}
 
 Race = Callable[..., Pair]
 
@@ -303,7 +301,7 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
         ahead = LoaderPace(times.workers, times.batch_seconds, float(times.whole.mean()), 0.0).impossible()
     missing = [text for text in (outliers(times.whole, times.cycle), ahead) if text]
     suggestions = [] if ahead else [*_loading(times, margin)]
-    for stage, (change, setting) in (_CHANGES_ON_CUDA if times.cuda else _CHANGES).items():
+    for stage, (change, setting) in _CHANGES.items():
         suggestions += upper_bound(times, change, f"{stage} is {{}} of a step", stage, margin=margin, **setting)
     other, (low, _) = times.share("other")
     if low > _MOST_OTHER:

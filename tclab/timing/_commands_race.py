@@ -44,6 +44,7 @@ class CommandArm:
     - `side`: "head" or "base".
     - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
     - `commit`: the revision's hash; `None` for a folder as it is.
+    - `setup`: what was run there before, for the shell; `None` for nothing.
     - `printed`: whether the seconds are those that the command prints.
     """
 
@@ -52,6 +53,7 @@ class CommandArm:
     folder: Path
     environment: Mapping[str, str]
     commit: str | None
+    setup: str | None
     printed: bool
     clock: Clock
 
@@ -61,7 +63,7 @@ class CommandArm:
     def identity(self) -> dict[str, Any]:
         """What a record and a result say of this side."""
         place = {"folder": str(self.folder)} if self.commit is None else {"commit": self.commit}
-        return {"command": shlex.join(self.command), **place, "printed": self.printed}
+        return {"command": shlex.join(self.command), **place, "setup": self.setup, "printed": self.printed}
 
     def __call__(self) -> float:
         begin = self.clock()
@@ -207,7 +209,7 @@ def race_commands(
         for side, name in (("head", head), ("base", base)):
             folder, commit = opened.enter_context(_folder_of(side, name, scratch))
             variables = _environment(side, folder, setup, scratch)
-            arms[side] = CommandArm(side, commands[side], folder, variables, commit, printed, clock)
+            arms[side] = CommandArm(side, commands[side], folder, variables, commit, setup, printed, clock)
         setup_seconds = (clock() - begin) / 1e9
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, stop=stop, clock=clock)
     sides = {side: arm.identity for side, arm in arms.items()}

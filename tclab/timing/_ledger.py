@@ -220,7 +220,9 @@ class Ledger(Shown):
         - `stages`: stage → its seconds.
         - `out_of`: the stage that they are taken from.
         """
-        self._moved[step] = {**stages, out_of: -sum(stages.values())}
+        moved = dict(stages)
+        moved[out_of] = moved.get(out_of, 0.0) - sum(stages.values())
+        self._moved[step] = moved
 
     # ---- cuts
 

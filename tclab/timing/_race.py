@@ -407,20 +407,25 @@ class _Session:
         for i, cell in enumerate(due):
             if self._stopped():
                 return False
-            if cell.samples and self._spent() >= until:
-                continue
-            self._start(cell)
-            with self._budget_clock(), closing(self._rounds(cell, (until - self._spent()) / (len(due) - i))) as rounds:
-                for samples in rounds:
-                    more = {"cell": cell.name, "extension": stage[0], "spent_seconds": self._spent()}
-                    self._add(cell, *({**sample, **more} for sample in samples))
-                    if self._stopped():
-                        return False
+            left = (until - self._spent()) / (len(due) - i)
+            if (left > 0 or not cell.samples) and not self._run_cell(cell, left, stage[0]):
+                return False
             line = {"kind": "stage", "cell": cell.name, "extension": stage[0], "half": stage[1],
                     "busy_percent": busy_percent(conditions()), "spent_seconds": self._spent()}  # fmt: skip
             self._add(cell, line)
             if len(self._cells) > 1:
                 cell.close()  # frees the memory of its arms for the next cell
+        return True
+
+    def _run_cell(self, cell: _Cell, seconds: float, extension: int) -> bool:
+        """Run a cell for some seconds; return false if the race was stopped."""
+        self._start(cell)
+        with self._budget_clock(), closing(self._rounds(cell, seconds)) as rounds:
+            for samples in rounds:
+                more = {"cell": cell.name, "extension": extension, "spent_seconds": self._spent()}
+                self._add(cell, *({**sample, **more} for sample in samples))
+                if self._stopped():
+                    return False
         return True
 
     def _add(self, cell: _Cell, *lines: Line) -> None:

@@ -27,7 +27,6 @@ from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import (
-    MARGIN,
     MEASURED,
     Advice,
     StepTimes,
@@ -39,7 +38,7 @@ from tclab.timing._advice import (
 )
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
-from tclab.timing._verdict import Pair
+from tclab.timing._verdict import MARGIN, Pair
 from tclab.timing._warmup import NOT_STEADY
 
 NAMES = ("now", "changed")

@@ -15,7 +15,7 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
-from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
+from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, user_modules
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race, Races
@@ -35,6 +35,8 @@ class _Arm:
     """A point's next step, and what must happen before a block of them; see `tclab.timing._race_blocks`."""
 
     def __init__(self, here: Setup) -> None:
+        # what a record holds of it: of other points, or of other code, none goes on
+        self.identity = {"point": here.point.to_dict(), "files": files_of(here.point)}
         self._here = here
         self._batches = _endless(here)
         self._first = Ledger()  # of steps, which show whether the arm waits for its workers
@@ -102,7 +104,7 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
         return {name: _step(point, opened) for name, point in resolved.items()}
     return {
         name: "tclab.sweeps.analysis._race_points:race_arm:"
-        + json.dumps({"modules": user_modules(point), "point": point.to_dict()})
+        + json.dumps({"modules": user_modules(point), "point": point.to_dict(), "files": files_of(point)})
         for name, point in resolved.items()
     }
 

@@ -25,8 +25,8 @@ from tclab.sweeps.execution._request import RANK_DEVICE, request_of
 from tclab.sweeps.execution._worker import limit_memory, rows_of_request, status_of_error
 from tclab.sweeps.store._rows import frame, table
 
-_COLLECTIVE = timedelta(minutes=10)  # a rank that waits longer for the others raises an error
-_IDLE = timedelta(days=30)  # between two points
+_COLLECTIVE = timedelta(minutes=10)  # a rank that waits longer for the gradients of others raises an error
+_IDLE = timedelta(days=30)
 _NOTICED_SECONDS = 10.0  # in which torchrun has found a rank that is gone
 # In an error that another rank's end causes: that rank is the one to name.
 _OF_A_PEER = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
@@ -35,10 +35,11 @@ _OF_A_PEER = ("connection closed", "connection reset", "connection refused", "br
 class Ranks:
     """This rank among those that run a point together; every method waits for all of them.
 
-    `local_rank` is its place on its machine.
+    `local_rank` is its place on its machine. `group` is the process group that texts go through.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: Any) -> None:
+        self._group = group
         self.rank = distributed.get_rank()
         self.ranks = distributed.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
@@ -49,23 +50,48 @@ class Ranks:
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in their order."""
-        texts = [""] * self.ranks
-        distributed.all_gather_object(texts, text)
-        return texts
+        data = text.encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
+        distributed.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
+        most = max(map(int, sizes))
+        each = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.ranks)]
+        distributed.all_gather(each, _padded(data, most), group=self._group)
+        return [bytes(one[: int(size)].tolist()).decode() for one, size in zip(each, sizes, strict=True)]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.all_gather("")
 
 
-def _join(device: str) -> None:
-    """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA."""
+# Texts travel as tensors of bytes: torch's collectives of objects unpickle what they receive.
+
+
+def _padded(data: bytes, size: int) -> torch.Tensor:
+    return torch.tensor([*data, *bytes(size - len(data))], dtype=torch.uint8)
+
+
+def _broadcast(text: str, group: Any) -> str:
+    """Return rank 0's text on every rank of a group."""
+    data = text.encode()
+    size = torch.tensor([len(data)])
+    distributed.broadcast(size, src=0, group=group)
+    sent = _padded(data, int(size)) if distributed.get_rank() == 0 else torch.zeros(int(size), dtype=torch.uint8)
+    distributed.broadcast(sent, src=0, group=group)
+    return bytes(sent.tolist()).decode()
+
+
+def _join(device: str) -> Any:
+    """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA; return the group for texts.
+
+    In that ranks wait as long as it takes: for the next request, or while rank 0 checks a strategy or fills a store.
+    """
     options: dict[str, Any] = {"backend": "gloo"}
     if device == "cuda":
         place = int(os.environ["LOCAL_RANK"])
         torch.cuda.set_device(place)
         options = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", place)}
     distributed.init_process_group(timeout=_COLLECTIVE, **options)
+    return distributed.new_group(backend="gloo", timeout=_IDLE)
 
 
 def main() -> None:
@@ -80,15 +106,12 @@ def main() -> None:
     parent.send(rank=rank, pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     try:
-        _join(os.environ[RANK_DEVICE])
-        between = distributed.new_group(backend="gloo", timeout=_IDLE)
+        texts = _join(os.environ[RANK_DEVICE])
         while True:
-            given = [json.dumps(parent.receive()) if rank == 0 else ""]
-            distributed.broadcast_object_list(given, src=0, group=between)
-            request = json.loads(given[0])
+            request = json.loads(_broadcast(json.dumps(parent.receive()) if rank == 0 else "", texts))
             if request is None:
                 break
-            rows = rows_of_request(request, Ranks())
+            rows = rows_of_request(request, Ranks(texts))
             if rank == 0:
                 parent.send(rows=rows)
     except BaseException as error:
@@ -126,8 +149,7 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
     point = resolve(replace(point, ranks=int(os.environ["WORLD_SIZE"])))
     if (reason := point.skipped()) is not None:
         raise InputError(f"this point cannot be run: {reason}")
-    _join(point.device)
-    ranks = Ranks()
+    ranks = Ranks(_join(point.device))
     rows = rows_of_request(request_of(point), ranks)
     distributed.destroy_process_group()
     return frame(table(rows)) if ranks.rank == 0 else None
