@@ -47,11 +47,10 @@ if TYPE_CHECKING:
 NEEDS: dict[str, dict[str, str]] = {
     **{
         name: dict.fromkeys("abcdefghij", "")
-        for name in ("torch", "torch_geometric", "numpy", "scipy", "pandas", "pyarrow", "tqdm")
+        for name in ("torch", "torch_geometric", "numpy", "scipy", "pandas", "pyarrow", "tqdm", "msgspec")
     },
     "triton": {"b": "our kernels", "c": "our kernels", "j": "their tile sizes"},
     "lightning": {"e": "Lightning's loop"},
-    "msgspec": {"i": ""},
     "pytest": {"b": "the tests that need CUDA"},
     "hypothesis": {"b": "the tests that need CUDA"},
     "xdist": {"b": "the tests that need CUDA"},

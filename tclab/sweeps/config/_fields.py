@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +23,6 @@ _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
 NumberFrom0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
 NumberFrom1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
 NumberFrom2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
-AboveZero = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
 
 _IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
 _COLUMNS = {bool: "flag", int: "whole", float: "real"}
