@@ -70,16 +70,6 @@ def _padded(data: bytes, size: int) -> torch.Tensor:
     return torch.tensor([*data, *bytes(size - len(data))], dtype=torch.uint8)
 
 
-def _broadcast(text: str, group: Any) -> str:
-    """Return rank 0's text on every rank of a group."""
-    data = text.encode()
-    size = torch.tensor([len(data)])
-    distributed.broadcast(size, src=0, group=group)
-    sent = _padded(data, int(size)) if distributed.get_rank() == 0 else torch.zeros(int(size), dtype=torch.uint8)
-    distributed.broadcast(sent, src=0, group=group)
-    return bytes(sent.tolist()).decode()
-
-
 def _join(device: str) -> Any:
     """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA; return the group for texts.
 
@@ -106,12 +96,12 @@ def main() -> None:
     parent.send(rank=rank, pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     try:
-        texts = _join(os.environ[RANK_DEVICE])
+        ranks = Ranks(_join(os.environ[RANK_DEVICE]))
         while True:
-            request = json.loads(_broadcast(json.dumps(parent.receive()) if rank == 0 else "", texts))
+            request = json.loads(ranks.broadcast(lambda: json.dumps(parent.receive())))
             if request is None:
                 break
-            rows = rows_of_request(request, Ranks(texts))
+            rows = rows_of_request(request, ranks)
             if rank == 0:
                 parent.send(rows=rows)
     except BaseException as error:
