@@ -4,6 +4,7 @@
 # make test    lint, types, unit and property tests, every notebook
 # make test-all   make test, and what is slow by nature: a browser, Slurm, Inductor, papermill, many examples
 # make bench   the figures that the README quotes, measured here
+# make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
@@ -29,7 +30,7 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: help setup sweep test test-all lint types bench attack gpu pictures docs lock clean
+.PHONY: help setup sweep test test-all lint types bench record attack gpu pictures docs lock clean
 
 setup: .venv/ready
 
@@ -74,7 +75,10 @@ gpu:
 		--parts $(PARTS) --out $(OUT)
 
 bench: setup
-	$(BIN)/python benchmarks/step_of_two_strategies.py
+	$(BIN)/python benchmarks/steps.py
+
+record: setup
+	$(BIN)/tclab race delta $(NEW) --batch-size 2 --allocator keep_pages --workers 0 --budget-seconds 600 $(OPTIONS)
 
 attack: setup
 	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500 --processes 2

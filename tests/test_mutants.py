@@ -331,13 +331,6 @@ def test_a_wrong_strategy_fails_the_equivalence_check(references, mutant):
     assert killed_by(references, mutant) is not None
 
 
-def test_the_docs_say_who_kills_whom(root):
-    rows = [
-        line.split("|")[1].strip() for line in (root / "docs" / "mutants.md").read_text().splitlines() if "|" in line
-    ]
-    assert [name for name in (*MUTANTS, *VERDICTS, *LEDGERS) if name not in rows] == []
-
-
 # ---- verdicts
 
 STILL = Attack("still", quiet=True, independent=0.0, ratio=0.5)
