@@ -1,6 +1,6 @@
 """Who finds whom: each wrong strategy, verdict and ledger of `tests/test_mutants.py`, and what tells it from right.
 
-    python benchmarks/mutants.py
+python benchmarks/mutants.py
 """
 
 import sys

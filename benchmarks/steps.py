@@ -1,4 +1,4 @@
-"""A training step of HeteroCell at the real size by four ways of masking, raced: the README's table and docs/records.md.
+"""A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
     python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--budget-seconds 600] [--allocators default,keep_pages]
     python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race --printed`
