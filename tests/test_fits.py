@@ -116,6 +116,13 @@ def test_a_step_holds_what_was_said(strategy, more):
 
 
 @pytest.mark.slow
+def test_heap_is_added_where_the_graph_is_masked():
+    assert fits(point_of("indices", scale=0.02)).heap == 0  # DANGO's blocks fit again
+    node_mask, subgraph = (fits(point_of(name, scale=0.02)) for name in ("node_mask", "subgraph"))
+    assert 0 < node_mask.heap / node_mask.step < subgraph.heap / subgraph.step  # whose edges vary
+
+
+@pytest.mark.slow
 def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_was_made_is_estimated(monkeypatch):
     monkeypatch.setattr(calibrating, "least_seconds", None)
     monkeypatch.setattr(calibrating, "_CHOSEN", {})
@@ -137,6 +144,14 @@ def test_what_saves_memory_is_seen_to_save_it():
     assert fits(point_of(**few, batch_size=8, dtype="bfloat16")).step < whole.step
     three = fits(point_of("node_mask", networks=3, batch_size=8, checkpoint=True))
     assert three.step < 0.6 * fits(point_of("node_mask", networks=3, batch_size=8)).step
+
+
+@pytest.mark.slow
+def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimizers_state_stays():
+    one, two, many = (fits(point_of("node_mask", networks=1, accumulate=number)) for number in (1, 2, 7))
+    assert one.kept == two.kept == many.kept > 2 * one.model  # AdamW's two averages, and what the strategy keeps
+    assert many.step == two.step
+    assert one.step < two.step <= one.step + 1.1 * one.model  # beside the next batch's activations
 
 
 def test_a_users_strategy_that_stores_or_filters_is_estimated():
