@@ -59,7 +59,7 @@ def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
     assert others(*unknown) == [None] * 4
     assert contentions(rows(*unknown))["text"].isna().all()
     assert busy_text(rows(*unknown)) == ""
-    assert "1 of 2 points whose system tells ran" in busy_text(rows(*unknown, ran(80.0), ran(1.0)))
+    assert "1 of 2 points ran" in busy_text(rows(*unknown, ran(80.0), ran(1.0)))  # of those whose system tells
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,6 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
     assert "OMP_NUM_THREADS" not in " ".join(lab.findings(single))
     calm = rows(ran(5.0), ran(4.0, strategy="edge_mask"))
     assert "busy" not in " ".join([*lab.findings(calm), *conclusion(calm)])
-    two = rows(ran(99.4), ran(99.4, cpu="Other"))
-    assert "Machines were busy while 2 of 2 points ran (the processors were shared" in busy_text(two)
     assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index
 
 
@@ -168,7 +166,6 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
 
 def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
     assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
-    assert graph_text(rows(step(graph="/a/graph-0123456789ab.npz", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
     screen = {"perturbations": "/data/screen.tsv"}

@@ -270,7 +270,7 @@ def largest_working(works: Callable[[int], bool], guess: int) -> int:
     From a guess, which is doubled until one does not work, and then by halves; what works for a number is taken to work
     for all below it.
     """
-    low, high, size = 0, MOST + 1, max(guess, 1)  # works, does not work
+    low, high, size = 0, MOST + 1, min(max(guess, 1), MOST)  # works, does not work
     while high - low > 1:
         if works(size):
             low = size
