@@ -36,13 +36,15 @@ def contentions(rows: pd.DataFrame) -> pd.DataFrame:
 
 def busy_text(rows: pd.DataFrame) -> str:
     """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
-    measured = contentions(rows.reset_index(drop=True))  # rows that were put together may share their indices
-    known = measured.dropna(subset=["text"]).sort_values("waiting", ascending=False)
+    rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
+    known = contentions(rows).dropna(subset=["text"]).sort_values("waiting", ascending=False)
     busy = known[known["others"].fillna(False).astype(bool)]
     unclear = known[known["others"].isna()]
     sentences = []
     if len(busy):
-        fewer = "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"] > 1).any() else ""
+        fewer = (
+            "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
+        )
         sentences.append(
             f"The machine was busy while {len(busy)} of {counted(len(known), 'point')} ran ({busy['text'].iloc[0]}): "
             f"such times are not the strategy's alone{fewer}."
