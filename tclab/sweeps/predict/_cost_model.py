@@ -187,28 +187,6 @@ def _both_ways(view: EdgeListView, x: Tensor) -> None:
     out.backward(torch.ones_like(out))
 
 
-@dataclass(frozen=True)
-class HitRate:
-    """How often the predicted winner won, among cells that were held out.
-
-    **Arguments:**
-
-    - `cells`: how many; `called`: those whose measured times were more than 5 % apart; `hits`: those of them whose
-      winner was predicted.
-    - `error`: the median relative error of the predicted times.
-    """
-
-    cells: int
-    called: int
-    hits: int
-    error: float
-
-    def __str__(self) -> str:
-        close = self.cells - self.called
-        hits = f"{self.hits} of {self.called} winners predicted"
-        return f"{hits}; {close} too close to call; times off by {self.error:.0%} (median)"
-
-
 @dataclass(frozen=True, repr=False)
 class CostModel(Shown):
     """The five costs, in seconds an edge (α′, β: an edge and feature), and each call's constant, in seconds.
@@ -277,8 +255,10 @@ class CostModel(Shown):
             extrapolated=np.maximum(size / self.most, 1.0),
         )
 
-    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
-        """Return predictions and measurements, a row a cell, and the hit rate.
+    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+        """Return predictions and measurements, a row a cell, and how often the predicted winner won, in words.
+
+        `predicted` and `measured` are the winners; `called` where the measured times are more than 5 % apart.
 
         **Arguments:**
 
@@ -290,9 +270,10 @@ class CostModel(Shown):
             both[way] = np.where(mask_wins, "mask", "filter")
         both["called"] = np.abs(np.log(both["mask_seconds"] / both["filter_seconds"])) > np.log(1 + _CLOSE)
         errors = [both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1 for way in ("mask", "filter")]
-        hits = int((both["predicted"] == both["measured"])[both["called"]].sum())
-        error = float(pd.concat(errors).abs().median())
-        return both, HitRate(len(both), int(both["called"].sum()), hits, error)
+        called = both[both["called"]]
+        hits = f"{(called['predicted'] == called['measured']).sum()} of {len(called)} winners predicted"
+        close = f"{len(both) - len(called)} too close to call"
+        return both, f"{hits}; {close}; times off by {pd.concat(errors).abs().median():.0%} (median)"
 
 
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:

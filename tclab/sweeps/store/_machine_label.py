@@ -11,67 +11,52 @@ import pandas as pd
 
 from tclab._display import counted
 from tclab.timing import contention, environment
-from tclab.timing._environment import BUSY_PERCENT, cores_within
+from tclab.timing._environment import BUSY_PERCENT, Contention, cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
-def contentions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how the processors were shared during each measured point's timed steps, by the index of its row.
+def contentions(rows: pd.DataFrame) -> pd.Series:
+    """Return how others kept the processors busy during each measured point's timed steps, by the index of its row.
 
-    Linux counts whatever waits, a point's own threads too. These cannot be the cause where they are at most as many as
-    the cores, or where the load exceeds their number; otherwise the cause is unknown, and worth a word only from
-    `BUSY_PERCENT` on. The pressure is that of the whole machine, also where a job has cores of its own.
-
-    Columns: `text`, a sentence, empty where they were not shared, missing where the system does not tell; `waiting`, a
-    share; and `others`: whether other processes are the cause, missing where that is not known.
+    Each is a `Contention`, or missing where others did not, or where nothing tells. Linux counts whatever waits, a
+    point's own threads too. Others are the cause where these are at most as many as the cores, where the load exceeds
+    their number, or where a hypervisor took processors. The pressure is that of the whole machine, also where a job has
+    cores of its own.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
     values = steps.astype(object).where(steps.notna(), None)
-    found = [_of_point({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
-    made = pd.DataFrame(found, columns=["text", "waiting", "others"], index=steps.index)
-    return made.astype({"text": "string", "waiting": "Float64", "others": "boolean"})
+    found = [_by_others({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
+    return pd.Series(found, index=steps.index, dtype=object)
 
 
 def busy_text(rows: pd.DataFrame) -> str:
-    """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
+    """Return a sentence on the points that ran while others wanted the processors; empty without any."""
     rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
-    known = contentions(rows).dropna(subset=["text"]).sort_values("waiting", ascending=False)
-    busy = known[known["others"].fillna(False).astype(bool)]
-    unclear = known[known["others"].isna()]
-    sentences = []
-    if len(busy):
-        fewer = (
-            "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
-        )
-        sentences.append(
-            f"The machine was busy while {len(busy)} of {counted(len(known), 'point')} ran ({busy['text'].iloc[0]}): "
-            f"such times are not the strategy's alone{fewer}."
-        )
-    if len(unclear):
-        sentences.append(
-            f"While {len(unclear)} of {counted(len(known), 'point')} ran, {unclear['text'].iloc[0]}: by others, or by "
-            "those points' own threads, workers and ranks; which of them is unknown."
-        )
-    return " ".join(sentences)
+    measured = contentions(rows)
+    busy = measured.dropna()
+    if busy.empty:
+        return ""
+    worst = max(busy, key=lambda one: one.waiting or 0.0)
+    fewer = "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
+    return (
+        f"The machine was busy while {len(busy)} of {counted(len(measured), 'point')} ran ({worst}): such times are "
+        f"not the strategy's alone{fewer}."
+    )
 
 
-def _of_point(row: Mapping[str, Any]) -> tuple[str | None, float | None, bool | None]:
+def _by_others(row: Mapping[str, Any]) -> Contention | None:
     moments = json.loads(row["conditions"] or "[]")
     if len(moments) < 2:
-        return None, None, None
+        return None
     seen = contention(moments[0], moments[-1])
-    if seen.shared is None:
-        return None, None, None
     threads, cores = _point_threads(row), cores_within(row["cores"], row["cpu_limit_cores"])
-    fits = threads is not None and cores is not None and threads <= cores
-    few = not fits and 100 * (seen.waiting or 0.0) <= BUSY_PERCENT and not seen.stolen
-    if not seen.shared or few:
-        return "", seen.waiting, False
     load = moments[-1].get("load")
-    crowded = threads is not None and cores is not None and load is not None and load > threads
-    return str(seen), seen.waiting, True if fits or crowded or seen.stolen else None
+    fits = threads is not None and cores is not None and threads <= cores
+    much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
+    crowded = threads is not None and load is not None and load > threads and much
+    return seen if seen.shared and (fits or crowded or seen.stolen) else None
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
@@ -94,8 +79,7 @@ def where_measured(rows: pd.DataFrame) -> str:
         return "nothing measured"
     machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
     machine = machine.where(ok["device"] != "cuda", ok["gpu"])
-    others = contentions(ok)["others"].fillna(False).astype(bool)
-    busy = set(machine[others[others].index])
+    busy = set(machine[contentions(ok).dropna().index])
     machines = ok.groupby(machine, sort=False)
     return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
 
