@@ -240,6 +240,18 @@ def test_a_shared_memory_that_is_full_kills_no_worker(root):
     assert re.match(r"SharedMemoryError a batch needs [\d,]+ bytes of shared memory, and /dev/shm", found.stdout), found
 
 
+def test_what_a_point_says_of_loading():
+    """Without workers nothing is said of them."""
+    options = {"prefetch_factor": 4, "multiprocessing_context": "spawn", "persistent_workers": True}
+    assert tclab.Point(workers=0, loader=options) == tclab.Point(workers=0)
+    assert (tclab.Point().prefetch_factor, tclab.Point(loader=options).prefetch_factor) == (2, 4)
+    on_cpu = tclab.Point(scale=0.02, device="cpu", loader={"pin_memory": True})
+    assert on_cpu.skipped() == "skipped: pin_memory needs cuda"
+    for fields, words in (({"store": "lmbd"}, "did you mean 'lmdb'"), ({"collation": "pyg"}, "known: lean")):
+        with pytest.raises(tclab.InputError, match=words):
+            tclab.Point(**fields)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
