@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from tclab._display import progress_bar
 from tclab._io import is_bomb
 from tclab.errors import InputError, require
 
@@ -31,6 +32,7 @@ LIMIT_BYTES = 8 << 30  # of what a file unpacks to; STRING's largest table of on
 _MOST_NESTED = 1_000  # brackets in brackets, or columns of indentation
 
 _BUFFER_BYTES = 1 << 20
+_BAR_FROM_BYTES = 8 << 20  # smaller files are read before a bar would show
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _MEANING: dict[type[Exception], str] = {
@@ -94,7 +96,8 @@ def opened(
 ) -> Iterator[Any]:
     """Open a user's file for reading within `guarded`: plain, gzipped, or the one file in a ZIP, whatever its name.
 
-    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read.
+    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read. A large file shows a
+    bar.
 
     **Arguments:**
 
@@ -120,7 +123,7 @@ def opened(
                 yield file
                 return
             with (
-                _Unpacked(file, limit_bytes) as unpacked,
+                _Unpacked(file, path.name, limit_bytes) as unpacked,
                 io.BufferedReader(unpacked, _BUFFER_BYTES) as text,
             ):
                 head = text.peek(3)
@@ -174,15 +177,21 @@ def _check_size(unpacked: int, packed: int, limit_bytes: int | None) -> None:
 class _Unpacked(io.RawIOBase):
     """The bytes of an open file, unpacked as they are read and held to the limits."""
 
-    def __init__(self, file: IO[bytes], limit_bytes: int | None) -> None:
+    def __init__(self, file: IO[bytes], name: str, limit_bytes: int | None) -> None:
         self._file, self._limit_bytes = file, limit_bytes
         head = file.read(4)
         file.seek(0)
         self._stream: Any = file
-        self._packed = head.startswith((_GZIP, _ZIP))
-        if self._packed:
-            self._stream = _only_member(file) if head == _ZIP else gzip.GzipFile(fileobj=file)
+        self._packed = True
+        if head.startswith(_GZIP):
+            self._stream = gzip.GzipFile(fileobj=file)
+        elif head == _ZIP:
+            self._stream = _only_member(file)
+        else:
+            self._packed = False
         self._count = 0
+        size = os.fstat(file.fileno()).st_size
+        self._bar = progress_bar(size, f"reading {name}", "B") if size > _BAR_FROM_BYTES else None
 
     def readable(self) -> bool:
         return True
@@ -192,9 +201,19 @@ class _Unpacked(io.RawIOBase):
         if (hole := chunk.find(b"\0")) >= 0:
             raise ValueError(f"byte {self._count + hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
         self._count += len(chunk)
-        _check_size(self._count, self._file.tell() if self._packed else self._count, self._limit_bytes)
+        if self._packed:
+            _check_size(self._count, self._file.tell(), self._limit_bytes)
+        elif self._limit_bytes is not None:
+            _check_size(self._count, self._count, self._limit_bytes)
+        if self._bar is not None:
+            self._bar.update(self._file.tell() - self._bar.n)
         buffer[: len(chunk)] = chunk
         return len(chunk)
+
+    def close(self) -> None:
+        if not self.closed and self._bar is not None:
+            self._bar.close()
+        super().close()
 
 
 def _only_member(file: IO[bytes]) -> IO[bytes]:

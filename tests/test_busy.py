@@ -38,7 +38,7 @@ def ran(percent, *, load=1.0, switches=0, steal=0.0, strategy="node_mask", **fie
 
 
 def others(*made):
-    return contentions(rows(*made)).notna().tolist()
+    return contentions(rows(*made))["others"].tolist()
 
 
 def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps():

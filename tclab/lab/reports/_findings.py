@@ -75,7 +75,7 @@ def _machine_place(rows: pd.DataFrame) -> str:
     same = all((None if pd.isna(row[name]) else row[name]) == value for name, value in fingerprint("hardware").items())
     if not same:
         return f"On {where_measured(rows)}"
-    busy = contentions(rows).notna().any()
+    busy = contentions(rows)["others"].fillna(False).any()
     return "On this machine, which was busy" if busy else "On this machine"
 
 

@@ -17,28 +17,30 @@ _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ra
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
-def contentions(rows: pd.DataFrame) -> pd.Series:
-    """Return how others kept the processors busy during each measured point's timed steps, by the index of its row.
+def contentions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return whether others kept the processors busy during each measured point's timed steps, by its row's index.
 
-    Each is a `Contention`, or missing where others did not, or where nothing tells. Linux counts whatever waits, a
-    point's own threads too. Others are the cause where these are at most as many as the cores, where the load exceeds
-    their number, or where a hypervisor took processors. The pressure is that of the whole machine, also where a job has
-    cores of its own.
+    Linux counts whatever waits, a point's own threads too. Others are the cause where these are at most as many as the
+    cores, where the load exceeds their number, or where a hypervisor took processors; not where nothing tells. The
+    pressure is that of the whole machine, also where a job has cores of its own.
+
+    Columns: `others`, whether they did; and `seen`, the `Contention` then.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
     values = steps.astype(object).where(steps.notna(), None)
     found = [_by_others({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
-    return pd.Series(found, index=steps.index, dtype=object)
+    made = pd.DataFrame({"seen": pd.Series(found, index=steps.index, dtype=object)})
+    return made.assign(others=made["seen"].notna())
 
 
 def busy_text(rows: pd.DataFrame) -> str:
     """Return a sentence on the points that ran while others wanted the processors; empty without any."""
     rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
     measured = contentions(rows)
-    busy = measured.dropna()
+    busy = measured[measured["others"]]
     if busy.empty:
         return ""
-    worst = max(busy, key=lambda one: one.waiting or 0.0)
+    worst = max(busy["seen"], key=lambda one: one.waiting or 0.0)
     fewer = "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
     return (
         f"The machine was busy while {len(busy)} of {counted(len(measured), 'point')} ran ({worst}): such times are "
@@ -79,7 +81,8 @@ def where_measured(rows: pd.DataFrame) -> str:
         return "nothing measured"
     machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
     machine = machine.where(ok["device"] != "cuda", ok["gpu"])
-    busy = set(machine[contentions(ok).dropna().index])
+    others = contentions(ok)["others"]
+    busy = set(machine[others.index[others]])
     machines = ok.groupby(machine, sort=False)
     return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
 
