@@ -22,7 +22,6 @@ import tclab
 from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
@@ -117,7 +116,6 @@ RESULTS = {
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
     "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
-    "Prediction": (lambda: Prediction(12.3, 11.0, 13.0, "loader", 1039, 2), "12.3 s"),
     "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.010"),

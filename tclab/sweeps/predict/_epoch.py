@@ -57,8 +57,8 @@ class Costs:
     cycle: int = 1
 
 
-@dataclass(frozen=True, repr=False)
-class Prediction(Shown):
+@dataclass(frozen=True)
+class Prediction:
     """How long an epoch will take.
 
     **Arguments:**
@@ -79,10 +79,6 @@ class Prediction(Shown):
         """Return time, its range, steps and bottleneck as text."""
         time, low, high = (seconds_text(one, self.high) for one in (self.seconds, self.low, self.high))
         return time, f"{low.split()[0]} to {high}", f"{self.steps:,}", self.binds
-
-    def _display(self) -> Display:
-        title = f"An epoch with {self.workers} workers"
-        return Display(title, ("time", "nine in ten", "steps", "bound by"), [self.cells()])
 
 
 @dataclass(frozen=True, repr=False)
