@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 import warnings
 
 import pyarrow.parquet as pq
@@ -91,10 +90,9 @@ def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, dam
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert len(results.frame()) == 6
-        assert list(results.kept()) == [POINTS[0], POINTS[2]]  # in the order of their measurement
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert {f"{path} is left out" in str(one.message) and "delete it" in str(one.message) for one in warned} == {True}
-    assert len(warned) == (2 if gone else 3)
+    assert len(warned) == (1 if gone else 2)
     assert runs == [resolve(POINTS[1])]
     assert len(frame) == 9
     with warnings.catch_warnings():
@@ -123,10 +121,9 @@ def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
                     data[other : other + length], data[at : at + length],
                 )  # fmt: skip
             copy.write_bytes(data)
-            read, kept = alone.read_file(copy.name), alone.kept()
+            read = alone.read_file(copy.name)
             unread += read is None
             assert read is None or read.equals(rows), number
-            assert not kept or (list(kept) == [POINTS[1]] and kept[POINTS[1]].equals(rows)), number
     assert unread > 300
 
 
@@ -175,7 +172,6 @@ def test_reading_a_folder_writes_nothing(results):
     results.folder.chmod(0o555)
     try:
         assert len(tclab.compare(results.folder, results.frame()).pairs) == 3
-        assert len(Results(results.folder).kept()) == 3
     finally:
         results.folder.chmod(0o755)
     assert before == {path: path.stat().st_mtime_ns for path in [results.folder, *results.folder.iterdir()]}
@@ -201,9 +197,9 @@ def test_the_newest_rows_of_a_point_are_those_written_last(results, tmp_path, mo
     os.utime(results.path(POINTS[0]), (0, 0))
     shutil.copytree(results.folder, tmp_path / "copy")
     for folder in (results.folder, tmp_path / "copy"):
-        kept = Results(folder).kept()
-        assert kept[POINTS[0]]["cpu"][0].as_py() == "another"
-        assert list(kept) == [POINTS[1], POINTS[2], POINTS[0]]
+        steps = Results(folder).frame().query("stage == 'step'")
+        assert steps["batch_size"].tolist() == [1, 2, 3, 1]
+        assert steps["cpu"].fillna("this").tolist() == ["this", "this", "this", "another"]
 
 
 def test_rows_of_other_columns_are_read_as_todays(results, tmp_path):
@@ -240,23 +236,9 @@ def test_a_folder_into_which_another_process_sweeps_is_refused_with_its_name_unt
         with pytest.raises(InputError, match=rf"into which process {other.pid} of \S+ since 20\d\d-\S+ sweeps: wait"):
             tclab.sweep(POINTS, results=results.folder, progress=None)
         assert runs == []
-        assert results.sweeping().startswith(f"process {other.pid} ")
     finally:
         other.kill()  # it holds nothing any more
         other.communicate()
     frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert (frame["status"] == "ok").all()
     assert len(list(results.folder.iterdir())) == 3
-
-
-def test_who_asks_whether_a_folder_is_swept_keeps_no_sweep_from_it(tmp_path):
-    results, over = Results(tmp_path).make(), threading.Event()
-    asker = threading.Thread(target=lambda: [results.sweeping() for _ in iter(over.is_set, True)])
-    asker.start()
-    try:
-        for _ in range(200):
-            with results.swept():
-                pass
-    finally:
-        over.set()
-        asker.join()
