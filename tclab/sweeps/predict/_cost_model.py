@@ -121,11 +121,11 @@ def measure_cells(
 
     **Raises:** `InputError` for a cell that is not written like that, or an unknown allocator.
     """
-    sizes = _cells(wanted).to_dict("records")
+    sizes: list[Any] = _cells(wanted).to_dict("records")
     if allocator is None:
         return pd.DataFrame([_measured(size, device, rounds, seed) for size in sizes])
     # glibc reads an allocator's settings when a process starts
-    point = resolve(Point(allocator=allocator, device=device))
+    point = resolve(Point.from_dict({"allocator": allocator, "device": device}))
     request = request_of(point, f"{__name__}:{rows_of_cells.__name__}", sizes=sizes, rounds=rounds, seed=seed)
     answer = pool.ask(point, request, fresh=True)
     if isinstance(answer, str) or "status" in answer[0]:
