@@ -16,7 +16,7 @@ from uuid import uuid4
 from tclab.errors import InputError
 
 
-def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object], *, readers: int = 0o666) -> None:
+def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object]) -> None:
     """Write a file that is there whole or not at all, whoever else writes or reads it.
 
     The content goes into a file of its own name in the same folder, is flushed to the disk, and is renamed. On any
@@ -28,14 +28,13 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
     - `path`: the file; its folder must exist.
     - `content`: text (written as UTF-8), bytes, or a function that writes the file whose path it gets. That path has
       the same suffix as `path` and a name that begins with a dot; who lists the folder leaves such names out.
-    - `readers`: its permissions before the umask; 0o600 for the user alone.
 
     **Raises:** `OSError` where it cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".writing-{uuid4().hex}{path.suffix}")
     try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, readers)) as file:
+        with open(temporary, "xb") as file:
             if callable(content):
                 content(temporary)
             else:

@@ -4,10 +4,8 @@ import errno
 import os
 import random
 import shutil
-import stat
 import subprocess
 import sys
-import threading
 import warnings
 
 import pyarrow.parquet as pq
@@ -71,11 +69,6 @@ def dangling(path):
     path.symlink_to("no such file")
 
 
-def a_folder(path):
-    path.unlink()
-    path.mkdir()
-
-
 def of_nobody(path):
     pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
 
@@ -86,26 +79,20 @@ def of_another_point(path):
     pq.write_table(rows.replace_schema_metadata(about), path)
 
 
-DAMAGES = [truncated, without_rows, dangling, a_folder, of_nobody, of_another_point]
+DAMAGES = [truncated, without_rows, dangling, of_nobody, of_another_point]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("retry", [False, True])
-def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, damage, retry):
+def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, damage):
     path = results.path(POINTS[1])
     damage(path)
-    if path.is_dir():
-        with pytest.warns(UserWarning, match=f"{path} is left out"):
-            assert len(results.kept()) == 2
-        return
     gone = damage is dangling  # the link's file is simply not there
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert len(results.frame()) == 6
-        assert list(results.kept()) == [POINTS[0], POINTS[2]]  # in the order of their measurement
-        frame = tclab.sweep(POINTS, results=results.folder, progress=None, retry=retry)
+        frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert {f"{path} is left out" in str(one.message) and "delete it" in str(one.message) for one in warned} == {True}
-    assert len(warned) == (2 if gone else 3)
+    assert len(warned) == (1 if gone else 2)
     assert runs == [resolve(POINTS[1])]
     assert len(frame) == 9
     with warnings.catch_warnings():
@@ -134,10 +121,9 @@ def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
                     data[other : other + length], data[at : at + length],
                 )  # fmt: skip
             copy.write_bytes(data)
-            read, kept = alone.read_file(copy.name), alone.kept()
+            read = alone.read_file(copy.name)
             unread += read is None
             assert read is None or read.equals(rows), number
-            assert not kept or (list(kept) == [POINTS[1]] and kept[POINTS[1]].equals(rows)), number
     assert unread > 300
 
 
@@ -181,22 +167,11 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
         results.write(POINTS[0], measured(POINTS[0]))
 
 
-def test_colleagues_can_read_rows_whatever_wrote_them(tmp_path):
-    before = os.umask(0o022)
-    try:
-        results = Results(tmp_path / "rows").make()
-        results.write(POINTS[0], measured(POINTS[0]))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(results.path(POINTS[0]).stat().st_mode) == 0o644
-
-
 def test_reading_a_folder_writes_nothing(results):
     before = {path: path.stat().st_mtime_ns for path in [results.folder, *results.folder.iterdir()]}
     results.folder.chmod(0o555)
     try:
         assert len(tclab.compare(results.folder, results.frame()).pairs) == 3
-        assert len(Results(results.folder).kept()) == 3
     finally:
         results.folder.chmod(0o755)
     assert before == {path: path.stat().st_mtime_ns for path in [results.folder, *results.folder.iterdir()]}
@@ -204,7 +179,7 @@ def test_reading_a_folder_writes_nothing(results):
     assert not (results.folder / "none").exists()
 
 
-@pytest.mark.parametrize("bad", ["", None, 3, "a\0b", "a\ud800"])
+@pytest.mark.parametrize("bad", ["", None, 3, "a\0b"])
 def test_what_is_no_folder_is_refused_in_words_and_a_tilde_is_the_users_own(bad, tmp_path, monkeypatch, runs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -216,15 +191,15 @@ def test_what_is_no_folder_is_refused_in_words_and_a_tilde_is_the_users_own(bad,
 
 def test_the_newest_rows_of_a_point_are_those_written_last(results, tmp_path, monkeypatch):
     """Whatever the names and times of the files say, which a copy changes."""
-    monkeypatch.setattr(_results, "_machine", lambda: {"cpu": "another"})
+    monkeypatch.setattr(_results, "_machine", lambda _: {"cpu": "another"})
     results.write(POINTS[0], measured(POINTS[0], cpu="another"))
     assert len(list(results.folder.iterdir())) == 4
     os.utime(results.path(POINTS[0]), (0, 0))
     shutil.copytree(results.folder, tmp_path / "copy")
     for folder in (results.folder, tmp_path / "copy"):
-        kept = Results(folder).kept()
-        assert kept[POINTS[0]]["cpu"][0].as_py() == "another"
-        assert list(kept) == [POINTS[1], POINTS[2], POINTS[0]]
+        steps = Results(folder).frame().query("stage == 'step'")
+        assert steps["batch_size"].tolist() == [1, 2, 3, 1]
+        assert steps["cpu"].fillna("this").tolist() == ["this", "this", "this", "another"]
 
 
 def test_rows_of_other_columns_are_read_as_todays(results, tmp_path):
@@ -241,14 +216,6 @@ def test_rows_of_other_columns_are_read_as_todays(results, tmp_path):
     file.write_text("stage,tempo\nstep,1\n")
     with pytest.raises(InputError, match="has no column 'status'"):
         read_rows(file)
-
-
-def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypatch):
-    """A second opening, or a look through the folder for every point, would make thousands of points minutes."""
-    real, opened = _results._opened, []
-    monkeypatch.setattr(_results, "_opened", lambda path: opened.append(path.name) or real(path))
-    tclab.sweep(POINTS, results=results.folder, progress=None)
-    assert (sorted(opened), runs) == (sorted(path.name for path in results.folder.glob("*.parquet")), [])
 
 
 SWEEPS = """
@@ -269,23 +236,9 @@ def test_a_folder_into_which_another_process_sweeps_is_refused_with_its_name_unt
         with pytest.raises(InputError, match=rf"into which process {other.pid} of \S+ since 20\d\d-\S+ sweeps: wait"):
             tclab.sweep(POINTS, results=results.folder, progress=None)
         assert runs == []
-        assert results.sweeping().startswith(f"process {other.pid} ")
     finally:
         other.kill()  # it holds nothing any more
         other.communicate()
     frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert (frame["status"] == "ok").all()
     assert len(list(results.folder.iterdir())) == 3
-
-
-def test_who_asks_whether_a_folder_is_swept_keeps_no_sweep_from_it(tmp_path):
-    results, over = Results(tmp_path).make(), threading.Event()
-    asker = threading.Thread(target=lambda: [results.sweeping() for _ in iter(over.is_set, True)])
-    asker.start()
-    try:
-        for _ in range(200):
-            with results.swept():
-                pass
-    finally:
-        over.set()
-        asker.join()

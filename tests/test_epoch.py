@@ -1,8 +1,6 @@
 """Epochs predicted from short ones: the formula, its interval, what binds, the record of a real one, what is shown."""
 
 import json
-import sys
-import textwrap
 from dataclasses import replace
 from datetime import datetime
 
@@ -85,10 +83,6 @@ def test_what_binds_is_told_by_the_wait_for_batches(wait_share, workers, binds):
 def test_a_prediction_of_few_steps():
     assert predict_epoch(Costs([1.0, 3.0], 0.5, 7.0, 9), steps=4, workers=1).seconds == 7.0  # no less than around them
     assert predict_epoch(Costs([1.0, 3.0], 0.5, 7.0, 9), steps=10, workers=1).seconds == 9.0
-    with pytest.raises(InputError, match="steps is 0"):
-        predict_epoch(Costs([1.0], 0.5, 0.0, 0), steps=0, workers=0)
-    with pytest.raises(InputError, match="no steps"):
-        predict_epoch(Costs([], 0.5, 0.0, 0), steps=1, workers=0)
 
 
 # ---- a real epoch
@@ -108,9 +102,10 @@ def no_child_is_left():
     {"workers": 0},
     pytest.param({"workers": 1, "strategy": "edge_mask", "collation": "pyg", "mode": "data"}, marks=pytest.mark.slow),
     pytest.param({"workers": 2, "model": "dango", "strategy": "indices", "store": "json"}, marks=pytest.mark.slow),
+    pytest.param({"workers": 1, "loop": "lightning"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
-    epoch = run_epoch(tiny(**fields), 5, tmp_path, threads=1, besides_seconds=7.5)
+    epoch = run_epoch(tiny(**fields), 5, tmp_path, threads=1)
     first, second = sorted(path.name for path in tmp_path.iterdir())  # nothing half-written beside them
     assert (first.partition(".")[2], second.partition(".")[2]) == ("measured.json", "prediction.json")
     written = json.loads((tmp_path / second).read_text())
@@ -128,26 +123,8 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert epoch.costs.around_steps == {0: 1, 1: 4, 2: 8}[fields["workers"]]  # warm-up, and what is made ahead
     again = predict_epoch(epoch.costs, steps=5, workers=epoch.point.workers)
     assert again == epoch.predicted  # it follows from what is written beside it, and nothing else
-    without = predict_epoch(epoch.costs, steps=epoch.full.steps, workers=epoch.point.workers)
-    assert written["besides_seconds"] == 7.5  # of validation, checkpoints and logging: only a full epoch has them
-    for bound in ("seconds", "low", "high"):
-        assert getattr(epoch.full, bound) == pytest.approx(getattr(without, bound) + 7.5)
     assert epoch.measured_seconds > 0
     assert epoch.ratio > 0
-
-
-@pytest.mark.slow
-def test_each_epoch_has_a_record_of_its_own(tmp_path):
-    for _ in range(2):
-        run_epoch(tiny(workers=0), 2, tmp_path)
-    assert len(list(tmp_path.glob("*.measured.json"))) == len(list(tmp_path.glob("*.prediction.json"))) == 2
-
-
-@pytest.mark.slow
-def test_an_epoch_in_lightning(tmp_path):
-    pytest.importorskip("lightning")
-    epoch = run_epoch(tiny(loop="lightning", workers=1), 3, tmp_path)
-    assert epoch.costs.around_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -156,69 +133,39 @@ def test_an_epoch_in_lightning(tmp_path):
         ({"mode": "fixed_batch"}, 3, "has no epoch"),
         ({"ranks": 2}, 3, "2 ranks asked for"),
         ({}, 0, "steps is 0"),
-        ({}, 2.5, "steps is 2.5"),
-        ({}, {"besides_seconds": -1}, "besides_seconds is -1"),
-        ({}, {"besides_seconds": float("nan")}, "besides_seconds is nan"),
     ],
 )
 def test_what_has_no_epoch_is_refused_before_anything_runs(fields, steps, words, tmp_path):
-    options = steps if isinstance(steps, dict) else {"steps": steps}
     with pytest.raises(InputError, match=words):
-        run_epoch(tiny(**fields), **{"steps": 3, **options}, record=tmp_path / "record")
+        run_epoch(tiny(**fields), steps, tmp_path / "record")
     assert not (tmp_path / "record").exists()
 
 
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Strategies of a user's own, in a file that child processes can import."""
-    (tmp_path / "own_epochs.py").write_text(
-        textwrap.dedent("""
-            import os, signal
-            import tclab
-            from tclab import masking
+DIES_LATE = """
+import os, signal
+from tclab import masking
 
-            NodeMask = masking.get("node_mask")
+@masking.register
+class DiesLate(masking.get("node_mask")):
+    name = "dies_late"
+    def pack(self, removed, encoded):
+        record = os.environ["TCLAB_TEST_RECORD"]
+        if os.path.exists(record) and os.listdir(record):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().pack(removed, encoded)
+"""
 
-            @masking.register
-            class DeletesNothing(NodeMask):
-                name = "deletes_nothing"
-                def view(self, batch):
-                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-                    return tclab.message_passing.SharedView(self.graph, removed)
 
-            @masking.register
-            class DiesLate(NodeMask):
-                name = "dies_late"
-                def pack(self, removed, encoded):
-                    record = os.environ["TCLAB_TEST_RECORD"]
-                    if os.path.exists(record) and os.listdir(record):
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return super().pack(removed, encoded)
-        """)
-    )
+@pytest.mark.slow
+def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(tmp_path, monkeypatch):
+    (tmp_path / "dies_late.py").write_text(DIES_LATE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TCLAB_TEST_RECORD", str(tmp_path / "record"))
-    import own_epochs  # noqa: F401
+    import dies_late  # noqa: F401
 
-    yield
-    sys.modules.pop("own_epochs")
-
-
-@pytest.mark.slow
-def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
-    with pytest.raises(RuntimeError, match="deletes_nothing with 0 workers: wrong"):
-        run_epoch(tiny(strategy="deletes_nothing", workers=0), 2, tmp_path / "record", fresh=True)
-    assert list((tmp_path / "record").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("workers", "words"),
-    [(0, "killed by SIGKILL"), (1, "worker 0 .* was killed by SIGKILL")],
-)
-def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(workers, words, own, tmp_path):
-    with pytest.raises(RuntimeError, match=words):
-        run_epoch(tiny(strategy="dies_late", workers=workers), 3, tmp_path / "record", fresh=True)
+    close_workers()  # which know neither
+    with pytest.raises(RuntimeError, match=r"worker 0 .* was killed by SIGKILL"):
+        run_epoch(tiny(strategy="dies_late", workers=1), 3, tmp_path / "record")
     (left,) = (tmp_path / "record").iterdir()
     assert json.loads(left.read_text())["predicted"]["steps"] == 3
 
@@ -234,36 +181,20 @@ def test_a_record_that_is_none_is_named(tmp_path):
 
 
 def test_a_chart_and_tables_of_epochs(tmp_path):
-    shown = [
-        run_epoch(tiny(workers=0, **fields), 3, tmp_path) for fields in ({}, {"model": "dango", "strategy": "indices"})
-    ]
+    epoch = run_epoch(tiny(workers=0), 3, tmp_path)
+
+    def sized(model, size, seconds):
+        return replace(epoch, point=replace(epoch.point, model=model, batch_size=size), measured_seconds=seconds)
+
+    shown = [sized("hetero_cell", 28, 4.0), sized("hetero_cell", 64, 9.0), sized("dango", 28, 0.5)]
     chart = lab.charts.result_chart(shown).to_dict()
     drawn = [row for rows in chart["datasets"].values() for row in rows if "ratio" in row]
     assert [row["ratio"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])
-    table = lab.reports.epoch_table(shown)
-    assert list(table["measured s"]) == [epoch.measured_seconds for epoch in shown]
-    slow, fast = sorted(shown, key=lambda epoch: -epoch.measured_seconds)
-    ratios = lab.reports.model_ratios(shown)
-    assert list(ratios.index) == [f"{slow.point.model} : {fast.point.model}"]
-    assert ratios["measured"].iloc[0] == pytest.approx(slow.measured_seconds / fast.measured_seconds)
-    assert ratios["full epoch, predicted"].iloc[0] == pytest.approx(slow.full.seconds / fast.full.seconds)
-    assert ratios[["strategies", "batches"]].iloc[0].tolist() == [
-        f"{slow.point.strategy} : {fast.point.strategy}", f"{slow.point.batch_size} : {fast.point.batch_size}"
-    ]  # fmt: skip
-    assert lab.reports.model_ratios(shown[:1]).empty
-
-
-def test_models_are_paired_at_one_batch_size_and_each_at_its_own_where_they_share_none(tmp_path):
-    slow = run_epoch(tiny(workers=0), 3, tmp_path)
-    fast = run_epoch(tiny(workers=0, model="dango", strategy="indices"), 3, tmp_path)
-
-    def sized(epoch, size, seconds):
-        return replace(epoch, point=replace(epoch.point, batch_size=size), measured_seconds=seconds)
-
-    both = [sized(slow, 28, 4.0), sized(slow, 64, 9.0), sized(fast, 28, 0.5), sized(fast, 64, 1.0)]
-    found = lab.reports.model_ratios(both)
-    assert dict(zip(found["batches"], found["measured"], strict=True)) == {"28 : 28": 8.0, "64 : 64": 9.0}
-    own = lab.reports.model_ratios([both[0], both[3]])
+    assert list(lab.reports.epoch_table(shown)["measured s"]) == [4.0, 9.0, 0.5]
+    paired = lab.reports.model_ratios([*shown, sized("dango", 64, 1.0)])
+    assert dict(zip(paired["batches"], paired["measured"], strict=True)) == {"28 : 28": 8.0, "64 : 64": 9.0}
+    assert (paired["full epoch, predicted"] == 1.0).all()
+    own = lab.reports.model_ratios([shown[0], sized("dango", 64, 1.0)])  # each at its own where they share none
     assert own["batches"].tolist() == ["28 : 64"]
-    assert own["measured"].tolist() == [4.0]
-    assert own["a sample"].iloc[0] == pytest.approx(4.0 * 64 / 28)
+    assert own["a sample"].tolist() == [pytest.approx(4.0 * 64 / 28)]
+    assert lab.reports.model_ratios(shown[:1]).empty

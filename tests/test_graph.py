@@ -66,17 +66,6 @@ def test_a_small_graph_has_a_small_metabolism_in_which_a_reaction_has_as_many_ge
 # ---- what a graph can do
 
 
-def test_self_loops_are_a_switch_and_one_a_node_of_each_network_or_of_those_merged():
-    looped = SMALL.with_self_loops()
-    assert looped.with_self_loops().num_edges == looped.num_edges  # once is enough
-    merged = looped.variant("merged_string").networks["string_merged"]
-    for network in (*looped.networks.values(), merged):
-        source, target = network.edge_index
-        assert (source[source == target].sort().values == torch.arange(NODES)).all()
-    source, target = looped.variant("homogeneous").networks["all"].edge_index
-    assert (source == target).sum() == 9 * NODES
-
-
 def test_networks_are_chosen_by_number_or_name_in_order():
     assert list(SMALL.select(3).networks) == ["regulatory", "physical", "tflink"]
     assert list(SMALL.select(["tflink", "regulatory"]).networks) == ["tflink", "regulatory"]

@@ -25,7 +25,7 @@ from tclab import masking
 from tclab.perturbation import Deletions, split, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._setup import loader_options, setup
+from tclab.sweeps.execution._setup import setup
 from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
@@ -152,26 +152,6 @@ def test_an_order_chooses_samples():
     assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
 
 
-class Pid(masking.get("node_mask")):
-    """Says which process made a batch."""
-
-    name = "pid"
-
-    def pack(self, removed, encoded):
-        return {"pid": torch.tensor([os.getpid()])}, {}
-
-
-def test_persistent_workers_stay_for_the_next_epoch_and_others_do_not():
-    def pids(loads):
-        return {int(item.batch.tensors["pid"]) for item in loads}
-
-    batches = Batches(Pid(GRAPH), SAMPLES, 2)
-    kept = Loader(batches, workers=2, persistent_workers=True)
-    assert pids(kept) == pids(kept)
-    new = Loader(batches, workers=2)
-    assert not pids(new) & pids(new)
-
-
 def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_garbage_is_found():
     point = resolve(tclab.Point(scale=0.01, batch_size=1, networks=1, device="cpu", workers=2))
     before = set(multiprocessing.active_children())
@@ -182,19 +162,6 @@ def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_
         kept.append(kept)  # as an exception's frames keep what they hold
         assert set(multiprocessing.active_children()) > before
     assert set(multiprocessing.active_children()) <= before
-
-
-@pytest.mark.clock
-def test_more_is_made_ahead_with_a_larger_prefetch_factor():
-    def made_ahead(factor):
-        loads = iter(Loader(Batches(Pid(GRAPH), SAMPLES, 1), workers=1, prefetch_factor=factor))
-        next(loads)
-        time.sleep(0.5)
-        now = time.perf_counter_ns()
-        return sum(item.timing.end_ns < now for item in loads)
-
-    assert made_ahead(1) == 1
-    assert made_ahead(4) == 4
 
 
 class Dies(masking.get("node_mask")):
@@ -273,23 +240,14 @@ def test_a_shared_memory_that_is_full_kills_no_worker(root):
     assert re.match(r"SharedMemoryError a batch needs [\d,]+ bytes of shared memory, and /dev/shm", found.stdout), found
 
 
-def test_what_needs_cuda_says_so():
-    on_cpu = {"scale": 0.02, "device": "cpu"}
-    assert tclab.Point(**on_cpu, loader={"pin_memory": True}).skipped() == "skipped: pin_memory needs cuda"
-    assert tclab.Point(**on_cpu, loader={"pin_memory": False}).skipped() is None
-    assert loader_options(resolve(tclab.Point(**on_cpu))) == {"pin_memory": False}
-
-
 def test_what_a_point_says_of_loading():
     """Without workers nothing is said of them."""
     options = {"prefetch_factor": 4, "multiprocessing_context": "spawn", "persistent_workers": True}
     assert tclab.Point(workers=0, loader=options) == tclab.Point(workers=0)
-    assert tclab.Point(loader=options).loader == options
     assert (tclab.Point().prefetch_factor, tclab.Point(loader=options).prefetch_factor) == (2, 4)
-    for fields, words in (
-        ({"store": "lmbd"}, "unknown store 'lmbd'; did you mean 'lmdb'"),
-        ({"collation": "pyg"}, "unknown collation 'pyg'; known: lean"),
-    ):
+    on_cpu = tclab.Point(scale=0.02, device="cpu", loader={"pin_memory": True})
+    assert on_cpu.skipped() == "skipped: pin_memory needs cuda"
+    for fields, words in (({"store": "lmbd"}, "did you mean 'lmdb'"), ({"collation": "pyg"}, "known: lean")):
         with pytest.raises(tclab.InputError, match=words):
             tclab.Point(**fields)
 

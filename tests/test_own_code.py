@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _arms, race_arm
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
-from tclab.sweeps.store._results import Results, results_key
+from tclab.sweeps.store._results import Results
 
 RIGHT = """
     import tclab
@@ -81,27 +82,21 @@ def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_p
     assert Results(tmp_path).path(plain) == before
 
 
-def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkeypatch):
-    points = {
-        "node_mask": Point(scale=0.01, device="cpu"),
-        "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
-        "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
-    }
-    before = {name: results_key(point) for name, point in points.items()}
-    real = code_fingerprint._digest
+@pytest.mark.parametrize("package", ["graph", "masking", "message_passing", "models", "perturbation", "training"])
+def test_rows_of_tclabs_code_are_not_those_of_it_as_it_was(package, monkeypatch):
+    point = Point(scale=0.01, device="cpu")
+    before, real = Results.name(point), Path.read_bytes
+    edited = Path(tclab.__file__).parent / package / "__init__.py"
 
-    def changed(file):
-        def digest(path, changed_ns):
-            return "edited" if str(path).endswith(file) else real(path, changed_ns)
+    def read(path):
+        return real(path) + b"# edited" * (path == edited)
 
-        monkeypatch.setattr(code_fingerprint, "_digest", digest)
-        return {name for name, point in points.items() if results_key(point) != before[name]}
-
-    assert changed("no such file") == set()
-    assert changed("masking/_shared_graph_strategies.py") == {"node_mask"}  # nobody else's rows are lost
-    assert changed("masking/_strategy.py") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
-    assert changed("models/_hetero_cell.py") == {"node_mask", "gpu_mask", "dango"}
-    assert changed("_model_registry.py") == changed("masking/__init__.py") == set()  # one was added
+    code_fingerprint._digest.cache_clear()
+    assert Results.name(point) == before
+    monkeypatch.setattr(Path, "read_bytes", read)
+    code_fingerprint._digest.cache_clear()
+    assert Results.name(point) != before
+    code_fingerprint._digest.cache_clear()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

@@ -24,10 +24,8 @@ from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._panel_text import Part, memory_parts, points_text
 from tclab.lab.panel._panel_view import PanelView
-from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._row_frame import without_time
@@ -213,7 +211,7 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
 def test_a_persons_way_through_it(front_end, tmp_path):
     view = view_of(tmp_path / "rows")
     assert (view.run_button.disabled, view.stop_button.disabled, view.resume_button.disabled) == (False, True, True)
-    assert "4 points · heaviest batch about" in view.points.value
+    assert "4 points" in view.points.value
     assert not (tmp_path / "rows").exists()  # looking makes no folder
 
     view.form.batch_sizes.value = "1,2,3"
@@ -576,26 +574,6 @@ def test_background_calls_are_made_one_at_a_time_and_later_ones_are_not_waited_f
     assert calls.wait(30)
     assert made == ["first", "second"]
     until(lambda: made == ["first", "second", "later"])
-
-
-# what travels with these depends on how many nodes the deleted ones touch
-BY_REACH = ["khop_1", *(name for name in tclab.masking.names() if issubclass(tclab.masking.get(name), Delta))]
-EVERY = [name for name in tclab.masking.names() if name not in ("indices", *BY_REACH)]
-
-
-@pytest.mark.parametrize("strategy", EVERY)
-def test_bytes_are_said_before_anything_is_run(strategy):
-    from tclab.sweeps.execution._setup import setup
-
-    point = resolve(tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu"))
-    with setup(point, 5) as here:
-        real = next(iter(here.batches())).batch.bytes
-    assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
-
-
-@pytest.mark.parametrize("strategy", BY_REACH)
-def test_bytes_that_only_running_it_tells_are_missing(strategy):
-    assert expected_batch_bytes(tclab.Point(strategy=strategy, scale=0.1, device="cpu")) is None
 
 
 def test_words_say_how_many_points_cannot_be():

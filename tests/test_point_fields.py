@@ -23,12 +23,10 @@ from tclab import InputError, Point
 from tclab.graph._cell_graph import VARIANTS
 from tclab.lab.panel._panel_state import PanelState
 from tclab.models._hetero_cell import METABOLISMS
-from tclab.perturbation._sample_store import STORES
 from tclab.sweeps.config._fields import Options, declarations, option_choices
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
-from tclab.training._loops import LOOPS
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS, Step
 
 DECLARED = declarations(Point)
@@ -66,12 +64,12 @@ def test_a_field_is_declared_whole(name):
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    {"variant": VARIANTS, "metabolism": METABOLISMS, "store": STORES, "loop": LOOPS, "dtype": DTYPES, "mode": MODES,
+    {"variant": VARIANTS, "metabolism": METABOLISMS, "dtype": DTYPES, "mode": MODES,
      "optimizer": OPTIMIZERS, "allocator": ALLOCATORS}.items(),
 )  # fmt: skip
 def test_a_point_may_have_what_the_library_has(name, known):
     annotation = DECLARED[name].annotation
-    choices = get_args(get_args(annotation)[0] if name == "loop" else annotation)
+    choices = get_args(annotation)
     assert sorted(choices) == sorted(known)
 
 

@@ -22,7 +22,6 @@ import tclab
 from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
@@ -117,7 +116,6 @@ RESULTS = {
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
     "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
-    "Prediction": (lambda: Prediction(12.3, 11.0, 13.0, "loader", 1039, 2), "12.3 s"),
     "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.010"),
@@ -154,17 +152,13 @@ def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
 
 
 def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
-    frame = pd.DataFrame({"error": [9.4e-13, None], "seconds": [1234.5678, 2.0], "bytes": [1234567, 1], "busy": None})
-    html = frame_html(frame.set_index(pd.MultiIndex.from_tuples([("a", "<b>"), ("c", "")], names=["model", None])))
+    frame = pd.DataFrame({"error": [9.4e-13, None], "seconds": [1234.5678, 2.0], "bytes": [1234567, 1]})
+    html = frame_html(frame.set_index(pd.Index(["<b>", "c"], name="model")))
     assert ">model<" in html
-    assert "not known: busy" in html
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", html)
-    assert cells == ["a", "&lt;b&gt;", "9.4e-13", "1235", "1,234,567", "c", "", "", "2", "1"]
-    assert "nothing of error" in frame_html(frame.head(0))
-    assert ">x · error<" in frame_html(pd.concat({"x": frame, "y": frame}, axis=1))
-    wide = frame_html(pd.DataFrame({"name": ["two words"], "why": ["word " * 20]}))
-    assert [("nowrap" in cell) for cell in re.findall("<td[^>]*>", wide)] == [True, False]  # rows stay low
-    assert 'class="dataframe"' in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
+    assert "<b>" not in html
+    assert re.findall(r"<td[^>]*>(.*?)</td>", html) == ["9.4e-13", "1235", "1,234,567", "", "2", "1"]
+    assert "nothing" in frame_html(frame.head(0))
+    assert frame_html(pd.DataFrame({"a": range(100)})).count("<tr") < 70
     assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [
         "data", "step"
     ]  # fmt: skip

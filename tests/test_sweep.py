@@ -444,8 +444,14 @@ def test_rows_of_another_machine_never_stand_in(tmp_path, monkeypatch):
 
     here = Results(tmp_path).path(tiny())
     assert here == Results(tmp_path).path(tiny())
-    monkeypatch.setattr(results, "_machine", lambda: {"cpu": "another"})
-    assert Results(tmp_path).path(tiny()) != here
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(results, "_machine", lambda _: {"cpu": "another"})
+        assert Results(tmp_path).path(tiny()) != here
+    assert Results.name(tiny(), memory_bytes=10**9) != Results.name(tiny())
+    for variable in ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX"):  # which may change within a process
+        with monkeypatch.context() as other:
+            other.setenv(variable, "17")
+            assert Results(tmp_path).path(tiny()) != here
 
 
 def test_a_graph_folder_that_changed_is_another_graph(tmp_path):

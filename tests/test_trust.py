@@ -139,7 +139,7 @@ ELSEWHERE = """
     import json, sys
     from tclab import lab, sweeps, timing
     from tclab.sweeps.store import _results as results
-    results._machine = lambda: {"cpu": "another machine"}
+    results._machine = lambda _: {"cpu": "another machine"}
     folder = sys.argv[1]
     rows = results.Results(folder + "/rows").frame()
     pairs = list(timing.verdicts_of(timing.read_samples(folder + "/race.jsonl")).values())

@@ -95,7 +95,6 @@ def test_edge_types_go_along_everywhere(tmp_path):
         (lambda g: g.select(3).variant("merged_string"), "0 networks to merge into 'string_merged'"),
         (lambda g: g.merged(["physical", "tflnk"], name="one"), "unknown network 'tflnk'; did you mean 'tflink'"),
         (lambda g: g.merged(["physical", "tflink"], name="gpr"), "another relation called 'gpr'"),
-        (lambda g: g.variant("homogeneous").with_self_loops(), "add self-loops before networks are merged"),
     ],
 )
 def test_what_cannot_be_merged_is_said_in_one_line(call, words):

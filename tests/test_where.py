@@ -7,7 +7,7 @@ import pytest
 from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
-from test_cost_model import SEEN, UNSEEN, draws_of, made_up
+from test_cost_model import SEEN, UNSEEN, made_up
 from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
@@ -140,7 +140,9 @@ def test_no_public_chart_is_left_out():
 
 @pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
 def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
-    draws = draws_of({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
+    draws = pd.DataFrame(
+        {"alpha": [0.0] * 3, "alpha_width": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3}
+    )
     model = CostModel(draws.median().to_dict(), draws)
     chart = lab.charts.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
     undecided = gamma[0] < 0 < gamma[-1]

@@ -251,27 +251,6 @@ class CellGraph:
         """Return this graph with its networks only."""
         return self.with_relations(self.networks)
 
-    def with_self_loops(self) -> CellGraph:
-        """Return this graph with one self-loop on every node of every network.
-
-        **Raises:** `InputError` for a network whose edges have types: a loop would have none.
-        """
-        relations = dict(self.relations)
-        for name, network in self.networks.items():
-            if network.edge_type is not None:
-                raise InputError(f"network {name!r} has edge types; add self-loops before networks are merged")
-            source, target = network.edge_index
-            missing = torch.ones(network.num_sources, dtype=torch.bool)
-            missing[source[source == target]] = False
-            missing = torch.nonzero(missing).flatten()
-            weight = network.weight
-            relations[name] = replace(
-                network,
-                edge_index=torch.cat([network.edge_index, missing.expand(2, -1)], dim=1),
-                weight=None if weight is None else torch.cat([weight, weight.new_ones(len(missing))]),
-            )
-        return self.with_relations(relations)
-
     def variant(self, variant: str) -> CellGraph:
         """Return a variant of this graph.
 

@@ -41,9 +41,9 @@ NUM_METABOLIC_GENES = 1_161
 NUM_GPR, NUM_STOICHIOMETRY = 5_450, 26_325
 
 # Degrees are in proportion to weights drawn from a gamma distribution, whose shape says how uneven they are:
-# about 1 is an exponential law, less is more uneven. `benchmarks/fit_degree_law.py` fits the shape to a real
-# network, so that a made-up one of the same size has the same Gini coefficient of its degrees. STRING's are
-# fitted to its v9.1 channels; the two that could not be had, and the physical network, take their mean.
+# about 1 is an exponential law, less is more uneven. Each shape is the one with which a made-up network of the real
+# one's size has the same Gini coefficient of its degrees. STRING's are those of its v9.1 channels; the two that could
+# not be had, and the physical network, take their mean.
 # A regulatory network has few sources, as uneven as YEASTRACT's factors, and targets that are far more even.
 SHAPES = {
     "string12_0_neighborhood": 0.62,

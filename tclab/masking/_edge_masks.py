@@ -180,16 +180,15 @@ def _join(masks: list[Tensor], out: Tensor) -> None:
 
 
 class GeneMaskCache(EdgeMask):
-    """As `edge_mask`, from masks that are made when a node is first deleted; a worker keeps the last `most` nodes'.
+    """As `edge_mask`, from masks that are made when a node is first deleted; a worker keeps the last nodes'.
 
     Each is one bit an edge; a sample's masks are the AND of its nodes'.
     """
 
     name = "gene_mask_cache"
 
-    def __init__(self, graph: CellGraph, *, most: int = NODES_CACHED, **options: Any) -> None:
+    def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)
-        self.most = most
         self._packed: dict[int, dict[str, np.ndarray]] = {}  # by node, the one that was used last at the end
 
     def _packed_masks(self, node: int) -> dict[str, np.ndarray]:
@@ -200,7 +199,7 @@ class GeneMaskCache(EdgeMask):
             (masks,) = super().encode([0], self.removed_by(alone))
             packed = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
         self._packed[node] = packed
-        if len(self._packed) > self.most:
+        if len(self._packed) > NODES_CACHED:
             del self._packed[next(iter(self._packed))]
         return packed
 

@@ -198,16 +198,8 @@ def get(name: str) -> type[Strategy]:
 
     **Raises:** `InputError` with the nearest name where there is none.
     """
-    if name == "auto":
-        raise InputError(
-            "unknown strategy 'auto'; the one that a calibration finds fastest here is called 'fastest' ('auto' is "
-            "all of them, where a list is asked for)"
-        )
-    if isinstance(name, type):  # a point names its strategy: it crosses to another process as text
-        raise InputError(
-            f"strategy is the class {name.__name__}, expected its name, {getattr(name, 'name', None) or 'mine'!r}; "
-            "@tclab.masking.register above the class makes it known"
-        )
+    if not isinstance(name, str):  # a point names its strategy: it crosses to another process as text
+        raise InputError(f"strategy is {name!r}, expected a name; @tclab.masking.register makes that of a class known")
     if name not in _STRATEGIES:
         raise unknown("strategy", name, _STRATEGIES, registrable=True)
     return _STRATEGIES[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ from tclab.perturbation._deletions import Deletions, Int64s
 
 T = TypeVar("T")
 
-STORES = ("memory", "lmdb", "json")
 _HEADER = b"\0"  # it sorts before every sample, so that samples are appended and fill their pages
 _PAGE = 4096  # LMDB's pages here; a node has a header of 8 bytes, a pointer of 2 and a key of 8
 _NODE = 18
@@ -85,11 +83,12 @@ def build_store(
     **Raises:** `InputError` where the disk has too little space, before anything is written or once it is full;
     where the file is something else.
     """
-    path, header = Path(path), {**header, "samples": str(size.samples)}
-    if not path.exists():
-        lmdb = lmdb_module()
-        temporary = path.with_name(f"{path.name}.tmp")
-        try:
+    path, lmdb = Path(path), lmdb_module()
+    wanted = json.dumps({**header, "samples": size.samples}).encode()
+    temporary = path.with_name(f"{path.name}.tmp")
+    store = Store(path, size.samples)
+    try:
+        if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
             free = shutil.disk_usage(path.parent).free
@@ -98,70 +97,49 @@ def build_store(
                     f"the store {path} needs {bytes_text(size.disk_bytes)} for {size.samples:,} samples, and its disk "
                     f"has {bytes_text(free)}; ask for fewer samples or choose another disk"
                 )
-            _write(temporary, value, size, header)
+            _write(temporary, value, size, wanted)
             temporary.rename(path)
-        except (lmdb.Error, OSError) as error:
-            raise InputError(f"the store {path} cannot be written: {error}") from None
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
-    return Store(path, header=header)
+        with store.opened().begin() as transaction:
+            found = transaction.get(_HEADER)
+    except (lmdb.Error, OSError) as error:
+        raise InputError(f"the store {path} cannot be written or read: {error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    if found != wanted:
+        raise InputError(f"{path} holds something else, {found!r}, expected {wanted!r}; build it under another name")
+    return store
 
 
-def _write(path: Path, value: Callable[[int], bytes], size: StoreSize, header: Mapping[str, str]) -> None:
+def _write(path: Path, value: Callable[[int], bytes], size: StoreSize, header: bytes) -> None:
     map_size = 2 * size.disk_bytes + _COMMIT_BYTES
     with lmdb_module().open(str(path), subdir=False, lock=False, sync=False, map_size=map_size) as environment:
         with environment.begin(write=True) as transaction:
-            transaction.put(_HEADER, json.dumps(header).encode())
+            transaction.put(_HEADER, header)
         step = max(1, _COMMIT_BYTES * size.samples // max(size.value_bytes, 1))  # a transaction's pages are in memory
         for begin in range(0, size.samples, step):
             with environment.begin(write=True) as transaction:
                 for i in range(begin, min(begin + step, size.samples)):
                     transaction.put(_key(i), value(i), append=True)
         environment.sync(True)
-        end = _pages_bytes(environment)
-    os.truncate(path, end)  # LMDB writes no page that is free, and the last may be
-
-
-def _pages_bytes(environment: Any) -> int:
-    """Return how long the file of an LMDB environment is with every page that it counts."""
-    return int(environment.info()["last_pgno"] + 1) * int(environment.stat()["psize"])
 
 
 class Store:
-    """A file that `build_store` made for what `header` says, opened for reading once in each process that reads it.
+    """A file that `build_store` made, opened for reading once in each process that reads it."""
 
-    **Raises:** `InputError` where the file holds no whole store, or one made for something else.
-    """
-
-    def __init__(self, path: str | Path, *, header: Mapping[str, str]) -> None:
-        self.path = str(path)
+    def __init__(self, path: Path, samples: int) -> None:
+        self.path, self._length = str(path), samples
         self._environment: Any = None
-        environment = self._opened()
-        with environment.begin() as transaction:
-            found = transaction.get(_HEADER)
-        end = _pages_bytes(environment)
-        self.close()
-        if found is None or Path(path).stat().st_size < end:  # a read past the end would kill the process
-            raise InputError(f"{path} is not a store that can be read: it was cut short, or is of something else")
-        stored = json.loads(found)
-        for name, expected in header.items():
-            if stored.get(name) != expected:
-                raise InputError(
-                    f"the store {path} holds something else: its {name} is {stored.get(name)!r}, expected "
-                    f"{expected!r}; build it under another name"
-                )
-        self._length = int(stored["samples"])
 
-    def _opened(self) -> Any:
+    def opened(self) -> Any:
+        """Return LMDB's environment of the file.
+
+        **Raises:** `lmdb.Error` for a file that is none.
+        """
         if self._environment is None:
-            lmdb = lmdb_module()
-            try:
-                # no lock: a store is never written to, may be read after a fork, and without permission to write
-                # no readahead, as in the case study: a large value that is not in memory is read page by page
-                self._environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
-            except lmdb.Error as error:
-                raise InputError(f"{self.path} is not a store that can be read: {error}") from None
+            # no lock: a store is never written to, may be read after a fork, and without permission to write
+            # no readahead, as in the case study: a large value that is not in memory is read page by page
+            self._environment = lmdb_module().open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
         return self._environment
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,7 +161,7 @@ class Store:
         for i in indices:
             if not 0 <= i < self._length:
                 raise IndexError(f"sample {i} of {self._length} in {self.path}")
-        with self._opened().begin(buffers=True) as transaction:
+        with self.opened().begin(buffers=True) as transaction:
             return [take(transaction.get(_key(i))) for i in indices]
 
     def close(self) -> None:
@@ -209,11 +187,6 @@ class StoredSamples:
             numbered = [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
             names = (graph.node_names or {}).get(graph.deleted_type, numbered)
             self._node_of = {name: node for node, name in enumerate(names)}
-            # at most: as many genes as any sample has, each with the longest name, and a score of 24 characters
-            longest = max(names, key=lambda name: len(json.dumps(name)), default="")
-            bytes_each = np.full(len(deletions), len(_record([longest] * deletions.most, 0.0)) + 24)
-        else:
-            bytes_each = _WORD.itemsize * (1 + deletions.ptr.diff().numpy())
 
         def value(i: int) -> bytes:
             if encoding == "json":
@@ -221,7 +194,8 @@ class StoredSamples:
             return scores[i].numpy().astype("<f4").tobytes() + deletions[i].numpy().astype(_WORD).tobytes()
 
         made_for = {"encoding": encoding, "graph": graph.fingerprint(), "perturbations": perturbations.fingerprint()}
-        self._store = build_store(path, value, size=StoreSize.of(bytes_each), header=made_for)
+        size = StoreSize.of(np.array([len(value(i)) for i in range(len(deletions))], dtype=np.int64))
+        self._store = build_store(path, value, size=size, header=made_for)
 
     def __len__(self) -> int:
         return len(self._store)

@@ -19,8 +19,6 @@ from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.training._step import Step
 
-LOOPS = ("plain", "lightning")
-
 
 def raw_batch(item: Any) -> Batch:
     """Return the `Batch` of a loader's item, which is the batch itself or a `LoadedBatch` with it as `batch`."""

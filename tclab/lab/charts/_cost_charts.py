@@ -18,7 +18,7 @@ from tclab.lab.charts._style import (
     strategy_colours,
     tooltips,
 )
-from tclab.sweeps.predict._cost_model import CostModel, HitRate
+from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 
@@ -71,7 +71,7 @@ def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: 
     return "; ".join(f"{verdict} at {', '.join(at)} features" for verdict, at in found.items() if at)
 
 
-def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:
+def held_out_chart(both: pd.DataFrame, rate: str, *, where: str | None = None) -> Any:
     """Return predicted against measured times of the held-out cells, masking and filtering of each.
 
     **Arguments:**
@@ -95,7 +95,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
     line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
-    title = chart_title("Held-out cells, predicted before they ran", machine_text(where), str(rate))
+    title = chart_title("Held-out cells, predicted before they ran", machine_text(where), rate)
     return (line + dots.mark_point(filled=True, size=60)).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from tclab._display import bytes_text, counted
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.predict._fits import Fits, fits
 from tclab.timing import conditions
 
@@ -26,7 +25,7 @@ def list_html(title: str, lines: Sequence[str], most: int = 20) -> str:
 
 
 def points_text(points: Iterable[Point]) -> str:
-    """Return in a line how many points there are, how many cannot be run and why, and the largest batch's bytes.
+    """Return in a line how many points there are, how many cannot be run and why, and which are not exact.
 
     **Raises:** `InputError` for a graph that cannot be read.
     """
@@ -36,10 +35,6 @@ def points_text(points: Iterable[Point]) -> str:
     if len(runnable) < len(every):
         why = next(reason for point in every if (reason := point.skipped())).removeprefix("skipped: ")
         words.append(f"{len(every) - len(runnable)} of them cannot run: {why}")
-    sizes = {point: size for point in _largest(runnable) if (size := expected_batch_bytes(point)) is not None}
-    if sizes:
-        point, most = max(sizes.items(), key=lambda item: item[1])
-        words.append(f"heaviest batch about {bytes_text(most)} ({point.strategy}, batch {point.batch_size})")
     inexact = sorted({p.strategy for p in runnable if not strategy_of(p.strategy).exact})
     if inexact:
         words.append(f"not exact: {', '.join(inexact)}")

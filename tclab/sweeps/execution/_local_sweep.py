@@ -92,7 +92,7 @@ def run_here(
             tables.append(not_measured(point, _STOPPED))
             continue
         definite = resolve(point)
-        name = results.name(definite, repeat)
+        name = results.name(definite, repeat, memory_bytes=options.memory_bytes)
         if (rows := _kept(results, name, options)) is not None:
             tables.append(rows)
             options.report(Progress(i + 1, total, point, rows, kept=True))

@@ -16,10 +16,9 @@ small hold for no large one, and those of one allocator for no other.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -28,16 +27,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._display import Display, Shown
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
-from tclab.sweeps.config._point import ALLOCATORS
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._request import request_of
+from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._roofline import clock_of, waited
 from tclab.timing._call_costs import least_seconds
 
@@ -48,54 +49,51 @@ _MEANINGS = {
     "gamma": ("γ", "finding whether an edge is kept"),
     "delta": ("δ", "writing an edge that is kept"),
 }
-COSTS = tuple(_MEANINGS)
-_CALLS = ("mask", "sum", "find", "write")  # the timed calls; each has a constant
-_ALL = (*COSTS, *_CALLS)
+_COSTS = list(_MEANINGS)
+_CALLS = ["mask", "sum", "find", "write"]  # the timed calls; each has a constant
+_ALL = [*_COSTS, *_CALLS]
+_SIZES = ["edges", "width", "batch_size", "removed"]  # of a cell
 _ENDS = (0.025, 0.975)  # of a 95 % interval
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
 _CLOSE = 0.05  # times that are no farther apart call no winner
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One size of the benchmark.
+def cells(*, edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -> pd.DataFrame:
+    """Return every combination of sizes, a row a cell; lists may be written "1,2,4".
 
-    **Arguments:**
-
-    - `edges`: E of one sample. `width`: H. `batch_size`: B. `removed`: p, the share of edges that is removed.
+    Columns: `edges`, E of one sample; `width`, H; `batch_size`, B; `removed`, p, the share of edges that is removed.
     """
-
-    edges: int
-    width: int
-    batch_size: int
-    removed: float
-
-    def __post_init__(self) -> None:
-        if min(self.edges, self.width, self.batch_size) < 1 or not 0 <= self.removed < 1:
-            raise InputError(f"{self} is no size, expected numbers of at least 1 and a share from 0 to below 1")
-
-
-def cells(*, edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -> list[Cell]:
-    """Return the cell of every combination; lists may be written "1,2,4"."""
     given = {"edges": edges, "widths": widths, "batch_sizes": batch_sizes, "removed": removed}
-    return [_cell(sizes) for sizes in product(*(listed(name, value) for name, value in given.items()))]
+    return _checked(product(*(listed(name, value) for name, value in given.items())))
 
 
-def _cells(wanted: Sequence[Cell] | str) -> Sequence[Cell]:
+def _cells(wanted: pd.DataFrame | str) -> pd.DataFrame:
     """Return cells as they are, or those that are written edges:features:batch:p, with commas between."""
     if not isinstance(wanted, str):
         return wanted
-    return [_cell(str(text).split(":")) for text in listed("cells", wanted)]
+    return _checked(str(text).split(":") for text in listed("cells", wanted))
 
 
-def _cell(sizes: Sequence[Any]) -> Cell:
-    try:
-        edges, width, batch_size, removed = sizes
-        return Cell(int(edges), int(width), int(batch_size), float(removed))
-    except ValueError:
-        written = ":".join(map(str, sizes))
-        raise InputError(f"{written!r} is no size, expected edges:features:batch:share, as 10000:64:2:0.1") from None
+def _checked(cells: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    return pd.DataFrame([_sizes_of(cell) for cell in cells])
+
+
+def _sizes_of(cell: Sequence[Any]) -> dict[str, int | float]:
+    """Return the sizes of one cell by name.
+
+    **Raises:** `InputError` for what is no size.
+    """
+    with suppress(ValueError):
+        edges, width, batch_size = map(int, cell[:-1])
+        removed = float(cell[-1])
+        if min(edges, width, batch_size) >= 1 and 0 <= removed < 1:
+            return {"edges": edges, "width": width, "batch_size": batch_size, "removed": removed}
+    written = ":".join(map(str, cell))
+    raise InputError(
+        f"{written!r} is no size, expected edges:features:batch:share, as 10000:64:2:0.1, with numbers of at least 1 "
+        "and a share from 0 to below 1"
+    )
 
 
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
@@ -106,12 +104,7 @@ def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float
 
 
 def measure_cells(
-    wanted: Sequence[Cell] | str,
-    *,
-    device: str = "cpu",
-    rounds: int = 5,
-    seed: int = 0,
-    allocator: str | None = None,
+    wanted: pd.DataFrame | str, *, device: str = "cpu", rounds: int = 5, seed: int = 0, allocator: str | None = None
 ) -> pd.DataFrame:
     """Measure each cell and return a row a cell, with the seconds of each call, and of both ways.
 
@@ -128,61 +121,57 @@ def measure_cells(
 
     **Raises:** `InputError` for a cell that is not written like that, or an unknown allocator.
     """
-    if allocator is not None:
-        return _in_a_process(_cells(wanted), allocator, device=device, rounds=rounds, seed=seed)
-    rows = []
-    for cell in _cells(wanted):
-        calls, removed = _calls(cell, device, seed)
-        for call in calls.values():
-            call()
-        found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
-        ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
-        rows.append({**asdict(cell), "removed_found": removed, **found, **ways})
-    return pd.DataFrame(rows)
+    sizes: list[Any] = _cells(wanted).to_dict("records")
+    if allocator is None:
+        return pd.DataFrame([_measured(size, device, rounds, seed) for size in sizes])
+    # glibc reads an allocator's settings when a process starts
+    point = resolve(Point.from_dict({"allocator": allocator, "device": device}))
+    request = request_of(point, f"{__name__}:{rows_of_cells.__name__}", sizes=sizes, rounds=rounds, seed=seed)
+    answer = pool.ask(point, request, fresh=True)
+    if isinstance(answer, str) or "status" in answer[0]:
+        why = answer if isinstance(answer, str) else answer[0]["status"]
+        raise RuntimeError(f"the process that measured under {allocator!r}: {why}")
+    return pd.DataFrame(answer)[[*_SIZES, "removed_found", *_CALLS, "mask_seconds", "filter_seconds"]]
 
 
-def _in_a_process(wanted: Sequence[Cell], allocator: str, **options: Any) -> pd.DataFrame:
-    """Measure cells under another allocator, whose settings glibc reads when a process starts."""
-    if allocator not in ALLOCATORS:
-        raise unknown("allocator", allocator, ALLOCATORS)
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    with closing(ChildProcess(child_command(__name__), settings | ALLOCATORS[allocator])) as child:
-        child.send({"wanted": [asdict(cell) for cell in wanted], **options})
-        if (answer := child.receive()) is None:
-            raise RuntimeError(f"the process that measured under {allocator!r} ended: {child.last_error_line}")
-    return pd.DataFrame(answer["rows"])
+def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int, seed: int) -> list[dict[str, Any]]:
+    """Measure cells in a process that was started with a point's allocator."""
+    return [_measured(size, point.device, rounds, seed) for size in sizes]
 
 
-def main() -> None:
-    """Measure the cells of each request that this process gets from its parent."""
-    parent = ParentPipe()
-    for request in parent.requests():
-        wanted = [Cell(**cell) for cell in request.pop("wanted")]
-        parent.send(rows=measure_cells(wanted, **request).to_dict("records"))
+def _measured(size: dict[str, Any], device: str, rounds: int, seed: int) -> dict[str, Any]:
+    calls, removed = _calls(**size, device=device, seed=seed)
+    for call in calls.values():
+        call()
+    found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
+    filtering = found["find"] + found["write"] + found["sum"]
+    return {**size, "removed_found": removed, **found, "mask_seconds": found["mask"], "filter_seconds": filtering}
 
 
-def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], object]], float]:
+def _calls(
+    edges: int, width: int, batch_size: int, removed: float, device: str, seed: int
+) -> tuple[dict[str, Callable[[], object]], float]:
     """Return the calls to time, by name, and the share of edges that is removed."""
     generator = torch.Generator().manual_seed(seed)
-    nodes = max(cell.edges // _DEGREE, 2)
-    rows = nodes * cell.batch_size
-    one = torch.randint(nodes, (2, cell.edges), generator=generator)
-    edge_index = torch.cat([one + b * nodes for b in range(cell.batch_size)], dim=1)
+    nodes = max(edges // _DEGREE, 2)
+    rows = nodes * batch_size
+    one = torch.randint(nodes, (2, edges), generator=generator)
+    edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1)
     # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
-    removed = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - cell.removed) ** 0.5).flatten()
+    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - removed) ** 0.5).flatten()
     graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
-    edge_index, removed = edge_index.to(device), removed.to(device)
-    kept = _kept(edge_index, removed)
+    edge_index, gone = edge_index.to(device), gone.to(device)
+    kept = _kept(edge_index, gone)
     left = edge_index[:, kept]
-    x = torch.randn(rows, cell.width, generator=generator).to(device).requires_grad_()
+    x = torch.randn(rows, width, generator=generator).to(device).requires_grad_()
     keep = {"node": torch.ones(rows, dtype=torch.bool, device=device)}
-    nothing = Deletions.nothing(cell.batch_size, device=device)
+    nothing = Deletions.nothing(batch_size, device=device)
     masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
     filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
     calls: dict[str, Callable[[], object]] = {
         "mask": waited(lambda: _both_ways(masked, x), device),
         "sum": waited(lambda: _both_ways(filtered, x), device),
-        "find": waited(lambda: _kept(edge_index, removed), device),
+        "find": waited(lambda: _kept(edge_index, gone), device),
         "write": waited(lambda: edge_index[:, kept], device),
     }
     return calls, 1 - left.size(1) / edge_index.size(1)
@@ -196,28 +185,6 @@ def _both_ways(view: EdgeListView, x: Tensor) -> None:
     x.grad = None
     out = view.neighbour_sum("edges", x)
     out.backward(torch.ones_like(out))
-
-
-@dataclass(frozen=True)
-class HitRate:
-    """How often the predicted winner won, among cells that were held out.
-
-    **Arguments:**
-
-    - `cells`: how many; `called`: those whose measured times were more than 5 % apart; `hits`: those of them whose
-      winner was predicted.
-    - `error`: the median relative error of the predicted times.
-    """
-
-    cells: int
-    called: int
-    hits: int
-    error: float
-
-    def __str__(self) -> str:
-        close = self.cells - self.called
-        hits = f"{self.hits} of {self.called} winners predicted"
-        return f"{hits}; {close} too close to call; times off by {self.error:.0%} (median)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,19 +218,16 @@ class CostModel(Shown):
         """Return the p from which on filtering pays at H features, and its 95 % interval.
 
         Above 1 it never does; below 0 always. Where a feature costs nothing in the fit (beta is 0), p is infinite, or
-        undefined (NaN) where both ways cost the same; no verdict follows from an interval that is undefined.
+        undefined (NaN) where both ways cost the same, and so is then the interval.
         """
-        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[list(COSTS)].astype(float)
+        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[_COSTS].astype(float)
         once = every["gamma"] + every["delta"] - every["alpha"] - every["alpha_width"] * width
         with np.errstate(divide="ignore", invalid="ignore"):
             best, *p = np.divide(once.to_numpy(), every["beta"].to_numpy() * width).tolist()
-        if np.isfinite(p).all():
-            low, high = np.quantile(p, _ENDS).tolist()
-        else:  # quantiles of infinities are undefined: all draws, then
-            low, high = float(np.min(p)), float(np.max(p))
+        low, high = np.quantile(p, _ENDS, method="inverted_cdf").tolist()  # of draws, as infinities have no mean
         return best, low, high
 
-    def predict(self, wanted: Sequence[Cell] | str) -> pd.DataFrame:
+    def predict(self, wanted: pd.DataFrame | str) -> pd.DataFrame:
         """Return each cell with the seconds that both ways are predicted to take, before anything of it runs.
 
         `filter_over_mask` is their ratio, `low` and `high` its 95 % interval, and `faster` "undecided" where that
@@ -274,8 +238,8 @@ class CostModel(Shown):
 
         - `wanted`: as for `measure_cells`.
         """
-        table = pd.DataFrame([asdict(cell) for cell in _cells(wanted)])
-        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[list(_ALL)].to_numpy(float)
+        table = _cells(wanted)
+        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[_ALL].to_numpy(float)
         seconds = {call: factors @ every.T for call, factors in _factors(table, table["removed"]).items()}
         mask, filtered = seconds["mask"], seconds["find"] + seconds["write"] + seconds["sum"]  # [cells, 1 + draws]
         ratio = filtered / mask
@@ -291,24 +255,25 @@ class CostModel(Shown):
             extrapolated=np.maximum(size / self.most, 1.0),
         )
 
-    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
-        """Return predictions and measurements, a row a cell, and the hit rate.
+    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+        """Return predictions and measurements, a row a cell, and how often the predicted winner won, in words.
+
+        `predicted` and `measured` are the winners; `called` where the measured times are more than 5 % apart.
 
         **Arguments:**
 
         - `measured`: cells that the model was not fitted to, as `measure_cells` returns them.
         """
-        sizes = [one.name for one in fields(Cell)]
-        predicted = self.predict([_cell(size) for size in measured[sizes].itertuples(index=False)])
-        both = predicted.merge(measured, on=sizes, validate="1:1")
+        both = self.predict(measured[_SIZES]).merge(measured, on=_SIZES, validate="1:1")
         for way, prefix in (("predicted", "predicted_"), ("measured", "")):
             mask_wins = both[f"{prefix}mask_seconds"] <= both[f"{prefix}filter_seconds"]
             both[way] = np.where(mask_wins, "mask", "filter")
         both["called"] = np.abs(np.log(both["mask_seconds"] / both["filter_seconds"])) > np.log(1 + _CLOSE)
         errors = [both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1 for way in ("mask", "filter")]
-        hits = int((both["predicted"] == both["measured"])[both["called"]].sum())
-        error = float(pd.concat(errors).abs().median())
-        return both, HitRate(len(both), int(both["called"].sum()), hits, error)
+        called = both[both["called"]]
+        hits = f"{(called['predicted'] == called['measured']).sum()} of {len(called)} winners predicted"
+        close = f"{len(both) - len(called)} too close to call"
+        return both, f"{hits}; {close}; times off by {pd.concat(errors).abs().median():.0%} (median)"
 
 
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:

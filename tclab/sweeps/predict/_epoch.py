@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tclab._display import Display, Shown, seconds_text
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.errors import InputError, check_whole, require
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
@@ -57,8 +57,8 @@ class Costs:
     cycle: int = 1
 
 
-@dataclass(frozen=True, repr=False)
-class Prediction(Shown):
+@dataclass(frozen=True)
+class Prediction:
     """How long an epoch will take.
 
     **Arguments:**
@@ -75,19 +75,10 @@ class Prediction(Shown):
     steps: int
     workers: int
 
-    def cells(self, most: float = 0.0) -> tuple[str, str, str, str]:
-        """Return time, its range, steps and bottleneck as text.
-
-        **Arguments:**
-
-        - `most`: the largest time beside it, for one unit.
-        """
-        time, low, high = (seconds_text(one, max(self.high, most)) for one in (self.seconds, self.low, self.high))
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return time, its range, steps and bottleneck as text."""
+        time, low, high = (seconds_text(one, self.high) for one in (self.seconds, self.low, self.high))
         return time, f"{low.split()[0]} to {high}", f"{self.steps:,}", self.binds
-
-    def _display(self) -> Display:
-        title = f"An epoch with {self.workers} workers"
-        return Display(title, ("time", "nine in ten", "steps", "bound by"), [self.cells()])
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +90,7 @@ class Epoch(Shown):
     - `point`: whose batches and step the epoch ran.
     - `costs`: what it was predicted from.
     - `predicted`: the prediction that was written to disk before the epoch began.
-    - `full`: the prediction for all training samples, `full_steps` steps, and for what an epoch does besides them.
+    - `full`: the prediction for all training samples, `full_steps` steps; validation and checkpoints are not in it.
     - `measured_seconds`: from the request for the first batch until the last worker has ended.
     - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
     - `drift`: seconds of a step of another short epoch afterwards, divided by those before the prediction. 1.0 on a
@@ -132,14 +123,8 @@ class Epoch(Shown):
 
     def _display(self) -> Display:
         lines = [
-            ("predicted", *self.predicted.cells(self.measured_seconds)),
-            (
-                "measured",
-                seconds_text(self.measured_seconds, max(self.predicted.high, self.measured_seconds)),
-                "",
-                str(self.predicted.steps),
-                "",
-            ),
+            ("predicted", *self.predicted.cells()),
+            ("measured", seconds_text(self.measured_seconds), "", str(self.predicted.steps), ""),
             ("a full epoch, predicted", *self.full.cells()),
         ]
         point = self.point
@@ -154,7 +139,7 @@ class Epoch(Shown):
         return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
 
 
-def predict_epoch(costs: Costs, *, steps: int, workers: int, besides_seconds: float = 0.0) -> Prediction:
+def predict_epoch(costs: Costs, *, steps: int, workers: int) -> Prediction:
     """Predict an epoch: what a short one took around its timed steps, and the mean of these for each further step.
 
     The interval is Student's, of the mean of the timed steps and of that of the epoch's own. An epoch that has fewer
@@ -163,19 +148,12 @@ def predict_epoch(costs: Costs, *, steps: int, workers: int, besides_seconds: fl
     **Arguments:**
 
     - `costs`: see `costs_of`. `steps`: of the epoch. `workers`: those of the costs.
-    - `besides_seconds`: what the epoch does besides its steps and its loader, as `run_epoch` describes it.
-
-    **Raises:** `InputError` for less than one step, or costs without a step.
     """
-    check_whole("steps is", steps, least=1)
-    if not costs.step_seconds:
-        raise InputError("costs hold no steps: measure some first")
     mean = mean_step([np.asarray(costs.step_seconds)], costs.cycle)
     further = max(steps - costs.around_steps, 0)
-    seconds = costs.around_seconds + further * mean.value + besides_seconds
-    error = None
-    if mean.error is not None:
-        error = mean.error * sqrt(further * (further + len(costs.step_seconds)))
+    seconds = costs.around_seconds + further * mean.value
+    # of the sum of `further` steps to come, from the error of the mean of those that were timed
+    error = None if mean.error is None else mean.error * sqrt(further * (further + len(costs.step_seconds)))
     low, high = Estimate(seconds, error, mean.freedom).interval(0.90) or (seconds, seconds)
     few, many = _WAITS_OF_WORKERS if workers else _WAITS_ALONE
     binds = BOTH
@@ -196,15 +174,7 @@ def full_steps(point: Point) -> int:
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
 
-def run_epoch(
-    point: Point,
-    steps: int,
-    record: str | Path,
-    *,
-    threads: int | None = None,
-    besides_seconds: float = 0.0,
-    fresh: bool = False,
-) -> Epoch:
+def run_epoch(point: Point, steps: int, record: str | Path, *, threads: int | None = None) -> Epoch:
     """Measure what an epoch's prediction needs, write the prediction to disk, then run the epoch.
 
     It runs in a child process, after the equivalence check. `point.steps` steps of a short epoch are timed, with the
@@ -217,9 +187,6 @@ def run_epoch(
     - `record`: a folder. The complete prediction, with its time, point, costs and machine, is written there before
       the epoch begins; a second file, with the measurement, afterwards.
     - `threads`: torch's threads in the training process; torch's default unless given.
-    - `besides_seconds`: validation, checkpoints, logging and a first step, which this epoch does not have and `full`
-      then has.
-    - `fresh`: start a new process instead of using a warm one.
 
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
     wrong, memory ran out, its process died.
@@ -229,19 +196,14 @@ def run_epoch(
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     check_whole("steps is", steps, least=1)
     check_whole("threads is", 1 if threads is None else threads, least=1)
-    if not (isinstance(besides_seconds, (int, float)) and 0 <= besides_seconds < inf):
-        raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = resolve(point)
     folder = Path(record).expanduser().resolve()
-    try:
+    with writing("record", record):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"record is {str(record)!r}, expected a folder: {error.strerror or error}") from None
     task = f"{__name__}:{predicted_and_measured.__name__}"
-    request = request_of(point, task, steps=steps, folder=str(folder), threads=threads, besides_seconds=besides_seconds)
-    answer = pool.ask(point, request, fresh=fresh)
+    answer = pool.ask(point, request_of(point, task, steps=steps, folder=str(folder), threads=threads))
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
@@ -266,9 +228,7 @@ def read_epoch(path: str | Path) -> Epoch:
 # ---- in the child process
 
 
-def predicted_and_measured(
-    point: Point, steps: int, folder: str, threads: int | None, besides_seconds: float
-) -> list[dict[str, Any]]:
+def predicted_and_measured(point: Point, steps: int, folder: str, threads: int | None) -> list[dict[str, Any]]:
     """Predict an epoch, write the prediction, run the epoch, write the measurement; return the record's path."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
@@ -276,28 +236,27 @@ def predicted_and_measured(
         if not may_run(point):
             return [{"status": "wrong"}]
         with setup(point, steps * point.batch_size) as here:
-            return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder), besides_seconds))}]
+            return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
     finally:
         torch.set_num_threads(before)
 
 
-def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Path:
+def _epoch(here: Setup, steps: int, folder: Path) -> Path:
     point = here.point
     around, screen = conditions(), screen_of(point)
     costs = costs_of(here, point.steps)
-    full = predict_epoch(costs, steps=full_steps(point), workers=point.workers, besides_seconds=besides_seconds)
     written = datetime.now(UTC)
     record: dict[str, Any] = {
         "written_at": written.isoformat(),
         "point": point.to_dict(),
         "predicted": asdict(predict_epoch(costs, steps=steps, workers=point.workers)),
-        "full": asdict(full),
+        "full": asdict(predict_epoch(costs, steps=full_steps(point), workers=point.workers)),
         "costs": asdict(costs),
         "load": around["load"],
         "samples_report": None if screen is None else str(screen.report),
     }
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
-    more = {"besides_seconds": besides_seconds, "environment": environment(), "conditions": around}
+    more = {"environment": environment(), "conditions": around}
     atomic_write(folder / f"{name}.prediction.json", json.dumps(record | more, indent=1))
     began = datetime.now(UTC)
     losses, seconds = _timed(here, steps)
@@ -338,11 +297,17 @@ def costs_of(here: Setup, steps: int) -> Costs:
 
 
 def _timed(here: Setup, steps: int, ledger: Ledger | None = None) -> tuple[list[torch.Tensor], float]:
-    """Run an epoch; return its losses, and its seconds from the request for a batch until its workers have ended."""
+    """Run an epoch; return its losses, and its seconds from the request for a batch until its workers have ended.
+
+    A GPU has nothing left to do at either end.
+    """
     gc.collect()
+    wait = torch.cuda.synchronize if here.point.device == "cuda" else lambda: None
+    wait()
     begin = perf_counter()
     batches = here.batches()
     losses = here.run(batches, steps=steps, ledger=ledger)
+    wait()
     del batches  # ends the workers
     return losses, perf_counter() - begin
 

@@ -26,10 +26,8 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
-from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import conditions
-from tclab.training._distributed import BUCKET_MB
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
@@ -43,6 +41,8 @@ PROCESS_BYTES = 505 * 1024**2
 # Blocks that are mapped one by one leave no holes.
 HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
 VARYING_SHARE = 0.8
+MOST = 4096  # samples of a batch that `largest_batch` tries
+_PARTS = ("process", "graph", "model", "kept", "step", "exchange", "heap")  # of what a rank needs
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +57,7 @@ class Fits(Shown):
     - `model`: the weights. `kept`: what else stays on the device from step to step, including the optimizer's
       state. `step`: the peak of one step on top of all these, including its gradients.
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
-    - `exchange`: memory of a rank for exchanging gradients: DDP's buckets, and the state of a compression.
+    - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
     - `not_covered`: what the point holds that none of these counts, in words.
     - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
@@ -121,8 +121,8 @@ class Fits(Shown):
             for name, (number, limit) in needed.items()
             if number is not None
         ]
-        names = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
-        notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
+        parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
+        notes = [f"of which {', '.join(parts)}"]
         notes += [f"not counted: {'; '.join(self.not_covered)}"] if self.not_covered else []
         notes += [f"a store of {self.disk}; a run stores the samples that it reads"] if self.disk is not None else []
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
@@ -138,9 +138,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
     strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
-    Of several ranks, what is held to exchange gradients is counted by a formula. `not_covered` of the answer says what
-    is not counted: what `compile` changes, the rows that ranks gather for a loss, worker processes except for the
-    batches that they hold ready, the host memory that CUDA uses.
+    `not_covered` of the answer says what is not counted: what `compile` changes, the rows that ranks gather for a loss,
+    a compression's state, worker processes except for the batches that they hold ready, the host memory that CUDA uses.
 
     **Arguments:**
 
@@ -169,12 +168,12 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         own = _bytes_in(graph)
-    held, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
+    held, gradients, gathers = MemoryEstimate(0, 0, 0), 0, False
     if point.mode not in WITHOUT_MODEL:
-        # an eager step of one process, as `not_covered` and `_exchange_bytes` say
+        # an eager step of one process, as `not_covered` says
         step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
         own += _bytes_in(step.loss)
-        gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
+        gradients = sum(parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad)
         gathers = step.loss_takes_peers
         held = estimate_memory(step, batch, device=point.device)
     share = HEAP_SHARE[point.allocator]
@@ -191,7 +190,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         kept=held.kept,
         step=held.peak,
         heap=int(share * (held.kept + held.peak)) if on_host else 0,
-        exchange=_exchange_bytes(point, sum(gradients), max(gradients)),
+        exchange=gradients if point.ranks > 1 else 0,
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
@@ -200,27 +199,13 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     )
 
 
-def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
-    """Return what a rank holds to exchange gradients, in addition to the gradients.
-
-    DDP copies gradients into buckets that stay. Compression to 16 bits holds a copy of the buckets in flight, at most
-    all of them; PowerSGD keeps the error of each bucket, and a copy of the buckets in flight: with gloo one, of
-    `bucket_cap_mb` or the largest gradient. Given are the bytes of all gradients, and of the largest one.
-    """
-    how = exchange_of(point)
-    if how is None or not gradients:
-        return 0
-    bucket = min(gradients, max(int(how.options.get("bucket_cap_mb", BUCKET_MB) * MEBIBYTE), largest))
-    half = gradients * 2 // (8 if point.dtype == "float64" else 4)
-    powersgd = gradients + (bucket if point.backend == "gloo" else gradients)
-    return gradients + {"none": 0, "fp16": half, "bf16": half, "powersgd": powersgd}[how.compression]
-
-
 def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
     """Return in words what a point holds that its estimate does not count."""
+    exchange = exchange_of(point)
     left_out = {
         "compile: compiled code holds other activations than the eager step that was counted": point.compile,
         f"the rows that {point.ranks} ranks gather for the loss {point.loss}": gathers and point.ranks > 1,
+        "what a compression of gradients keeps": exchange is not None and exchange.compression != "none",
         "NCCL's buffers": point.backend == "nccl",
         "the host memory that CUDA uses": point.device == "cuda",
         "what worker processes copy of the parent's memory": point.workers > 0,
@@ -255,9 +240,6 @@ def _device_bytes() -> int | None:
     return int(total) - int(used) if total is not None and used is not None else None
 
 
-MOST = 4096
-
-
 @dataclass(frozen=True, repr=False)
 class LargestBatch(Shown):
     """The largest batch of a point, and how it was found.
@@ -282,29 +264,24 @@ class LargestBatch(Shown):
         return Display(title, ("batch", "status"), [(str(size), status) for size, status in self.tried.items()])
 
 
-def largest_working(works: Callable[[int], bool], guess: int, *, most: int) -> int:
-    """Return the largest number from 1 to `most` for which something works, 0 where none does.
+def largest_working(works: Callable[[int], bool], guess: int) -> int:
+    """Return the largest number from 1 to `MOST` for which something works, 0 where none does.
 
-    From a guess in steps that double, then by halves; what works for a number is taken to work for all below it.
+    From a guess, which is doubled until one does not work, and then by halves; what works for a number is taken to work
+    for all below it.
     """
-    low, high = 0, most + 1  # works, does not work
-    step, size = max(guess // 8, 1), min(max(guess, 1), most)
+    low, high, size = 0, MOST + 1, min(max(guess, 1), MOST)  # works, does not work
     while high - low > 1:
         if works(size):
             low = size
         else:
             high = size
-        if low and high <= most:
-            size = (low + high) // 2
-        elif low:
-            size, step = min(low + step, most), step * 2
-        else:
-            size, step = max(high - step, 1), step * 2
+        size = min(2 * size, MOST) if high > MOST else (low + high) // 2
     return low
 
 
-def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> LargestBatch:
-    """Return the largest batch of a point that runs within a memory, tried in child processes.
+def largest_batch(point: Point, *, memory_bytes: int) -> LargestBatch:
+    """Return the largest batch of a point that runs within a memory, tried in child processes; 4,096 at most.
 
     `fits` gives the first guess; each try runs in a new process that may not grow past `memory_bytes`; one that
     does has a row with status `oom`. The limit is on host memory for a CPU point, and on the device's for CUDA.
@@ -313,7 +290,6 @@ def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> Large
 
     - `point`: its batch size is ignored. Three steps are run: cold, audited and timed.
     - `memory_bytes`: of a training process, in all.
-    - `most`: no larger batch is tried.
 
     **Raises:** `InputError` for a point that cannot be run whatever its batch.
     """
@@ -334,6 +310,6 @@ def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> Large
         found = fits(sized(size), memory_bytes=memory_bytes)
         return (found.device or found.host) <= (found.device_limit or memory_bytes)
 
-    guess = largest_working(expected, 8, most=most)
-    size = largest_working(works, guess, most=most)
+    guess = largest_working(expected, 8)
+    size = largest_working(works, guess)
     return LargestBatch(sized(max(size, 1)), size, guess, memory_bytes, tried)

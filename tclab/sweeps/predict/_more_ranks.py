@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -68,7 +69,6 @@ def predict_step(
     link: Link,
     bucket_cap_mb: float = BUCKET_MB,
     slowdown: float = 1.0,
-    seed: int = 0,
 ) -> PredictedStep:
     """Return how long a step takes at a number of ranks.
 
@@ -77,8 +77,8 @@ def predict_step(
     - Each rank has the same samples a step as those that were measured, and computes as fast, but for `slowdown`.
     - Every step waits for the slowest rank, and ranks are slow independently of one another: the compute of a step
       is the mean of the largest of `ranks` draws from the steps that were measured.
-    - Gradients come evenly over the backward, the last at its end, and leave in buckets of `bucket_cap_mb`, one
-      after the other, each by a ring all-reduce over equal links that carry no other traffic.
+    - Gradients come evenly over the backward, the last at its end, and leave in equal buckets of at most
+      `bucket_cap_mb`, one after the other, each by a ring all-reduce over equal links that carry no other traffic.
     - The exchange takes nothing from the compute that it hides behind: so on a GPU, hardly on a CPU.
 
     **Arguments:**
@@ -89,7 +89,7 @@ def predict_step(
     - `gradient_bytes`: that one rank has to exchange in a step.
     - `slowdown`: how many times slower a rank computes next to those that share its machine: `cores_slowdown` of it,
       or a ratio that was measured.
-    - `bucket_cap_mb`: of DDP's buckets, in MiB. `seed`: of the draws.
+    - `bucket_cap_mb`: of DDP's buckets, in MiB.
 
     **Raises:** `InputError` for lists that differ in length or are empty, or no rank.
     """
@@ -99,27 +99,24 @@ def predict_step(
         raise InputError(f"ranks is {ranks}, expected 1 or more")
     whole = slowdown * (np.asarray(backward, dtype=np.float64) + np.asarray(rest, dtype=np.float64))
     mean = float(np.mean(whole))  # not a typical step: with several workers most steps wait for nothing
-    drawn = np.random.default_rng(seed).choice(whole, (_DRAWS, ranks)).max(axis=1) if ranks > 1 else whole
+    drawn = np.random.default_rng(0).choice(whole, (_DRAWS, ranks)).max(axis=1) if ranks > 1 else whole
     waiting = max(0.0, float(np.mean(drawn)) - mean)
     span = slowdown * float(np.mean(backward))
     exchange, exposed = _exchange(span, gradient_bytes, ranks, link, bucket_cap_mb)
-    overlapped = exchange - exposed if exchange - exposed > 1e-9 * exchange else 0.0  # less is rounding
-    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, overlapped)
+    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, exchange - exposed)
 
 
 def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_mb: float) -> tuple[float, float]:
-    """Return the seconds of all buckets' exchange, and those after the backward's end."""
+    """Return the seconds of all buckets' exchange, and those after the backward's end, of `backward` seconds.
+
+    Of n buckets of one size bucket i leaves i / n of the backward in, or once the one before has arrived: so the last
+    arrives a bucket after the backward's end, or n buckets after the first has left, whichever is later.
+    """
     if ranks == 1 or not size:
         return 0.0, 0.0
-    ends = np.append(
-        np.arange(bucket_cap_mb * MEBIBYTE, size, bucket_cap_mb * MEBIBYTE), size
-    )  # bytes, bucket by bucket
-    took = np.array([link.all_reduce_seconds(bucket, ranks) for bucket in np.diff(ends, prepend=0.0)])
-    # a bucket leaves when its gradients are there, and no earlier than the one before has arrived
-    done = 0.0
-    for ready, seconds in zip(backward * ends / size, took, strict=True):
-        done = max(done, ready) + seconds
-    return float(took.sum()), max(0.0, float(done) - backward)
+    buckets = ceil(size / (bucket_cap_mb * MEBIBYTE))
+    each = link.all_reduce_seconds(size / buckets, ranks)
+    return buckets * each, max(each, buckets * each - backward * (1 - 1 / buckets))
 
 
 def cores_slowdown(ranks: int, cores: float, threads: int = 1) -> float:

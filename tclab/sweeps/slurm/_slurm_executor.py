@@ -100,7 +100,8 @@ class _Sweep:
         self._folder = results.folder / "slurm"
         self._folder.mkdir(exist_ok=True)
         absolute = [_absolute(point) for point in points]
-        self.points = {results.name(point, machine=machine): point for point in absolute}  # in their order
+        limit = options.memory_bytes
+        self.points = {results.name(p, machine=machine, memory_bytes=limit): p for p in absolute}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self._kept: set[str] = set()  # whose rows were there already
         self.waiting: dict[str, str] = {}  # name → the job that is waited for

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError
-from tclab.graph._synthetic_graph import synthetic_relations
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import file_stamps
 
-_NOT_A_MODEL = ("__init__", "_model_registry")  # which change when a model is added that the point does not use
+_STEP = ("graph", "masking", "message_passing", "models", "perturbation", "training")  # whose code a step runs
+_TCLAB = sorted(file for package in _STEP for file in (Path(__file__).parents[2] / package).rglob("*.py"))
 
 
 def user_modules(point: Point) -> list[str]:
@@ -55,29 +55,24 @@ def import_user_modules(modules: Sequence[str], path: Sequence[str] = ()) -> Non
         import_module(module)
 
 
-def code_digests(point: Point) -> dict[str, str]:
-    """Return name → SHA-256 of each file of code that decides a point's step.
+def files_of(point: Point) -> dict[str, Any]:
+    """Return what tells whether files that a point reads have changed: its code's, its graph's, its samples'.
 
-    These are the files of its strategy and that one's base classes, of its model and all of tclab's models, and of
-    synthetic graphs. What a user's own file imports in turn is not looked at.
+    The code is all of tclab's that a step runs, and the user's own modules with its strategy, that one's base classes
+    and its model. What these import in turn is not looked at.
     """
     modules = {kind.__module__ for kind in strategy_of(point.strategy).__mro__}
-    modules |= {model_of(point.model).build.__module__, synthetic_relations.__module__}
-    files = [getattr(sys.modules.get(module), "__file__", None) for module in modules]
-    models = Path(str(sys.modules["tclab.models"].__file__)).parent.glob("*.py")
-    paths = {Path(file) for file in files if file is not None} | set(models)
-    return {
-        f"{path.parent.name}/{path.name}": _digest(path, path.stat().st_mtime_ns)
-        for path in sorted(paths)
-        if path.stem not in _NOT_A_MODEL and path.is_file()
-    }
+    modules.add(model_of(point.model).build.__module__)
+    code = {"tclab": _TCLAB}
+    for name in modules:
+        file = getattr(sys.modules.get(name), "__file__", None)  # a notebook has none
+        if file is not None and not name.startswith("tclab."):
+            code[name] = [Path(file)]
+    digests = {name: _digest(tuple((file, file.stat().st_mtime_ns) for file in own)) for name, own in code.items()}
+    return {**digests, **{str(Path(path).resolve()): stamp for path, stamp in file_stamps(point).items()}}
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def files_of(point: Point) -> dict[str, Any]:
-    """Return what tells whether files that a point reads have changed: its code's, its graph's, its samples'."""
-    return {**code_digests(point), **{str(Path(path).resolve()): s for path, s in file_stamps(point).items()}}
+def _digest(files: tuple[tuple[Path, int], ...]) -> str:
+    """Return the SHA-256 of some files' contents; the times, in ns, say when to read them again."""
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file, _ in files)).hexdigest()

@@ -3,76 +3,62 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from tclab._display import counted
 from tclab.timing import contention, environment
-from tclab.timing._environment import BUSY_PERCENT, cores_within
+from tclab.timing._environment import BUSY_PERCENT, Contention, cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
 def contentions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how the processors were shared during each measured point's timed steps, by the index of its row.
+    """Return whether others kept the processors busy during each measured point's timed steps, by its row's index.
 
-    Linux counts whatever waits, a point's own threads too. These cannot be the cause where they are at most as many as
-    the cores, or where the load exceeds their number; otherwise the cause is unknown, and worth a word only from
-    `BUSY_PERCENT` on. The pressure is that of the whole machine, also where a job has cores of its own.
+    Linux counts whatever waits, a point's own threads too. Others are the cause where these are at most as many as the
+    cores, where the load exceeds their number, or where a hypervisor took processors; not where nothing tells. The
+    pressure is that of the whole machine, also where a job has cores of its own.
 
-    Columns: `text`, a sentence, empty where they were not shared, missing where the system does not tell; `waiting`, a
-    share; and `others`: whether other processes are the cause, missing where that is not known.
+    Columns: `others`, whether they did; and `seen`, the `Contention` then.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
     values = steps.astype(object).where(steps.notna(), None)
-    found = [_of_point({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
-    made = pd.DataFrame(found, columns=["text", "waiting", "others"], index=steps.index)
-    return made.astype({"text": "string", "waiting": "Float64", "others": "boolean"})
+    found = [_by_others({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
+    made = pd.DataFrame({"seen": pd.Series(found, index=steps.index, dtype=object)})
+    return made.assign(others=made["seen"].notna())
 
 
 def busy_text(rows: pd.DataFrame) -> str:
-    """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
+    """Return a sentence on the points that ran while others wanted the processors; empty without any."""
     rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
     measured = contentions(rows)
-    known = measured.dropna(subset=["text"]).sort_values("waiting", ascending=False)
-    busy = known[known["others"].fillna(False).astype(bool)]
-    unclear = known[known["others"].isna()]
-    of = f"of {len(known)} point{'' if len(known) == 1 else 's'}"
-    of += " whose system tells" * (len(known) < len(measured))
-    sentences = []
-    if len(busy):
-        one = rows.loc[busy.index, ["cpu", "gpu"]].drop_duplicates().shape[0] == 1
-        words = f"{'The machine was' if one else 'Machines were'} busy while {len(busy)} {of} ran"
-        words += f" ({busy['text'].iloc[0]}): such times are not the strategy's alone"
-        many = (rows.loc[busy.index, "threads"] > 1).fillna(False).any()
-        sentences.append(words + ("; with OMP_NUM_THREADS=1 torch's threads suffer less." if many else "."))
-    if len(unclear):
-        sentences.append(
-            f"While {len(unclear)} {of} ran, {unclear['text'].iloc[0]}: by others, or by those points' own threads, "
-            "workers and ranks; which of them is unknown."
-        )
-    return " ".join(sentences)
+    busy = measured[measured["others"]]
+    if busy.empty:
+        return ""
+    worst = max(busy["seen"], key=lambda one: one.waiting or 0.0)
+    fewer = "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
+    return (
+        f"The machine was busy while {len(busy)} of {counted(len(measured), 'point')} ran ({worst}): such times are "
+        f"not the strategy's alone{fewer}."
+    )
 
 
-def _of_point(row: Mapping[str, Any]) -> tuple[str | None, float | None, bool | None]:
+def _by_others(row: Mapping[str, Any]) -> Contention | None:
     moments = json.loads(row["conditions"] or "[]")
     if len(moments) < 2:
-        return None, None, None
+        return None
     seen = contention(moments[0], moments[-1])
-    if seen.shared is None:
-        return None, None, None
     threads, cores = _point_threads(row), cores_within(row["cores"], row["cpu_limit_cores"])
-    fits = threads is not None and cores is not None and threads <= cores
-    few = not fits and 100 * (seen.waiting or 0.0) <= BUSY_PERCENT and not seen.stolen
-    if not seen.shared or few:
-        return "", seen.waiting, False
     load = moments[-1].get("load")
-    crowded = threads is not None and cores is not None and load is not None and load > threads
-    return str(seen), seen.waiting, True if fits or crowded or seen.stolen else None
+    fits = threads is not None and cores is not None and threads <= cores
+    much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
+    crowded = threads is not None and load is not None and load > threads and much
+    return seen if seen.shared and (fits or crowded or seen.stolen) else None
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
@@ -90,17 +76,14 @@ def where_measured(rows: pd.DataFrame) -> str:
     Several ranks come first, with their backend and number: "cpu · gloo · 1 and 4 ranks · 2 cores · …". A machine that
     other processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
-    columns = ["stage", "status", "device", "backend", "gpu", "cpu", *_PRESSURE]
-    ok = rows[columns][rows["status"] == "ok"].reset_index(drop=True)
+    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
         return "nothing measured"
-    ok["machine"] = [
-        str(row["gpu"]) if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
-        for _, row in ok.iterrows()
-    ]
-    others = contentions(ok)["others"].fillna(False).astype(bool)
-    busy = set(ok.loc[others[others].index, "machine"])
-    machines = ok.groupby("machine", sort=False)
+    machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
+    machine = machine.where(ok["device"] != "cuda", ok["gpu"])
+    others = contentions(ok)["others"]
+    busy = set(machine[others.index[others]])
+    machines = ok.groupby(machine, sort=False)
     return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
 
 
@@ -109,19 +92,15 @@ def graph_text(rows: pd.DataFrame) -> str:
 
     Where their samples are of one file, its name follows: "yeast, samples of screen.tsv".
     """
-    data = rows[rows["status"] == "ok"][["graph", "scale", "perturbations"]].drop_duplicates()
-    graphs, files = data[["graph", "scale"]].drop_duplicates(), data["perturbations"].unique()
-    samples = f"samples of {Path(files[0]).name}" if len(files) == 1 and pd.notna(files[0]) else ""
-    of_graph = "" if len(graphs) != 1 or graphs["graph"].isna().any() else _graph_name(rows, *graphs.iloc[0])
-    return ", ".join(filter(None, (of_graph, samples)))
-
-
-def _graph_name(rows: pd.DataFrame, graph: str, scale: float | None) -> str:
-    name = Path(graph).name
-    if re.fullmatch(r"graph-[0-9a-f]{12}(\.npz)?", name):  # of `keep_graph`, which says nothing
-        nodes = rows["nodes"].dropna().unique()
-        return f"a graph of {nodes[0]:,} nodes" if len(nodes) == 1 else ""
-    return name if pd.isna(scale) else f"{graph}, scale {scale:g}"
+    ok = rows[rows["status"] == "ok"]
+    graphs, files = ok[["graph", "scale"]].dropna(how="all").drop_duplicates(), ok["perturbations"].unique()
+    words = []
+    if len(graphs) == 1:
+        ((graph, scale),) = graphs.itertuples(index=False)
+        words.append(Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}")
+    if len(files) == 1 and pd.notna(files[0]):
+        words.append(f"samples of {Path(files[0]).name}")
+    return ", ".join(words)
 
 
 def this_machine(device: str | None = None) -> str:
@@ -142,11 +121,10 @@ def ranks_text(rows: pd.DataFrame) -> str:
 
 def _ranks(rows: pd.DataFrame) -> str:
     """Return devices with their ranks: "cpu · gloo · 1 and 2 ranks"; one rank by itself is left out."""
-    parts = []
+    words = []
     for device, own in rows.groupby("device", sort=False):
+        words.append(str(device))
         numbers = sorted(set(own["ranks"]))
-        many = (
-            [*own["backend"].dropna().unique(), f"{' and '.join(map(str, numbers))} ranks"] if max(numbers) > 1 else []
-        )
-        parts.append(" · ".join([str(device), *many]))
-    return " and ".join(parts)
+        if numbers[-1] > 1:
+            words += [*own["backend"].dropna().unique(), f"{' and '.join(map(str, numbers))} ranks"]
+    return " · ".join(words)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,27 +31,11 @@ from tclab.timing._environment import fingerprint
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
 _ABOUT, _DIGEST = b"tclab", b"tclab_digest"  # of a file's metadata: its point and when it was written; a hash
 
-_machine = cache(partial(fingerprint, "machine"))
 
-
-def results_key(point: Point, repeat: int = 0, machine: dict[str, Any] | None = None) -> str:
-    """Return the name of a point's file: a hash of the point, its code and files, the schema, machine and versions.
-
-    **Arguments:**
-
-    - `point`: resolved, where this machine runs it. `repeat`: of its runs, the first is 0.
-    - `machine`: what tells one kind of machine from another; this one unless given.
-    """
-    what = {
-        "schema": SCHEMA_VERSION,
-        "tclab": __version__,
-        "point": point.to_dict(),
-        "files": files_of(point),
-        "machine": machine or _machine(),
-        "repeat": repeat,
-    }
-    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+@lru_cache(maxsize=4)
+def _machine(variables: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return what tells this kind of machine from another, under the variables that this process has now."""
+    return fingerprint("machine")
 
 
 class Results:
@@ -64,12 +48,9 @@ class Results:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        if not isinstance(folder, (str, Path)) or not str(folder):
             raise InputError(f"results is {folder!r}, expected a folder")
-        try:
-            self.folder = Path(folder).expanduser()
-        except RuntimeError as error:
-            raise InputError(f"results is {str(folder)!r}, expected a folder: {error}") from None
+        self.folder = Path(folder).expanduser()
 
     def make(self) -> Results:
         """Make the folder where it is missing, look whether it can be written, and return this.
@@ -105,9 +86,28 @@ class Results:
             return owner
 
     @staticmethod
-    def name(point: Point, repeat: int = 0, machine: dict[str, Any] | None = None) -> str:
-        """Return the name of a point's file; see `results_key`."""
-        return f"{results_key(point, repeat, machine)}.parquet"
+    def name(
+        point: Point, repeat: int = 0, machine: dict[str, Any] | None = None, memory_bytes: int | None = None
+    ) -> str:
+        """Return the name of a point's file: a hash of the point, its code and files, the schema, machine and versions.
+
+        **Arguments:**
+
+        - `point`: resolved, where this machine runs it. `repeat`: of its runs, the first is 0.
+        - `machine`: what tells one kind of machine from another; this one unless given.
+        - `memory_bytes`: that its process may take, where that is limited.
+        """
+        what = {
+            "schema": SCHEMA_VERSION,
+            "tclab": __version__,
+            "point": point.to_dict(),
+            "files": files_of(point),
+            "machine": machine or _machine(tuple(os.environ.items())),
+            "repeat": repeat,
+            "memory_bytes": memory_bytes,
+        }
+        canonical = json.dumps(what, sort_keys=True, default=str)
+        return f"{hashlib.sha256(canonical.encode()).hexdigest()[:24]}.parquet"
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""

@@ -28,12 +28,10 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     In CSV each step's seconds are a JSON list; what is missing is an empty field, and an empty text is one in
     quotes. Columns that rows do not have are left out.
 
-    **Raises:** `InputError` for another ending, a folder that does not exist, or a file that cannot be written.
+    **Raises:** `InputError` for another ending, or a file that cannot be written.
     """
     require("rows", rows, pd.DataFrame, "what tclab.sweep or tclab.run returns")
     to = _checked(path)
-    if not to.parent.is_dir():
-        raise InputError(f"path is {str(path)!r}, expected it in a folder that exists")
     known = rows[[name for name in SCHEMA.names if name in rows]]
     schema = pa.schema([SCHEMA.field(name) for name in known])
     table = pa.Table.from_pandas(known, schema=schema, preserve_index=False)
@@ -50,24 +48,20 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
 def read_rows(path: str | Path) -> pd.DataFrame:
     """Return the rows of a file that `write_rows` wrote, the same as they were; columns that it lacks are null.
 
-    **Raises:** `InputError` where there is no such file, or it holds something else.
+    **Raises:** `InputError` where it holds something else.
     """
-    file = _checked(path)
-    if not file.is_file():
-        raise InputError(f"path is {str(path)!r}, expected a file of rows that exists")
+    path = _checked(path)
     try:
-        if file.suffix == ".parquet":
-            read = pa.parquet.ParquetFile(file, page_checksum_verification=True).read()
+        if path.suffix == ".parquet":
+            read = pa.parquet.ParquetFile(path, page_checksum_verification=True).read()
         else:
             types = {field.name: pa.string() if field.name == _LIST else field.type for field in SCHEMA}
             options = pa.csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
             )
-            read = pa.csv.read_csv(file, convert_options=options)
-            read = _with_lists(read, json.loads, SCHEMA.field(_LIST).type)
-        for name in ("stage", "status"):
-            if name not in read.column_names:
-                raise ValueError(f"it has no column {name!r}")
+            read = _with_lists(pa.csv.read_csv(path, convert_options=options), json.loads, SCHEMA.field(_LIST).type)
+        if missing := {"stage", "status"} - set(read.column_names):
+            raise ValueError(f"it has no column {min(missing)!r}")
         return frame(aligned(read.replace_schema_metadata(None)))
     except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
         why = (str(error) or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The DataFrame of rows, which shows a line a point with its time."""
+"""The DataFrame of rows, which shows a line a point with its time; cells of tables as text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text
 
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
-_POINT = ("model", "strategy", "batch_size", "networks")
-_NEEDED = {*_POINT, "mean_seconds", "status"}
+_NEEDED = {"model", "strategy", "batch_size", "networks", "mean_seconds", "status"}
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
 
 
@@ -46,37 +45,30 @@ class Rows(Shown, pd.DataFrame):
     def _display(self) -> Display:
         steps = pd.DataFrame(self[self["stage"] == "step"] if "stage" in self else self)
         timed = steps[steps["status"] == "ok"]
-        listed = timed if len(timed) else steps
-        varying = varying_settings(listed)
-        shown = [name for name in _POINT if name == "strategy" or name in varying]
-        shown += [name for name in varying if name not in _POINT and not _follows(listed, name, shown)]
-        common = [name for name in _POINT if name not in shown]
-        fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in listed[:1].iterrows() for name in common]
-        order = [name for name in ("model", "batch_size", "networks") if name in shown]
+        varying = varying_settings(timed if len(timed) else steps)
+        shown = [name for name in _SETTINGS if name == "strategy" or name in varying]
+        if timed["model"].nunique() > 1 and "loss" in shown and _is_of_model(timed, "loss"):
+            shown.remove("loss")
         # a sweep measures breadth first; of what is alike the fastest stands first
-        timed = timed.sort_values([*order, "mean_seconds"], kind="stable")
+        order = [name for name in ("model", "batch_size", "networks") if name in shown]
         lines = [
             (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
              _cell(row, "batch_bytes", bytes_text))
-            for _, row in timed.head(_MOST).iterrows()
+            for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
-        title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
-        more = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
-        more += without_time(steps)
+        notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
+        notes += without_time(steps)
         if {*BUSY_COLUMNS} <= set(self) and (busy := busy_text(self)):
-            more.append(busy)
-        more += [f"{len(self)} rows of {len(self.columns)} columns"]
+            notes.append(busy)
+        notes.append(f"{len(self)} rows of {len(self.columns)} columns")
+        title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
-        return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
+        return Display(title, columns if lines else (), lines, notes)
 
 
-def _follows(steps: pd.DataFrame, setting: str, others: list[str]) -> bool:
-    """Return whether one of the other settings decides a setting, as the model decides the loss.
-
-    The number of networks decides none: a variant of the graph decides it.
-    """
-    deciding = [name for name in others if name != "networks"]
-    return any((steps.groupby(name, dropna=False)[setting].nunique(dropna=False) <= 1).all() for name in deciding)
+def _is_of_model(steps: pd.DataFrame, setting: str) -> bool:
+    """Return whether each model has one value of a setting."""
+    return bool((steps.groupby("model")[setting].nunique(dropna=False) <= 1).all())
 
 
 def without_time(rows: pd.DataFrame) -> list[str]:
@@ -86,16 +78,13 @@ def without_time(rows: pd.DataFrame) -> list[str]:
         steps = steps[steps["stage"] == "step"]
     sentences = []
     for status, group in steps.groupby("status", sort=False):
-        names = []
-        for (model, strategy), points in group.groupby(["model", "strategy"], sort=False):
-            sizes = sorted(set(points["batch_size"]))
-            batches = ", ".join(map(str, sizes)) if len(sizes) <= 6 else f"{sizes[0]} to {sizes[-1]}"
-            names.append(f"{model} {strategy}, batch {batches}")
+        points = group[["model", "strategy", "batch_size"]].itertuples(index=False)
+        names = dict.fromkeys(f"{model} {strategy}, batch {size}" for model, strategy, size in points)
         named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
         if status == "wrong" and "equivalence_fp64_error" in group:
             more = f", in fp64 off by {group['equivalence_fp64_error'].max():.1e}"
-        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}{more}.")
+        sentences.append(f"{counted(len(group), 'point')}{named}: {status}{more}.")
     return sentences
 
 
@@ -105,25 +94,14 @@ def varying_settings(rows: pd.DataFrame) -> list[str]:
 
 
 def frame_html(frame: pd.DataFrame) -> str:
-    """Return a DataFrame as a table in the colours of the page; a long one as pandas shows it.
+    """Return a DataFrame as pandas' table, numbers with four digits and what is missing blank.
 
-    Numbers have four digits, what is missing is blank, and columns in which all is missing are named below. An empty
-    one shows its `attrs["empty"]`, a sentence, where it has one.
+    An empty one shows its `attrs["empty"]`, a sentence, where it has one.
     """
-    if len(frame) > _MOST_LINES:
-        return str(pd.DataFrame(frame).to_html(notebook=True, max_rows=_MOST_LINES))
-    named = [" · ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name) for name in frame]
     if frame.empty:
-        sentence = f"nothing of {', '.join(named)}" if named else "nothing"
-        return Display(notes=[str(frame.attrs.get("empty", sentence))]).html()
-    has = [not isna for isna in frame.isna().all()]
-    shown = frame.loc[:, has]
-    index = [] if isinstance(frame.index, pd.RangeIndex) else [str(name or "") for name in frame.index.names]
-    keys = [[cell_text(key) for key in (one if isinstance(one, tuple) else (one,))] for one in frame.index]
-    lines = [[*(key if index else ()), *line] for key, line in zip(keys, table_cells(shown), strict=True)]
-    missing = [name for name, some in zip(named, has, strict=True) if not some]
-    notes = [f"not known: {', '.join(missing)}"] if missing else []
-    return Display("", [*index, *(name for name, some in zip(named, has, strict=True) if some)], lines, notes).html()
+        return Display(notes=[str(frame.attrs.get("empty", "nothing"))]).html()
+    cells = pd.DataFrame(frame).map(cell_text)
+    return str(cells.to_html(notebook=True, max_rows=_MOST_LINES, index=not isinstance(frame.index, pd.RangeIndex)))
 
 
 def table_cells(table: pd.DataFrame) -> list[list[str]]:
