@@ -25,6 +25,7 @@ from typing import IO, Any
 SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
 _LOOK_SECONDS = 0.5  # between looks whether the other process is still alive
+_END_SECONDS = 5.0  # in which all that a killed process had started has ended, too
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
@@ -113,11 +114,19 @@ class ChildProcess:
         return self._stderr.closed
 
     def close(self) -> None:
-        """End the process and close its pipes; a second call does nothing."""
+        """End the process, wait for those that it started, and close its pipes; a second call does nothing."""
         if not self.closed:
             with suppress(BrokenPipeError), self._process:
                 self.kill()
+                self._wait_for_others()
             self._stderr.close()
+
+    def _wait_for_others(self) -> None:
+        """Wait until nobody holds the pipe of messages: ranks end by themselves, a moment after their torchrun."""
+        end = monotonic() + _END_SECONDS
+        while (left := end - monotonic()) > 0 and self._arrival.poll(1000 * left):
+            if not os.read(self._messages.fileno(), 1 << 16):
+                return
 
 
 class ParentPipe:

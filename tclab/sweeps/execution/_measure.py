@@ -11,7 +11,7 @@ from itertools import repeat
 from pkgutil import resolve_name
 from statistics import fmean
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,6 @@ from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexa
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._ranks import Ranks
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
@@ -29,6 +28,9 @@ from tclab.timing._call_costs import PeakMemory, release_memory
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
+
+if TYPE_CHECKING:
+    from tclab.sweeps.execution._worker import Ranks
 
 
 @lru_cache(maxsize=8)

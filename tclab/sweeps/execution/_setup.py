@@ -10,7 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from statistics import median
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -24,7 +24,6 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
-from tclab.sweeps.execution._ranks import Ranks
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
@@ -32,6 +31,9 @@ from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
+
+if TYPE_CHECKING:
+    from tclab.sweeps.execution._worker import Ranks
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
