@@ -15,7 +15,7 @@ from test_where import epochs, titles
 
 from tclab import lab
 from tclab.lab.reports._findings import conclusion
-from tclab.sweeps.execution import _local_sweep
+from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, contentions, graph_text, where_measured
 from tclab.timing import _environment, race
 from tclab.timing._environment import busy_percent
@@ -199,12 +199,12 @@ def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
 
 def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_do(monkeypatch):
     def warned(others, cores, threads):
-        monkeypatch.setattr(_local_sweep, "busy_cores", lambda *own: others)
-        monkeypatch.setattr(_local_sweep, "usable_cores", lambda: cores)
-        monkeypatch.setattr(_local_sweep, "threads_of", lambda ranks: threads)
+        monkeypatch.setattr(_run, "busy_cores", lambda *own: others)
+        monkeypatch.setattr(_run, "usable_cores", lambda: cores)
+        monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            _local_sweep.warn_of_others()
+            _run.warn_of_others()
         return [str(one.message) for one in caught]
 
     (words,) = warned(1.0, 2, 2)

@@ -9,7 +9,7 @@ from tclab import Point, masking
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._setup import _arguments_of_all_ranks, setup
+from tclab.sweeps.execution._setup import setup
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)

@@ -65,9 +65,7 @@ class Background:
 
         def work():
             try:
-                self.frame = tclab.sweep(
-                    wanted, results=rows, executor="slurm", poll_seconds=0.5, time=30, progress=tell, stop=self.stop
-                )
+                self.frame = tclab.sweep(wanted, results=rows, executor="slurm", time=30, progress=tell, stop=self.stop)
             except BaseException as error:
                 self.error = error
 

@@ -19,8 +19,7 @@ from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._run import point_rows
-from tclab.sweeps.execution._worker_pool import STOPPED, warn_of_others
+from tclab.sweeps.execution._run import STOPPED, point_rows, warn_of_others
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._results import Results

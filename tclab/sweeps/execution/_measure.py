@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial
@@ -11,7 +10,7 @@ from itertools import repeat
 from pkgutil import resolve_name
 from statistics import fmean
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexa
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
+from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
@@ -28,9 +28,6 @@ from tclab.timing._call_costs import PeakMemory, release_memory
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
-
-if TYPE_CHECKING:
-    from tclab.sweeps.execution._worker import Ranks
 
 
 @lru_cache(maxsize=8)
@@ -72,16 +69,16 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
-def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
+def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     fixed = point.mode == "fixed_batch"
     number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
-    lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
+    lead = point.workers if point.loop == "lightning" and ranks is ALONE and not fixed else 0
     # twice what is timed, as it may be timed again, and all that `drain` takes at most
     more = 2 * lead + point.steps + 2 * point.workers * point.prefetch_factor
     epoch = None if fixed or not point.workers else number + more
-    with setup(point, number * point.batch_size, context, batches=epoch) as here:
+    with setup(point, number * point.batch_size, ranks, batches=epoch) as here:
         batches = here.batches()
         try:
             begin = perf_counter()
@@ -101,7 +98,7 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
                 here.run(given, steps=point.warmup, ledger=warm)
             drain = here.loader_binds(warm, warm.batch_timings)
             ledger, peak_bytes, around = _timed(here, given, lead, drain=drain)
-            if not drain and context is None and here.loader_binds(ledger, ledger.batch_timings):
+            if not drain and ranks is ALONE and here.loader_binds(ledger, ledger.batch_timings):
                 # a busy warm-up made the loader seem to keep up
                 ledger, peak_bytes, around = _timed(here, given, lead, drain=True)
         finally:
@@ -113,7 +110,7 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
     return RankMeasurement(
         timelines=timelines(ledger, lead),
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
-        late=exchanges.late[context.rank] if exchanges is not None and context is not None else None,
+        late=exchanges.late[ranks.rank] if exchanges is not None else None,
         demands=demands,
         accounted=ledger.accounted,
         first_step_seconds=cold,
@@ -142,8 +139,7 @@ def _timed(
     with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
             exchanges.watch(ledger)
-        if here.context is not None:
-            here.context.barrier()  # else the first step waits for whoever comes last
+        here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     if exchanges is not None:
         exchanges.finish()
@@ -191,7 +187,7 @@ def _samples_read(point: Point) -> dict[str, Any]:
     }
 
 
-def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
+def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
     graph = cell_graph_of(point)
     exact = declared_exact(point)
@@ -205,10 +201,7 @@ def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
         **_samples_read(point),
     }
     if point.mode not in WITHOUT_MODEL:
-        if context is None:
-            every |= _equivalence_columns(point, exact)
-        else:  # once, not by ranks that would share the cores
-            every |= json.loads(context.broadcast(lambda: json.dumps(_equivalence_columns(point, exact))))
+        every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores
         if every["equivalence"] == "failed":
             return [{**every, "stage": "step", "status": "wrong"}]
     if point.device == "cuda":
@@ -217,11 +210,8 @@ def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
         release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
-    measurement = _train_and_time(point, context)
+    measurement = _train_and_time(point, ranks)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
         torch.cuda.empty_cache()
-    if context is None:
-        return rows_of_ranks(point, every, [measurement])
-    texts = context.all_gather(json.dumps(asdict(measurement)))
-    return rows_of_ranks(point, every, [RankMeasurement(**json.loads(text)) for text in texts])
+    return rows_of_ranks(point, every, [RankMeasurement(**one) for one in ranks.all_gather(asdict(measurement))])

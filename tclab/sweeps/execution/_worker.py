@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -31,6 +29,7 @@ from tclab.errors import InputError, require
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._run import request_of
 from tclab.sweeps.store._code_fingerprint import import_user_modules
 from tclab.sweeps.store._rows import columns_of, frame, table
@@ -39,8 +38,6 @@ from tclab.timing import environment
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
 _OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
-_COLLECTIVE = timedelta(minutes=10)  # a rank that waits longer for the gradients of others raises an error
-_IDLE = timedelta(days=30)
 _NOTICED_SECONDS = 10.0  # in which torchrun has found a rank that is gone
 # In an error that another rank's end causes: that rank is the one to name.
 _OF_A_PEER = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
@@ -74,21 +71,20 @@ def _limit_memory(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def rows_of_request(request: dict[str, Any], context: Ranks | None = None) -> list[dict[str, Any]]:
+def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     """Run the task of a request in this process and return its rows, with where and when it ran.
 
-    A point of one rank that raises an error has one row, with its status; one of several, whose `context` says which
-    rank this is, raises it.
+    A point of one rank that raises an error has one row, with its status; one of several raises it.
     """
     begin = datetime.now(UTC)
     if request["modules"]:
         import_user_modules(request["modules"], request["path"])
     point = Point.from_dict(request["point"])
-    arguments = request["arguments"] if context is None else {**request["arguments"], "context": context}
+    together = {} if ranks is ALONE else {"ranks": ranks}
     try:
-        rows = resolve_name(request["task"])(point, **arguments)
+        rows = resolve_name(request["task"])(point, **request["arguments"], **together)
     except Exception as error:
-        if context is not None:
+        if together:
             raise
         traceback.print_exc()
         rows = [{**columns_of(point), "stage": "step", "status": _status_of(error)}]
@@ -110,50 +106,6 @@ def _status_of(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {first}"
 
 
-class Ranks:
-    """This rank among those that run a point together; every method waits for all of them.
-
-    `local_rank` is its place on its machine. Texts travel as tensors of bytes: torch's collectives of objects unpickle
-    what they receive. For texts ranks wait as long as it takes: for the next request, or while rank 0 checks a
-    strategy or fills a store.
-
-    **Arguments:**
-
-    - `device`: of the point. The ranks join in a process group: gloo, and NCCL on CUDA.
-    """
-
-    def __init__(self, device: str) -> None:
-        options: dict[str, Any] = {"backend": "gloo"}
-        if device == "cuda":
-            place = int(os.environ["LOCAL_RANK"])
-            torch.cuda.set_device(place)
-            options = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", place)}
-        distributed.init_process_group(timeout=_COLLECTIVE, **options)
-        self._group = distributed.new_group(backend="gloo", timeout=_IDLE)
-        self.rank = distributed.get_rank()
-        self.ranks = distributed.get_world_size()
-        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
-
-    def broadcast(self, text: Callable[[], str]) -> str:
-        """Return on every rank the text that rank 0 makes; `text` is called there alone."""
-        return self.all_gather(text() if self.rank == 0 else "")[0]
-
-    def all_gather(self, text: str) -> list[str]:
-        """Return the texts of all ranks, in their order."""
-        data = text.encode()
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
-        distributed.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
-        most = max(map(int, sizes))
-        each = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.ranks)]
-        padded = torch.tensor([*data, *bytes(most - len(data))], dtype=torch.uint8)
-        distributed.all_gather(each, padded, group=self._group)
-        return [bytes(one[: int(size)].tolist()).decode() for one, size in zip(each, sizes, strict=True)]
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self.all_gather("")
-
-
 def _serve_as_rank(parent: ParentPipe, device: str) -> None:
     """Serve points with the other ranks: rank 0 receives the requests, hands them to the others, and sends the rows.
 
@@ -162,7 +114,7 @@ def _serve_as_rank(parent: ParentPipe, device: str) -> None:
     try:
         ranks = Ranks(device)
         while True:
-            request = json.loads(ranks.broadcast(lambda: json.dumps(parent.receive())))
+            request = ranks.broadcast(parent.receive)
             if request is None:
                 break
             rows = rows_of_request(request, ranks)

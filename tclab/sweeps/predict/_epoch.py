@@ -24,9 +24,8 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._run import request_of
+from tclab.sweeps.execution._run import ask, request_of
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
-from tclab.sweeps.execution._worker_pool import ask
 from tclab.timing import Ledger, conditions, environment
 from tclab.timing._environment import busy_notes, busy_percent
 from tclab.timing._step_means import Estimate, cycle_of, mean_step

@@ -12,7 +12,6 @@ import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -24,21 +23,15 @@ from tclab.errors import InputError, need
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import paths_of, resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions
-from tclab.sweeps.execution._run import point_rows
-from tclab.sweeps.execution._worker_pool import STOPPED, close_workers
+from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
 from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked
 from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
 
-# States of a job that will write no more rows
-_OVER = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
-    "SPECIAL_EXIT", "TIMEOUT",
-}  # fmt: skip
+_LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
-_LOOK_SECONDS = 0.5  # between looks at the folder
 _ASK_SECONDS = 5.0  # between two questions to squeue
 _MAX_ARRAY = 1000  # Slurm's default MaxArraySize is 1001, and that is the first index too many
 
@@ -64,12 +57,8 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, *
     missing = sweep.look_up()
     if not stop.is_set():
         sweep.send(missing)
-    asked = monotonic()
-    while sweep.waiting and not stop.wait(_LOOK_SECONDS):
+    while sweep.waiting and not stop.wait(_ASK_SECONDS):
         sweep.look()
-        if monotonic() - asked > _ASK_SECONDS:
-            sweep.ask()
-            asked = monotonic()
     if sweep.waiting:
         sweep.cancel()
     return [sweep.rows.get(name, not_measured(point, STOPPED)) for name, point in sweep.points.items()]
@@ -87,17 +76,17 @@ class _Sweep:
         self.points = {results.name(point, machine=machine): point for point in absolute}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: dict[str, str] = {}  # name → the job that is waited for
-        self._over: set[str] = set()  # whose jobs had ended when Slurm was last asked
+        self._over: set[str] = set()  # whose jobs had ended at the last look
 
     def look_up(self) -> list[str]:
         """Take finished points, wait for those whose jobs are queued or run, and return the others."""
-        noted, states = self._noted(), _states()
+        noted, live = self._noted(), _live()
         missing = []
         for name in self.points:
             rows = self._results.read_file(name)
             if rows is not None and self._options.stands(rows):
                 self._through(name, rows, kept=True)
-            elif _runs(states.get(noted.get(name, ""))):
+            elif noted.get(name) in live:
                 self.waiting[name] = noted[name]
             else:
                 missing.append(name)
@@ -118,25 +107,23 @@ class _Sweep:
             self._note(self._noted() | self.waiting)
 
     def look(self) -> None:
-        """Take the rows that have come; a folder that is listed is asked of the file server, unlike a single file."""
-        for name in self.waiting.keys() & set(os.listdir(self._results.folder)):
-            if (rows := self._results.read_file(name)) is not None:
-                self._through(name, rows)
-
-    def ask(self) -> None:
-        """Ask Slurm for jobs that ended and left no rows; a second time, since rows may be on their way."""
+        """Take the rows that have come; a job that ended and left none, at two looks, has failed."""
         try:
-            states = _states()
+            live = _live()
         except InputError:  # a controller that is restarted; the jobs run on
-            return
+            live = set(self.waiting.values())
+        there = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name, job in list(self.waiting.items()):
-            if _runs(states.get(job)):
+            rows = self._results.read_file(name) if name in there else None
+            if rows is not None:
+                self._through(name, rows)
+            elif job in live:
                 self._over.discard(name)
             elif name not in self._over:
-                self._over.add(name)
+                self._over.add(name)  # rows may be on their way
             else:
-                how = f"failed: job {job} ended{f' as {states[job]}' if job in states else ''}"
-                self._through(name, not_measured(self.points[name], f"{how}: {self._last_words(job)}"))
+                why = f"failed: job {job} ended: {self._last_words(job)}"
+                self._through(name, not_measured(self.points[name], why))
 
     def cancel(self) -> None:
         """Cancel the jobs that are waited for, and forget them."""
@@ -145,7 +132,6 @@ class _Sweep:
             self._note({name: job for name, job in self._noted().items() if name not in self.waiting})
         except InputError as error:
             warnings.warn(f"the jobs go on, and a later sweep finds them: {error}", stacklevel=2)
-        self.look()  # for rows that came at the last moment
 
     def _through(self, name: str, rows: pa.Table, *, kept: bool = False) -> None:
         self.rows[name] = rows
@@ -240,15 +226,10 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
         raise InputError(f"sbatch refused: {'; '.join(why) or error}; the partitions here are {partitions}") from None
 
 
-def _states() -> dict[str, str]:
-    """Return number → state of this user's jobs, those just ended among them."""
-    asked = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T")
-    return dict(line.strip().split("|", 1) for line in _ask("squeue", *asked).splitlines())
-
-
-def _runs(state: str | None) -> bool:
-    """Return whether rows are still to be expected of a job in a state; `None` is one that Slurm has forgotten."""
-    return state is not None and state not in _OVER
+def _live() -> set[str]:
+    """Return the numbers of this user's jobs that are queued or run."""
+    asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i")
+    return set(_ask("squeue", *asked).split())
 
 
 def _ask(*command: str) -> str:
