@@ -56,8 +56,9 @@ class Fake:
         self.queue()
 
     def queue(self, **states):
-        """Let squeue show jobs, j1_0="RUNNING"."""
-        (self.folder / "queue").write_text("".join(f"{name[1:]}|{state}\n" for name, state in states.items()))
+        """Let squeue show jobs of the states that it is asked for, j1_0="RUNNING"."""
+        lines = [f"{name[1:]}\n" for name, state in states.items() if state in slurm._LIVE.split(",")]
+        (self.folder / "queue").write_text("".join(lines))
 
     def lines(self, name):
         path = self.folder / name
@@ -240,7 +241,7 @@ def test_a_job_that_ended_without_rows_fails_with_its_last_words_and_is_sent_aga
         fake.run("1_1")
         fake.queue(j1_0="FAILED")
     assert found == [
-        "failed: job 1_0 ended as FAILED: ImportError: no torch", "ok", "failed: job 1_2 ended: it said nothing"
+        "failed: job 1_0 ended: ImportError: no torch", "ok", "failed: job 1_2 ended: it said nothing"
     ]  # fmt: skip
     assert len(Results(fake.results).frame()) == 1
     fake.send(wanted)

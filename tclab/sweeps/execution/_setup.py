@@ -161,10 +161,8 @@ def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | No
             if ranks.local_rank == 0:
                 ranks.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
-            order = np.resize(np.arange(held), reads)
-            data = Batches(
-                loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=(ranks.rank, ranks.ranks)
-            )
+            order, shard = np.resize(np.arange(held), reads), (ranks.rank, ranks.ranks)
+            data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
             with closing(Loader(data, workers=point.workers, **loader_options(point))) as loads:
                 yield Setup(point, data, loads, step, ranks, files)
