@@ -208,12 +208,6 @@ class Killed(_Fails):
         os.kill(os.getpid(), signal.SIGKILL)
 
 @masking.register
-class Raises(_Fails):
-    name = "rank_raises"
-    def fail(self):
-        raise ValueError("no such thing")
-
-@masking.register
 class Greedy(_Fails):
     name = "rank_greedy"
     def fail(self):
@@ -239,7 +233,6 @@ def own(tmp_path, monkeypatch):
 
 FAILURES = {
     "rank_killed": "failed: rank 1 killed by SIGKILL; its last words: a rank's last words",
-    "rank_raises": "failed: rank 1: ValueError: no such thing",
     "rank_greedy": "oom",
 }
 

@@ -2,12 +2,9 @@
 
 import itertools
 import json
-import os
-import signal
 import sys
 import textwrap
 import threading
-import time
 from dataclasses import replace
 
 import pandas as pd
@@ -161,22 +158,19 @@ def test_an_overhead_is_in_its_row_with_what_it_costs():
     assert row["equivalence_fp64_error"] > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"overheads": ("dense_targets",)}, "skipped: hetero_cell cannot take on the overhead dense_targets"),
-        (
-            {"overheads": ("print_loss",), "mode": "data"},
-            "skipped: mode data has no model for the overhead print_loss",
-        ),
-        ({"loss": "dango"}, "skipped: hetero_cell is not trained on dango"),
-        ({"model": "dango", "strategy": "edge_mask"}, "skipped: dango reads no masked graph"),
-        ({"strategy": "indices"}, "skipped: indices makes no masked graph"),
-    ],
-)
-def test_what_does_not_apply_is_skipped_with_its_reason(fields, status):
+SKIPPED = [
+    ({"overheads": ("dense_targets",)}, "hetero_cell cannot take on the overhead dense_targets"),
+    ({"overheads": ("print_loss",), "mode": "data"}, "mode data has no model for the overhead print_loss"),
+    ({"loss": "dango"}, "hetero_cell is not trained on dango"),
+    ({"model": "dango", "strategy": "edge_mask"}, "dango reads no masked graph"),
+    ({"strategy": "indices"}, "indices makes no masked graph"),
+]
+
+
+@pytest.mark.parametrize(("fields", "why"), SKIPPED)
+def test_what_does_not_apply_is_skipped_with_its_reason(fields, why):
     row = of_the_step(tclab.run(tiny(**fields)))
-    assert row["status"].startswith(status)
+    assert row["status"].startswith(f"skipped: {why}")
     assert pd.isna(row["median_seconds"])
 
 
@@ -229,17 +223,13 @@ def own(tmp_path, monkeypatch):
                     signal.pause()
 
             @masking.register
-            class DeletesNothing(NodeMask):
-                name = "deletes_nothing"
-                def view(self, batch):
-                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-                    return tclab.message_passing.SharedView(self.graph, removed)
-
-            @masking.register
             class DeletesNothingFromAFew(NodeMask):
                 name = "deletes_nothing_from_a_few"
                 def view(self, batch):
-                    return (masking.get("deletes_nothing") if batch.size < 4 else NodeMask)(self.graph).view(batch)
+                    if batch.size >= 4:
+                        return super().view(batch)
+                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+                    return tclab.message_passing.SharedView(self.graph, removed)
         """)
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -265,29 +255,19 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
     }
 
 
-@pytest.mark.clock
 def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, tmp_path):
-    begin = time.monotonic()
     frame = tclab.sweep(tiny(strategy="sleeps"), results=tmp_path / "rows", hang_seconds=1.0)
-    assert time.monotonic() - begin < 30.0
-    words = "failed: the point was not through after 1 s, and its process was ended"
-    assert of_the_step(frame)["status"] == words
+    assert of_the_step(frame)["status"] == "failed: the point was not through after 1 s, and its process was ended"
     assert of_the_step(tclab.run(tiny(), hang_seconds=600.0))["status"] == "ok"
 
 
-def test_a_strategy_that_is_wrong_gets_no_time(own):
-    frame = tclab.run(tiny(strategy="deletes_nothing"))
-    assert frame["status"].tolist() == ["wrong"]
-    assert frame["median_seconds"].isna().all()
-    assert frame["equivalence_fp64_error"].item() > 1e-6
-
-
-def test_the_check_tries_a_point_as_it_is_run(own):
+def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own):
     point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64")
     assert of_the_step(tclab.run(point))["equivalence"] == "passed"
     sliced = tclab.run(replace(point, micro_batch=1))
     assert (sliced["status"].item(), sliced["equivalence"].item()) == ("wrong", "failed")
     assert sliced["equivalence_fp64_error"].item() > 1e-6
+    assert sliced["median_seconds"].isna().all()  # what is wrong gets no time
     rough = of_the_step(tclab.run(replace(point, strategy="node_mask", dtype="bfloat16", checkpoint=True)))
     assert rough["equivalence"] == "passed"
     assert rough["equivalence_fp32_ratio"] <= 2.0
@@ -309,19 +289,6 @@ def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
     assert status == ["oom", "ok"]
     again = tclab.sweep([big], results=tmp_path)  # kept, though there would be room now
     assert again["status"].tolist() == ["oom"]
-
-
-@pytest.mark.slow
-@pytest.mark.clock
-def test_a_child_killed_from_outside_is_a_failure_and_replaced(tmp_path):
-    close_workers()
-    tclab.run(tiny())
-    (child,) = _run._idle.values()
-    os.kill(child.pid, signal.SIGKILL)
-    until = time.monotonic() + 60
-    while child.alive and time.monotonic() < until:  # its memory is given back first
-        time.sleep(0.05)
-    assert of_the_step(tclab.run(tiny()))["status"] == "ok"
 
 
 def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path):
@@ -457,22 +424,21 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
     assert len(told) == len(list(tmp_path.glob("*.parquet"))) == 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"strategy": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-        ({"model": "heterocell"}, "unknown model 'heterocell'; did you mean 'hetero_cell'"),
-        ({"networks": ("physcal",)}, "unknown network 'physcal'; did you mean 'physical'"),
-        ({"networks": 12}, "networks is 12, expected 1 to 9"),
-        ({"batch_size": 2.5}, "batch_size is 2.5, expected a whole number of at least 1"),
-        ({"steps": -1}, "steps is -1"),
-        ({"mode": "stepp"}, "unknown mode 'stepp'; did you mean 'step'"),
-        ({"ship_edges": True}, "'node_mask' has none"),
-        ({"loss": "logcosh"}, "unknown loss 'logcosh'; did you mean 'log_cosh'"),
-        ({"mode": "empty", "loop": "plain"}, "mode 'empty' is Lightning's; expected 'lightning' or None"),
-        ({"overheads": ("isnan",)}, "unknown overhead 'isnan'; did you mean 'isnan_checks'"),
-    ],
-)
+BAD = [
+    ({"strategy": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
+    ({"model": "heterocell"}, "unknown model 'heterocell'; did you mean 'hetero_cell'"),
+    ({"networks": ("physcal",)}, "unknown network 'physcal'; did you mean 'physical'"),
+    ({"networks": 12}, "networks is 12, expected 1 to 9"),
+    ({"batch_size": 2.5}, "batch_size is 2.5, expected a whole number of at least 1"),
+    ({"steps": -1}, "steps is -1"),
+    ({"mode": "stepp"}, "unknown mode 'stepp'; did you mean 'step'"),
+    ({"ship_edges": True}, "'node_mask' has none"),
+    ({"mode": "empty", "loop": "plain"}, "mode 'empty' is Lightning's; expected 'lightning' or None"),
+    ({"overheads": ("isnan",)}, "unknown overhead 'isnan'; did you mean 'isnan_checks'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), BAD)
 def test_bad_points_are_one_clear_line(fields, words):
     with pytest.raises(InputError, match=words) as error:
         tiny(**fields)
