@@ -60,18 +60,11 @@ def run(
     return frame(point_rows(resolve(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
 
 
-def point_rows(
-    point: Point,
-    *,
-    fresh: bool = False,
-    memory_bytes: int | None = None,
-    hang_seconds: float | None = None,
-    stop: threading.Event | None = None,
-) -> pa.Table:
-    """Return the rows of a resolved point as an arrow table; see `run`. With `stop` it ends as `not run: stopped`."""
+def point_rows(point: Point, **limits: Any) -> pa.Table:
+    """Return the rows of a resolved point as an arrow table; `limits` are those of `ask`."""
     if (reason := point.skipped()) is not None:
         return not_measured(point, reason)
-    answer = ask(point, request_of(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds, stop=stop)
+    answer = ask(point, request_of(point), **limits)
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)
 
 
