@@ -97,10 +97,10 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
             drain = here.loader_binds(warm, warm.batch_timings)
-            ledger, peak_bytes, around = _timed(here, given, lead, drain=drain)
+            ledger, machine = _timed(here, given, lead, drain=drain)
             if not drain and ranks is ALONE and here.loader_binds(ledger, ledger.batch_timings):
                 # a busy warm-up made the loader seem to keep up
-                ledger, peak_bytes, around = _timed(here, given, lead, drain=True)
+                ledger, machine = _timed(here, given, lead, drain=True)
         finally:
             del batches  # ends the workers
         store_bytes = sum(file.stat().st_size for file in here.files)
@@ -116,21 +116,15 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         first_step_seconds=cold,
         store_bytes=store_bytes or None,
         **carried,
-        peak_bytes=peak_bytes,
-        conditions=around,
+        **machine,
         batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
     )
 
 
-_Moments = list[dict[str, Any]]  # of `conditions`
-
-
-def _timed(
-    here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool
-) -> tuple[Ledger, int | None, _Moments]:
+def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool) -> tuple[Ledger, dict[str, Any]]:
     """Time the point's steps, after `lead` others, and after draining the loader where it binds.
 
-    Returns the ledger, the peak of memory in bytes, and the conditions before and after.
+    Returns the ledger, and of the machine the peak of memory in bytes and the conditions before and after.
     """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
@@ -143,7 +137,7 @@ def _timed(
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     if exchanges is not None:
         exchanges.finish()
-    return ledger, memory.bytes, [before, conditions()]
+    return ledger, {"peak_bytes": memory.bytes, "conditions": [before, conditions()]}
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
@@ -173,24 +167,10 @@ def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
     }
 
 
-def _samples_read(point: Point) -> dict[str, Any]:
-    """Return the columns that say what was read of the point's file of perturbations; none for synthetic samples."""
-    screen = screen_of(point)
-    if screen is None:
-        return {}
-    report = screen.report
-    return {
-        "file_samples": len(screen),
-        "file_rows_left_out": report.rows - report.kept,
-        "unknown_genes": report.unknown,
-        "samples_report": str(report),
-    }
-
-
 def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
     graph = cell_graph_of(point)
-    exact = declared_exact(point)
+    exact, screen = declared_exact(point), screen_of(point)
     every: dict[str, Any] = {
         **columns_of(point),
         "networks": len(graph.networks),
@@ -198,7 +178,7 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
         "edges": graph.num_edges,
         "nodes": graph.num_nodes[graph.deleted_type],
         "exact": exact,
-        **_samples_read(point),
+        "samples_report": None if screen is None else str(screen.report),
     }
     if point.mode not in WITHOUT_MODEL:
         every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores

@@ -63,14 +63,11 @@ class Setup:
         if not self.point.workers or self.point.mode == "fixed_batch":
             return False
         times = steps.seconds("device" if steps.cuda else "host")
-        whole = times.get("step", [])
+        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
         binds = True
-        if whole and made:
-            rest = min(
-                step - wait for step, wait in zip(whole, times.get("data_wait", [0.0] * len(whole)), strict=True)
-            )
+        if rest and made:
             batch = median(timing.end_ns - timing.begin_ns for timing in made) / 1e9
-            binds = batch / self.point.workers > _KEEPS_UP * rest
+            binds = batch / self.point.workers > _KEEPS_UP * min(rest)
         return any(self.ranks.all_gather(binds))  # a step is of all ranks
 
     def drain(self, batches: Iterator[LoadedBatch]) -> list[BatchTiming]:
