@@ -218,7 +218,6 @@ class Worker(ChildProcess):
 
     def _how_it_ended(self) -> str:
         code = self.wait()
-        assert code is not None
         if code < 0:
             return f"failed: killed by {signal.Signals(-code).name}"
         return f"failed: the child ended with {code}: {self.last_error_line}"
