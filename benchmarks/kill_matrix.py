@@ -8,7 +8,7 @@ a loader worker, torchrun, a rank or a job; SIGTERM, SIGINT, SIGKILL, or SIGSTOP
 a process that lives 2 s longer than its sweep, a row that was reported and is not kept, more than one row that was not
 reported, a point measured again though its row was kept, a row unlike an undisturbed one's, a file that cannot be read,
 a sweep that ends or hangs because of its child, a status that is no sentence, and what is left in /dev/shm or, once the
-sweep is through, of temporary files.
+next process has made a temporary folder, of temporary files.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as the sweeps have it: rows are named by the machine, threads included
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +38,7 @@ from orphans import MARK, left_behind, marked  # noqa: E402
 from slurm_box import slurm  # noqa: E402
 
 import tclab  # noqa: E402
+from tclab._io import TemporaryFolder  # noqa: E402
 from tclab.sweeps.store._results import Results  # noqa: E402
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
@@ -246,7 +248,10 @@ class Matrix:
             self.compare(kind, folder, running, ok)
             running.close()
         self.rows += len(ok)
-        temporaries = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
+        with patch.object(tempfile, "tempdir", str(temporary)):
+            TemporaryFolder().close()  # as the next process does, which removes those whose owner was killed
+        rest = [path for path in temporary.rglob("*") if not path.relative_to(temporary).parts[0].startswith("torch")]
+        temporaries = [str(path.relative_to(temporary)) for path in rest]
         beside = [path.name for path in folder.iterdir() if path.suffix != ".parquet" or path.name[0] == "."]
         beside = [name for name in beside if (kind, name) != ("Slurm jobs", "slurm")]
         new = set(os.listdir("/dev/shm")) - shared

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,17 +34,21 @@ class Closed(Exception):
     """The notebook was closed."""
 
 
-class Closing(threading.Event):
+def close(waiting):
+    raise Closed
+
+
+class Waiting(threading.Event):
+    """A sweep's stop: each time that the sweep waits, the next thing happens."""
+
+    def __init__(self, *things):
+        super().__init__()
+        self.things = iter(things)
+
     def wait(self, timeout=None):
-        raise Closed
-
-
-class Stopping(threading.Event):
-    """Somebody stops as soon as the sweep waits."""
-
-    def wait(self, timeout=None):
-        self.set()
-        return True
+        if (thing := next(self.things, None)) is not None:
+            thing(self)
+        return self.is_set()
 
 
 class Fake:
@@ -84,27 +87,10 @@ class Fake:
 
     def send(self, points, **options):
         with pytest.raises(Closed):
-            self.sweep(points, stop=Closing(), **options)
+            self.sweep(points, stop=Waiting(close), **options)
 
     def statuses(self, points, **options):
         return self.sweep(points, **options)["status"].tolist()
-
-    @contextmanager
-    def waiting(self, points):
-        """A sweep in a thread, which must end by itself; its statuses are in the list."""
-        found, begun = [], threading.Event()
-
-        class Waiting(threading.Event):
-            def wait(self, timeout=None):
-                begun.set()
-                return super().wait(timeout)
-
-        sweep = threading.Thread(target=lambda: found.extend(self.statuses(points, stop=Waiting())))
-        sweep.start()
-        assert begun.wait(60)
-        yield found
-        sweep.join(60)
-        assert not sweep.is_alive()
 
 
 @pytest.fixture
@@ -233,14 +219,16 @@ def test_a_job_that_ended_without_rows_fails_with_its_last_words_and_is_sent_aga
     logs = fake.results / "slurm" / "logs"
     (logs / "1_0_0_log.err").write_text("ImportError: no torch\nsrun: error: n1: task 0: Exited with exit code 1\n")
     fake.queue(j1_0="RUNNING", j1_1="RUNNING", j1_2="RUNNING")
-    with fake.waiting(wanted) as found:
-        (fake.folder / "down").write_text("")  # a controller that is restarted ends nothing
-        time.sleep(0.3)
-        assert not found
+
+    def controller_is_restarted(_):
+        (fake.folder / "down").write_text("")
+
+    def two_end(_):
         (fake.folder / "down").unlink()
         fake.run("1_1")
         fake.queue(j1_0="FAILED")
-    assert found == [
+
+    assert fake.statuses(wanted, stop=Waiting(controller_is_restarted, two_end)) == [
         "failed: job 1_0 ended: ImportError: no torch", "ok", "failed: job 1_2 ended: it said nothing"
     ]  # fmt: skip
     assert len(Results(fake.results).frame()) == 1
@@ -274,7 +262,7 @@ def test_a_stop_cancels_what_was_sent_and_running_again_sends_it_again(fake):
     stop.set()
     assert fake.statuses(points(2), stop=stop) == ["not run: stopped"] * 2
     assert fake.sent == 0
-    assert fake.statuses(points(2), stop=Stopping()) == ["not run: stopped"] * 2
+    assert fake.statuses(points(2), stop=Waiting(Waiting.set)) == ["not run: stopped"] * 2
     assert fake.lines("cancelled") == ["1_0 1_1"]
     fake.queue(j1_0="RUNNING", j1_1="RUNNING")  # Slurm takes its time
     fake.send(points(2))
@@ -286,7 +274,7 @@ def test_a_stop_that_slurm_does_not_hear_is_said_and_the_jobs_are_found_again(fa
     with monkeypatch.context() as patch:
         patch.setattr(slurm, "_submit", lambda *sent: [real(*sent), (fake.folder / "down").write_text("")][0])
         with pytest.warns(UserWarning, match="the jobs go on, .*scancel: error: no controller"):
-            assert fake.statuses(points(1), stop=Stopping()) == ["not run: stopped"]
+            assert fake.statuses(points(1), stop=Waiting(Waiting.set)) == ["not run: stopped"]
     (fake.folder / "down").unlink()
     fake.queue(j1="RUNNING")
     fake.send(points(1))
