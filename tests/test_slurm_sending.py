@@ -124,10 +124,10 @@ def points(number, first=1):
         *(({"time": time}, "time is .*, expected minutes") for time in ("long", "-5", "--5", "²", "1:2", 1.5, True)),
         ({"array_parallelism": "²"}, "array_parallelism is '²', expected how many"),
         ({"comment": "a\ntouch here"}, "comment is .*, expected one line"),
-        ({"refuse": True}, "refuse is for executor='local'"),
-        ({"budget_seconds": 5}, "budget_seconds is for executor='local'"),
+        ({"refuse": True}, "refuse: for executor='local'"),
+        ({"budget_seconds": 5}, "budget_seconds: for executor='local'"),
         ({"executor": "slrum"}, "unknown executor 'slrum'; did you mean 'slurm'"),
-        ({"executor": "local", "time": 5}, "time: no option of a local sweep"),
+        ({"executor": "local", "time": 5}, "time: for executor='slurm', and executor is 'local'"),
     ],
 )
 def test_bad_options_are_named_before_anything_is_sent(fake, options, words):

@@ -331,7 +331,7 @@ def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path
 
 @pytest.mark.parametrize("options", [{"repeats": 0}, {"repeats": 2, "executor": "slurm"}])
 def test_repeats_that_cannot_be_are_refused(options, tmp_path):
-    with pytest.raises(InputError, match="repeats is"):
+    with pytest.raises(InputError, match="repeats"):
         tclab.sweep(tiny(), results=tmp_path, **options)
 
 

@@ -80,18 +80,17 @@ def sweep(
     checked("repeats", repeats, NumberFrom1)
     if executor not in ("local", "slurm"):
         raise unknown("executor", executor, ("local", "slurm"))
-    kept = Results(results)
-    options = SweepOptions(kept.folder, retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
+    other, its = "slurm", cluster
+    if executor == "slurm":
+        other, its = "local", {"budget_seconds": budget_seconds, "refuse": refuse, "repeats": repeats - 1}
+    if given := [name for name, value in its.items() if value not in (None, "", 0)]:
+        raise InputError(f"{', '.join(given)}: for executor={other!r}, and executor is {executor!r}")
+    kept, budget = Results(results), _Budget(budget_seconds, wanted.first)
+    options = SweepOptions(retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
     with kept.make().swept():
         if executor == "local":
-            if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
-                why = "no option of a local sweep; executor='slurm' takes those of sbatch"
-                raise InputError(f"{', '.join(given)}: {why}")
-            tables = _run_here(wanted, kept, options, _Budget(budget_seconds, wanted.first), refuse)
+            tables = _run_here(wanted, kept, options, budget, refuse)
         else:
-            only_here = {"budget_seconds": budget_seconds, "refuse": refuse or None, "repeats": repeats - 1 or None}
-            if given := [name for name, value in only_here.items() if value is not None]:
-                raise InputError(f"{given[0]} is for executor='local', and executor is 'slurm'")
             tables = run_on_slurm(wanted, kept, options, **cluster)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 

@@ -56,7 +56,6 @@ def print_progress(progress: Progress) -> None:
 class SweepOptions:
     """What a sweep is asked for, here and on a cluster; see `tclab.sweep`."""
 
-    results: Path
     retry: bool = False
     fresh: bool = False
     memory_bytes: int | None = None
