@@ -103,7 +103,7 @@ def _values(name: str, text: str) -> list[Any]:
         return axis(name, text)
     if text.lower() == "none" or (name, text.lower()) == ("networks", "all"):
         return [() if name == "overheads" else None]
-    return [int(text) if text.isdigit() else tuple(text.split(","))]
+    return [int(text) if text.isdecimal() else tuple(text.split(","))]
 
 
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
