@@ -25,6 +25,7 @@ from typing import IO, Any
 SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
 _LOOK_SECONDS = 0.5  # between looks whether the other process is still alive
+_END_SECONDS = 5.0  # in which all that a killed process had started has ended, too
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
@@ -56,10 +57,10 @@ class ChildProcess:
         self._unread = b""
         self.pid = self._process.pid
 
-    def send(self, request: Mapping[str, Any] | None) -> None:
-        """Send a request, or that none follows (`None`); a child that has died does not get it: `receive` finds out."""
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request; a child that has died does not get it: `receive` finds out."""
         with suppress(BrokenPipeError):
-            self._requests.write((b"" if request is None else json.dumps(request).encode()) + b"\n")
+            self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
 
     def receive(self, seconds: float = inf) -> dict[str, Any] | None:
@@ -86,11 +87,9 @@ class ChildProcess:
             elif not left:
                 return {}
 
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Wait until the process ends, for some seconds at most, and return its exit status; `None` if it goes on."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        return None
+    def wait(self) -> int:
+        """Wait until the process ends, and return its exit status."""
+        return self._process.wait()
 
     @property
     def last_error_line(self) -> str:
@@ -103,21 +102,22 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def kill(self) -> None:
-        """End the process, and what it started in its session, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    @property
-    def closed(self) -> bool:
-        return self._stderr.closed
-
     def close(self) -> None:
-        """End the process and close its pipes; a second call does nothing."""
-        if not self.closed:
-            with suppress(BrokenPipeError), self._process:
-                self.kill()
-            self._stderr.close()
+        """End the process, and what it started in its session, and close its pipes; a second call does nothing."""
+        if self._stderr.closed:
+            return
+        with suppress(BrokenPipeError), self._process:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._wait_for_others()
+        self._stderr.close()
+
+    def _wait_for_others(self) -> None:
+        """Wait until nobody holds the pipe of messages: ranks end by themselves, a moment after their torchrun."""
+        end = monotonic() + _END_SECONDS
+        while (left := end - monotonic()) > 0 and self._arrival.poll(1000 * left):
+            if not os.read(self._messages.fileno(), 1 << 16):
+                return
 
 
 class ParentPipe:
@@ -136,8 +136,8 @@ class ParentPipe:
         os.dup2(2, 1)
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for a request and return it; `None` when none follows."""
-        line = self._requests.readline().strip()
+        """Wait for a request and return it; `None` when none follows: the parent has ended."""
+        line = self._requests.readline()
         request: dict[str, Any] | None = json.loads(line) if line else None
         return request
 

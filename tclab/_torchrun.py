@@ -23,16 +23,11 @@ def command(ranks: int, logs: str | Path, module: str, *arguments: str) -> list[
     return child_command(MODULE, str(ranks), str(logs), module, *arguments)
 
 
-def last_line(logs: str | Path, rank: int) -> str:
+def _last_line(logs: str | Path, rank: int) -> str:
     """Return what a rank wrote last to its standard error; "" where it wrote nothing."""
-    lines = standard_error(logs, rank).strip().splitlines()
-    return lines[-1].strip()[:300] if lines else ""
-
-
-def standard_error(logs: str | Path, rank: int) -> str:
-    """Return all that a rank wrote to its standard error."""
-    files = sorted(Path(logs).glob(f"*/attempt_0/{rank}/stderr.log"))
-    return files[-1].read_text(errors="replace") if files else ""
+    files = Path(logs).glob(f"*/attempt_0/{rank}/stderr.log")
+    lines = [line.strip() for file in files for line in file.read_text(errors="replace").splitlines()]
+    return next((line[:300] for line in reversed(lines) if line), "")
 
 
 def main() -> None:
@@ -52,7 +47,7 @@ def main() -> None:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         how = f"killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with {failure.exitcode}"
-        words = last_line(logs, rank)
+        words = _last_line(logs, rank)
         said = f"; its last words: {words}" if words else ""
         print(json.dumps({"failed": f"failed: rank {rank} {how}{said}"}), flush=True)
         raise SystemExit(1) from None

@@ -96,9 +96,9 @@ def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
     if (
-        "tclab.sweeps.execution._worker_pool" in sys.modules
+        "tclab.sweeps.execution._run" in sys.modules
     ):  # children that are kept warm for the next point end with the tests
-        sys.modules["tclab.sweeps.execution._worker_pool"].close_workers()
+        sys.modules["tclab.sweeps.execution._run"].close_workers()
     left = left_behind(os.environ[MARK])
     assert not left, f"processes were left behind: {left}"
 

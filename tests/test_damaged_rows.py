@@ -16,7 +16,6 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import write_rows
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution import _local_sweep as local_sweep
 from tclab.sweeps.store import _results
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
@@ -44,7 +43,7 @@ def runs(monkeypatch):
         runs.append(point)
         return measured(point)
 
-    monkeypatch.setattr(local_sweep, "point_rows", point_rows)
+    monkeypatch.setattr("tclab.sweeps._sweep.point_rows", point_rows)
     return runs
 
 

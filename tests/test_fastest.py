@@ -1,7 +1,5 @@
 """`fastest`: what is timed once in a process is what both halves and all ranks run."""
 
-from types import SimpleNamespace
-
 import pytest
 
 import tclab
@@ -9,7 +7,8 @@ from tclab import Point, masking
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._setup import _arguments_of_all_ranks, setup
+from tclab.sweeps.execution._ranks import Ranks
+from tclab.sweeps.execution._setup import setup, strategy_arguments
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)
@@ -72,13 +71,13 @@ def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
 
 
 def test_ranks_choose_what_the_first_one_does(untimed, monkeypatch):
-    said = []
-
-    def first(text):
-        said.append(text())
-        return said[0]
-
-    chosen = _arguments_of_all_ranks(POINT, SimpleNamespace(broadcast=first))
+    chosen = strategy_arguments(POINT, "cpu")
     assert chosen["delta"] is True
+
+    class Second(Ranks):
+        def broadcast(self, make):
+            return chosen
+
     monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
-    assert _arguments_of_all_ranks(POINT, SimpleNamespace(broadcast=lambda text: said[0])) == chosen
+    with setup(POINT, POINT.batch_size, Second()) as here:
+        here.run(here.batches(), steps=1)

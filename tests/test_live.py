@@ -10,12 +10,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from orphans import MARK, left_behind
 
 from tclab import InputError, Point, lab
 from tclab._child_process import SOURCE
 from tclab.lab import _notebook as front_end
 from tclab.sweeps import close_workers
-from tclab.sweeps.execution._worker_pool import pool
+from tclab.sweeps.execution import _run
 
 pytestmark = pytest.mark.clock
 
@@ -123,7 +124,8 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(monkeypatch, tmp_path
     second = lab.LiveSweep([replace(point, seed=1)], results=tmp_path / "second")
     first.panel(), second.panel()
     first.start()
-    while first.running and not pool.busy:
+    while first.running and _run._lock.acquire(blocking=False):  # no point is under way yet
+        _run._lock.release()
         time.sleep(0.01)
     second.start().stop()
     assert set(first.join()["status"]) == {"ok"}
@@ -135,23 +137,14 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     code = f"""if True:
         import time
         from tclab import Point, lab
-        from tclab.sweeps.execution._worker_pool import pool
         point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
         lab.LiveSweep([point], results={str(tmp_path)!r}).start()
-        while not pool.busy:
-            time.sleep(0.01)
-        print(pool.busy[0][1].pid)
+        time.sleep(5)
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(ended.stdout.split()[-1]), 0)  # the first line has the estimate
+    mark = f"{os.environ[MARK]}-exits"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), MARK: mark}
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=True, env=environment)
+    assert left_behind(mark, seconds=2.0) == {}
     assert not list(tmp_path.glob("*.parquet"))
 
 

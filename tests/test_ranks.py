@@ -11,7 +11,7 @@ from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 from tclab import CellGraph, masking
 from tclab._torchrun import command
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.execution._worker_pool import threads_of
+from tclab.sweeps.execution._run import threads_of
 from tclab.training._loading import Batches
 
 

@@ -103,7 +103,7 @@ def _values(name: str, text: str) -> list[Any]:
         return axis(name, text)
     if text.lower() == "none" or (name, text.lower()) == ("networks", "all"):
         return [() if name == "overheads" else None]
-    return [int(text) if text.isdigit() else tuple(text.split(","))]
+    return [int(text) if text.isdecimal() else tuple(text.split(","))]
 
 
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
@@ -173,7 +173,8 @@ def sweep(
     asked: dict[str, Any] = {
         name: text_value(text) if name in _OF_A_GRID else text for name, text in _given(grid).items()
     }
-    options = {name: text_value(text) for name, text in _given(cluster).items()}
+    # as they are typed: an account may be 0042
+    options: dict[str, Any] = {name: text for name, text in _given(cluster).items() if text.lower() != "none"}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
     rows = sweep_points(

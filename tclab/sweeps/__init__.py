@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from tclab.sweeps import config, predict
     from tclab.sweeps.analysis._inside import inside, trace_point
     from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
-    from tclab.sweeps.execution._ranks import run_as_rank
-    from tclab.sweeps.execution._worker_pool import close_workers
+    from tclab.sweeps.execution._run import close_workers
+    from tclab.sweeps.execution._worker import run_as_rank
     from tclab.sweeps.predict._epoch import run_epoch
     from tclab.sweeps.predict._fits import largest_batch
     from tclab.sweeps.store._row_files import write_rows
 
 _NAMES = {
-    "close_workers": "execution._worker_pool",
+    "close_workers": "execution._run",
     "inside": "analysis._inside",
     "largest_batch": "predict._fits",
     "loop_of": "analysis._race_points",
     "race_grid": "analysis._race_points",
     "race_points": "analysis._race_points",
-    "run_as_rank": "execution._ranks",
+    "run_as_rank": "execution._worker",
     "run_epoch": "predict._epoch",
     "trace_point": "analysis._inside",
     "write_rows": "store._row_files",

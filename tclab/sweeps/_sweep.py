@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import fmean
+from time import monotonic
 from typing import Any
 
 import pandas as pd
@@ -13,13 +16,14 @@ import pyarrow as pa
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import NumberFrom1, checked
-from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._local_sweep import run_here
+from tclab.sweeps.config._point import Point, Points, points_of
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
+from tclab.sweeps.execution._run import STOPPED, point_rows, warn_of_others
 from tclab.sweeps.predict._fits import fits
-from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
+from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._rows import SCHEMA, frame
+from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
 
 
 def sweep(
@@ -48,11 +52,11 @@ def sweep(
     - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
-      several ranks it begins with the second point: the first one starts them. The first points of `tclab.grid`, which
-      show each model at two batch sizes and two numbers of networks, may be started until twice as long.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. The first
+      points of `tclab.grid`, which show each model at two batch sizes and two numbers of networks, may be started until
+      twice as long.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
-    - `stop`: looked at before each point; on Slurm it cancels the jobs.
+    - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
     - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
       which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
@@ -61,11 +65,10 @@ def sweep(
     - `executor`: "local", or "slurm": an array of jobs, sent from here, one a point. They are found
       again by a later call with the same points and results, wherever the earlier one was closed.
     - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
-      `account`, `constraint`, …; `time` in minutes or as "1:30:00", 60 minutes where it is not given), and
-      `poll_seconds` (5) between two questions to squeue. `None` leaves one to the cluster. What is there already is
-      judged by these, too: rows of one partition do not stand in for another's.
+      `account`, `constraint`, …; `time` in minutes, 60 where it is not given). `None` leaves one to the cluster. What
+      is there already is judged by these, too: rows of one partition do not stand in for another's.
 
-    One process at a time sweeps into a folder; jobs of a cluster are one process's.
+    One process at a time sweeps into a folder; jobs of a cluster are the process's that waits for them.
 
     A file of rows that is damaged is named in a warning, and its point is run again. Where the disk is full, a
     warning says so: what was measured is returned, and no other point is run.
@@ -77,28 +80,107 @@ def sweep(
     checked("repeats", repeats, NumberFrom1)
     if executor not in ("local", "slurm"):
         raise unknown("executor", executor, ("local", "slurm"))
-    kept = Results(results)
-    options = SweepOptions(kept.folder, retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
-    if executor == "local":
-        if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
-            raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
-        more = {"refusal": partial(_refusal, memory_bytes)} if refuse else {}
-        with kept.make().swept():
-            tables = run_here(wanted, options, budget_seconds=budget_seconds, **more)
-    else:
-        if budget_seconds is not None:
-            raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
-        if repeats > 1:
-            raise InputError("repeats is for executor='local'; on Slurm sweep into a folder for each repeat")
-        if refuse:
-            raise InputError("refuse is for executor='local': this machine cannot say what fits on those of a cluster")
-        tables = SlurmExecutor(**cluster).run(wanted, options)
+    other, its = "slurm", cluster
+    if executor == "slurm":
+        other, its = "local", {"budget_seconds": budget_seconds, "refuse": refuse, "repeats": repeats - 1}
+    if given := [name for name, value in its.items() if value not in (None, "", 0)]:
+        raise InputError(f"{', '.join(given)}: for executor={other!r}, and executor is {executor!r}")
+    kept, budget = Results(results), _Budget(budget_seconds, wanted.first)
+    options = SweepOptions(retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
+    with kept.make().swept():
+        if executor == "local":
+            tables = _run_here(wanted, kept, options, budget, refuse)
+        else:
+            tables = run_on_slurm(wanted, kept, options, **cluster)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
 
-def _refusal(memory_bytes: int | None, point: Point) -> str | None:
+class _Budget:
+    """The seconds in which points may be started, and what those that ran took.
+
+    **Arguments:**
+
+    - `seconds`: `None` for no limit. `first`: how many points it cuts only when it is spent twice.
+    """
+
+    def __init__(self, seconds: float | None, first: int) -> None:
+        if seconds is not None and not seconds > 0:
+            raise InputError(f"budget_seconds is {seconds!r}, expected a number above 0, or None for no limit")
+        self.seconds, self.first = seconds, first
+        self.began = monotonic()
+        self.took: list[float] = []  # the first point waited for its process to start, unlike the others
+
+    def why_not(self, i: int) -> str | None:
+        """Return why point `i` is not to be started; `None` where it may be."""
+        if self.seconds is None:
+            return None
+        limit = 2 * self.seconds if i < self.first else self.seconds
+        return f"the budget of {self.seconds:g} s was spent" if monotonic() - self.began > limit else None
+
+    def seconds_left(self, points: int) -> float | None:
+        """Return how long so many more points will take; `None` where nothing tells."""
+        if len(self.took) < 2:
+            return None
+        left = points * fmean(self.took[1:])
+        return left if self.seconds is None else max(0.0, min(left, self.began + self.seconds - monotonic()))
+
+
+def _run_here(points: Points, results: Results, options: SweepOptions, budget: _Budget, refuse: bool) -> list[pa.Table]:
+    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
+    total = len(points) * options.repeats
+    full: str | None = None  # why no more rows can be kept
+    tables: list[pa.Table] = []
+    # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
+    for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
+        if repeat and _status(tables[i % len(points)]) != "ok":
+            continue  # its first run has no time, and no other would have one
+        if options.stop is not None and options.stop.is_set():
+            tables.append(not_measured(point, STOPPED))
+            continue
+        definite = resolve(point)
+        name = results.name(definite, repeat, memory_bytes=options.memory_bytes)
+        rows = results.read_file(name)
+        kept = options.stands(rows)
+        if rows is None or not kept:
+            why = full or budget.why_not(i) or (_refusal(definite, options.memory_bytes) if refuse else None)
+            rows = _run(definite, options, budget) if why is None else not_measured(point, f"not run: {why}")
+        tables.append(rows)
+        if _status(rows).startswith("not run"):
+            continue
+        if not kept:
+            try:
+                results.write(point, rows, name)
+            except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
+                full = str(error)
+                warnings.warn(f"{full}. The sweep returns them, and runs no other point", stacklevel=3)
+        options.report(Progress(i + 1, total, point, rows, kept, budget.seconds_left(total - i - 1)))
+    return tables
+
+
+def _status(rows: pa.Table) -> str:
+    return str(rows["status"][0].as_py())
+
+
+def _refusal(point: Point, memory_bytes: int | None) -> str | None:
     """Return why a point cannot run here for want of memory; `None` where it can, or where that cannot be estimated."""
     try:
-        return fits(point, memory_bytes=memory_bytes).refusal
+        return None if point.skipped() else fits(point, memory_bytes=memory_bytes).refusal
     except InputError:
         return None
+
+
+def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
+    """Run a resolved point and return its rows; tell the budget how long it took."""
+    if not budget.took:
+        warn_of_others()
+    begin = monotonic()
+    rows = point_rows(
+        point,
+        fresh=options.fresh or options.repeats > 1,  # the runs of one process would share its luck
+        memory_bytes=options.memory_bytes,
+        hang_seconds=options.hang_seconds,
+        stop=options.stop,
+    )
+    if not _status(rows).startswith("skipped"):
+        budget.took.append(monotonic() - begin)
+    return rows

@@ -17,7 +17,6 @@ from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._progress import Progress, failed_or_oom
-from tclab.sweeps.execution._worker_pool import abort
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
@@ -141,20 +140,6 @@ class LiveSweep:
         Points of other sweeps go on.
         """
         self._stop.set()
-        if self.running and self._executor["executor"] == "local":
-            self._abandon_point()
-            threading.Thread(target=self._abandon_until_over, daemon=True).start()
-
-    def _abandon_point(self) -> None:
-        if self._thread is not None and self._thread.ident is not None:  # None: it has no point yet
-            abort(self._thread.ident)
-
-    def _abandon_until_over(self) -> None:
-        """Repeat it until the thread ends: a point may have been on its way to its worker at the stop."""
-        assert self._thread is not None
-        while self._thread.is_alive():
-            self._abandon_point()
-            self._thread.join(0.05)
 
     @property
     def seconds(self) -> float:

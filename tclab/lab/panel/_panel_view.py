@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -27,7 +26,6 @@ from tclab.lab.reports._findings import findings
 from tclab.sweeps.analysis._compare_runs import compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._worker_pool import warm_up
 from tclab.sweeps.store._row_frame import Rows, without_time
 
 
@@ -171,7 +169,6 @@ class PanelView:
         self.compare_button.on_click(lambda _: self._calls.request(self._compare))
         for widget in (self.choice, self.batch):
             widget.observe(lambda _: self._draw_soon(), names="value")
-        threading.Thread(target=warm_up, daemon=True).start()
         self._take_over()
         self._show_buttons()
         self._check_soon()
@@ -328,7 +325,6 @@ class PanelView:
             self.machine.value = machine_text()
             self._calls.request(self._look_at_clock, after_seconds=_CLOCK_SECONDS)
             return
-        threading.Thread(target=warm_up, daemon=True).start()  # a stop has killed the worker: have the next one ready
         if self._points:
             self._request_estimate()
 

@@ -55,7 +55,7 @@ def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str
 
     **Raises:** `InputError` for what cannot be read, or for more GPUs than there are.
     """
-    number = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
+    number = int(asked) if isinstance(asked, str) and asked.isdecimal() else asked
     if number != "auto" and (type(number) is not int or number < 0):
         raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up")
     if number == 0 and device == "cuda":
@@ -74,6 +74,6 @@ def _gpus_of(gpus_per_node: int | str | None) -> int:
     if gpus_per_node in (None, ""):
         return len(listed())
     text = str(gpus_per_node).rpartition(":")[2]
-    if not text.isdigit() or isinstance(gpus_per_node, bool):
+    if not text.isdecimal() or isinstance(gpus_per_node, bool):
         raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
     return int(text)

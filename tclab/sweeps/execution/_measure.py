@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial
@@ -21,7 +20,7 @@ from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexa
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._ranks import Ranks
+from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
@@ -70,16 +69,16 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
-def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
+def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     fixed = point.mode == "fixed_batch"
     number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
-    lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
+    lead = point.workers if point.loop == "lightning" and ranks is ALONE and not fixed else 0
     # twice what is timed, as it may be timed again, and all that `drain` takes at most
     more = 2 * lead + point.steps + 2 * point.workers * point.prefetch_factor
     epoch = None if fixed or not point.workers else number + more
-    with setup(point, number * point.batch_size, context, batches=epoch) as here:
+    with setup(point, number * point.batch_size, ranks, batches=epoch) as here:
         batches = here.batches()
         try:
             begin = perf_counter()
@@ -98,10 +97,10 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
             drain = here.loader_binds(warm, warm.batch_timings)
-            ledger, peak_bytes, around = _timed(here, given, lead, drain=drain)
-            if not drain and context is None and here.loader_binds(ledger, ledger.batch_timings):
+            ledger, machine = _timed(here, given, lead, drain=drain)
+            if not drain and ranks is ALONE and here.loader_binds(ledger, ledger.batch_timings):
                 # a busy warm-up made the loader seem to keep up
-                ledger, peak_bytes, around = _timed(here, given, lead, drain=True)
+                ledger, machine = _timed(here, given, lead, drain=True)
         finally:
             del batches  # ends the workers
         store_bytes = sum(file.stat().st_size for file in here.files)
@@ -111,27 +110,21 @@ def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
     return RankMeasurement(
         timelines=timelines(ledger, lead),
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
-        late=exchanges.late[context.rank] if exchanges is not None and context is not None else None,
+        late=exchanges.late[ranks.rank] if exchanges is not None else None,
         demands=demands,
         accounted=ledger.accounted,
         first_step_seconds=cold,
         store_bytes=store_bytes or None,
         **carried,
-        peak_bytes=peak_bytes,
-        conditions=around,
+        **machine,
         batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
     )
 
 
-_Moments = list[dict[str, Any]]  # of `conditions`
-
-
-def _timed(
-    here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool
-) -> tuple[Ledger, int | None, _Moments]:
+def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool) -> tuple[Ledger, dict[str, Any]]:
     """Time the point's steps, after `lead` others, and after draining the loader where it binds.
 
-    Returns the ledger, the peak of memory in bytes, and the conditions before and after.
+    Returns the ledger, and of the machine the peak of memory in bytes and the conditions before and after.
     """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
@@ -140,12 +133,11 @@ def _timed(
     with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
             exchanges.watch(ledger)
-        if here.context is not None:
-            here.context.barrier()  # else the first step waits for whoever comes last
+        here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     if exchanges is not None:
         exchanges.finish()
-    return ledger, memory.bytes, [before, conditions()]
+    return ledger, {"peak_bytes": memory.bytes, "conditions": [before, conditions()]}
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
@@ -175,24 +167,10 @@ def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
     }
 
 
-def _samples_read(point: Point) -> dict[str, Any]:
-    """Return the columns that say what was read of the point's file of perturbations; none for synthetic samples."""
-    screen = screen_of(point)
-    if screen is None:
-        return {}
-    report = screen.report
-    return {
-        "file_samples": len(screen),
-        "file_rows_left_out": report.rows - report.kept,
-        "unknown_genes": report.unknown,
-        "samples_report": str(report),
-    }
-
-
-def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
+def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
     graph = cell_graph_of(point)
-    exact = declared_exact(point)
+    exact, screen = declared_exact(point), screen_of(point)
     every: dict[str, Any] = {
         **columns_of(point),
         "networks": len(graph.networks),
@@ -200,13 +178,10 @@ def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
         "edges": graph.num_edges,
         "nodes": graph.num_nodes[graph.deleted_type],
         "exact": exact,
-        **_samples_read(point),
+        "samples_report": None if screen is None else str(screen.report),
     }
     if point.mode not in WITHOUT_MODEL:
-        if context is None:
-            every |= _equivalence_columns(point, exact)
-        else:  # once, not by ranks that would share the cores
-            every |= json.loads(context.broadcast(lambda: json.dumps(_equivalence_columns(point, exact))))
+        every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores
         if every["equivalence"] == "failed":
             return [{**every, "stage": "step", "status": "wrong"}]
     if point.device == "cuda":
@@ -215,11 +190,8 @@ def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
         release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
-    measurement = _train_and_time(point, context)
+    measurement = _train_and_time(point, ranks)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
         torch.cuda.empty_cache()
-    if context is None:
-        return rows_of_ranks(point, every, [measurement])
-    texts = context.all_gather(json.dumps(asdict(measurement)))
-    return rows_of_ranks(point, every, [RankMeasurement(**json.loads(text)) for text in texts])
+    return rows_of_ranks(point, every, [RankMeasurement(**one) for one in ranks.all_gather(asdict(measurement))])

@@ -12,11 +12,6 @@ import pyarrow as pa
 from tclab._display import duration_text, say
 from tclab.sweeps.config._point import Point
 
-_SHOWN = [
-    "stage", "status", "mean_seconds", "networks", "device", "backend", "file_samples", "file_rows_left_out",
-    "unknown_genes",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -29,7 +24,6 @@ class Progress:
     - `rows`: its rows.
     - `kept`: they were there already.
     - `seconds_left`: by the points that were run so far; `None` where that is not known.
-    - `beyond_budget`: the budget was spent before, and the point is one of those that show each axis.
     """
 
     done: int
@@ -38,23 +32,18 @@ class Progress:
     rows: pa.Table
     kept: bool
     seconds_left: float | None = None
-    beyond_budget: bool = False
 
     def __str__(self) -> str:
-        rows = self.rows.select(_SHOWN).to_pylist()
-        first = rows[0]
-        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {first['networks']}"
+        rows = self.rows.select(["stage", "status", "mean_seconds", "networks", "device", "backend"]).to_pylist()
+        step = next((row for row in rows if row["stage"] == "step"), rows[0])
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {step['networks']}"
         if self.point.ranks > 1:
-            what += f", {first['device']} · {first['backend']} · {self.point.ranks} ranks"
-        if (number := first["file_samples"]) is not None:
-            left_out, genes = first["file_rows_left_out"], first["unknown_genes"]
-            file = Path(str(self.point.perturbations)).name
-            what += f", {number:,} samples of {file} ({left_out:,} rows left out, {genes:,} unknown genes)"
-        steps = [row for row in rows if row["stage"] == "step"]
-        mean = steps[0]["mean_seconds"] if steps else None
-        how = f"{mean:.3g} s a step" if mean is not None else steps[0]["status"]
-        beyond = "; beyond the budget, so that each axis has two points"
-        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}{beyond * self.beyond_budget}"
+            what += f", {step['device']} · {step['backend']} · {self.point.ranks} ranks"
+        if self.point.perturbations is not None:
+            what += f", samples of {Path(self.point.perturbations).name}"
+        mean = step["mean_seconds"]
+        how = step["status"] if mean is None else f"{mean:.3g} s a step"
+        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
 
 
 def print_progress(progress: Progress) -> None:
@@ -67,7 +56,6 @@ def print_progress(progress: Progress) -> None:
 class SweepOptions:
     """What a sweep is asked for, here and on a cluster; see `tclab.sweep`."""
 
-    results: Path
     retry: bool = False
     fresh: bool = False
     memory_bytes: int | None = None
@@ -80,9 +68,9 @@ class SweepOptions:
         if self.progress is not None:
             self.progress(progress)
 
-    @property
-    def stopped(self) -> bool:
-        return self.stop is not None and self.stop.is_set()
+    def stands(self, rows: pa.Table | None) -> bool:
+        """Return whether rows that are kept stand in for a new measurement."""
+        return rows is not None and not (self.retry and failed_or_oom(rows))
 
 
 def failed_or_oom(rows: pa.Table) -> bool:

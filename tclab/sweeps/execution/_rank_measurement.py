@@ -41,20 +41,17 @@ class RankMeasurement:
 
 def timelines(ledger: Ledger, first: int = 0) -> Timelines:
     """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place."""
-    took: dict[tuple[str, str], dict[int, float]] = {}
+    took: dict[tuple[str, str, int], float] = {}
+    ends: dict[str, int] = {}
     for timeline, step, stage, seconds in ledger.rows():
         where = "worker" if timeline.startswith("worker") else timeline
         if seconds is None or (ledger.cuda and (where, stage) == ("host", "step")):
             continue  # on CUDA the step is the device's
-        by_step = took.setdefault((where, stage), {})
-        by_step[step] = by_step.get(step, 0.0) + seconds
-    lengths: dict[str, int] = {}
-    for (where, _), by_step in took.items():
-        lengths[where] = max(lengths.get(where, 0), 1 + max(by_step))
+        took[where, stage, step] = took.get((where, stage, step), 0.0) + seconds
+        ends[where] = max(ends.get(where, 0), step + 1)
     made: Timelines = {}
-    for (where, stage), by_step in took.items():
-        if max(by_step) >= first:
-            made.setdefault(where, {})[stage] = [by_step.get(step) for step in range(first, lengths[where])]
+    for where, stage in dict.fromkeys((where, stage) for where, stage, step in took if step >= first):
+        made.setdefault(where, {})[stage] = [took.get((where, stage, step)) for step in range(first, ends[where])]
     return made
 
 

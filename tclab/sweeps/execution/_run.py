@@ -1,16 +1,39 @@
-"""Running one point on this machine."""
+"""Running one point on this machine, in a warm worker: a process of one rank, or the torchrun of several."""
 
 from __future__ import annotations
+
+import atexit
+import os
+import signal
+import tempfile
+import threading
+import warnings
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
+from tclab import _torchrun
+from tclab._child_process import ChildProcess, child_command
+from tclab._io import TemporaryFolder
+from tclab._limits import field_of
 from tclab.errors import require
-from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._gpus import check_enough
+from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._request import request_of
-from tclab.sweeps.execution._worker_pool import pool
+from tclab.sweeps.store._code_fingerprint import files_of, imports_of
 from tclab.sweeps.store._rows import frame, not_measured, table
+from tclab.timing._environment import busy_cores, usable_cores
+
+Answer = list[dict[str, Any]] | str  # rows, or why there are none
+STOPPED = "not run: stopped"
+_WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests
+_LOOK_SECONDS = 0.2  # between looks whether the point is to be stopped
+_OTHERS = 0.5  # cores that others keep busy, from which they are in the way of a sweep that wants all of them
+_MEASURE = "tclab.sweeps.execution._measure:measure"
 
 
 def run(
@@ -29,7 +52,7 @@ def run(
       kept warm for the next point.
     - `memory_bytes`: refuse to let the worker's memory, or that of each rank, grow past this (Linux).
     - `hang_seconds`: how long the whole point may take, the start of its worker included; it is then ended, with a row
-      that says so and, of several ranks, at which line each was. Without a limit unless given.
+      that says so. Without a limit unless given.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
@@ -37,11 +60,197 @@ def run(
     return frame(point_rows(resolve(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
 
 
-def point_rows(
-    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float | None = None
-) -> pa.Table:
-    """Return the rows of a resolved point as an arrow table; see `run`."""
+def point_rows(point: Point, **limits: Any) -> pa.Table:
+    """Return the rows of a resolved point as an arrow table; `limits` are those of `ask`."""
     if (reason := point.skipped()) is not None:
         return not_measured(point, reason)
-    answer = pool.ask(point, request_of(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    answer = ask(point, request_of(point), **limits)
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)
+
+
+def request_of(point: Point, task: str = _MEASURE, **arguments: Any) -> dict[str, Any]:
+    """Return the request for a resolved point's rows, as JSON can hold it.
+
+    The task is the "module:function" that returns them; it takes the point, and the arguments by name.
+
+    **Raises:** `InputError` for a strategy or model that no other process could import.
+    """
+    return {"point": point.to_dict(), **imports_of(point), "task": task, "arguments": arguments}
+
+
+_idle: dict[WorkerKind, Worker] = {}  # warm, one of each kind
+_lock = threading.RLock()  # whoever holds it has a point run
+_exiting = threading.Event()
+
+
+def ask(
+    point: Point,
+    request: dict[str, Any],
+    *,
+    fresh: bool = False,
+    memory_bytes: int | None = None,
+    hang_seconds: float | None = None,
+    stop: threading.Event | None = None,
+) -> Answer:
+    """Return a worker's answer to the request for a resolved point's rows; see `run`.
+
+    Points run one after the other: a second thread that asks waits. With `stop`, or at this process's exit, the point
+    that runs is ended, and its answer is "not run: stopped".
+
+    **Raises:** `InputError` where the point's ranks need more GPUs than this machine has.
+    """
+    if point.device == "cuda":
+        check_enough(point.ranks)
+    kind = WorkerKind(point.ranks, point.device, point.allocator, memory_bytes, os.environ.get("OMP_NUM_THREADS"))
+    with _lock:
+        if _is_stopped(stop):
+            return STOPPED
+        files = files_of(point)
+        worker = None if fresh else _warm(kind, files)
+        worker = worker or _started(kind)
+        worker.has_read |= files
+        try:
+            answer = worker.ask(request, hang_seconds=hang_seconds, stop=stop)
+        except BaseException:  # an interrupt among them
+            worker.close()
+            raise
+        if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
+            worker.close()  # it is dead, or holds too much memory for the next point
+        else:
+            _idle[kind] = worker
+    return answer
+
+
+def _is_stopped(stop: threading.Event | None) -> bool:
+    return _exiting.is_set() or (stop is not None and stop.is_set())
+
+
+def _warm(kind: WorkerKind, files: dict[str, Any]) -> Worker | None:
+    """Return the warm worker of a kind; `None` where none lives that has read the files as they are now."""
+    worker = _idle.pop(kind, None)
+    if worker is None:
+        return None
+    if worker.alive and all(worker.has_read.get(file, state) == state for file, state in files.items()):
+        return worker
+    worker.close()
+    return None
+
+
+def _started(kind: WorkerKind) -> Worker:
+    """Start a worker, and end warm ones that would be in its way.
+
+    Ranks are kept of one kind alone, for each has all its memory and caches; on a GPU nothing else at all.
+    """
+    for other in tuple(_idle):
+        if (kind.ranks > 1 and other.ranks > 1) or kind.device == other.device == "cuda":
+            _idle.pop(other).close()
+    return Worker(kind)
+
+
+def close_workers() -> None:
+    """End every warm worker; the next point starts a new one."""
+    with _lock:
+        while _idle:
+            _idle.popitem()[1].close()
+
+
+@atexit.register
+def _exit() -> None:
+    _exiting.set()
+    close_workers()
+
+
+def warn_of_others() -> None:
+    """Warn where other processes keep cores busy that the threads of a point would wait for.
+
+    Threads that share the work of each operation wait for the one whose core another process has.
+    """
+    cores, threads = usable_cores(), threads_of(1)
+    others = busy_cores(*(worker.pid for worker in _idle.values()))
+    if cores is None or others is None or cores < 2 or others + threads < cores + _OTHERS:
+        return
+    fewer = ", or with fewer threads: OMP_NUM_THREADS=1" if threads > 1 else ""
+    warnings.warn(
+        f"other processes keep {others:.1f} of {cores} cores busy: steps that share them are slower, by far where "
+        f"their threads wait for one another. Sweep when those have ended{fewer}",
+        stacklevel=2,
+    )
+
+
+class WorkerKind(NamedTuple):
+    """What points must have in common to be run by the same worker."""
+
+    ranks: int
+    device: str
+    allocator: str
+    memory_bytes: int | None
+    threads: str | None  # OMP_NUM_THREADS
+
+
+class Worker(ChildProcess):
+    """A process that runs points or, for several ranks, the torchrun that has started them."""
+
+    def __init__(self, kind: WorkerKind) -> None:
+        self.has_read: dict[str, Any] = {}  # files that its points read, each with its state then
+        self._temporary = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
+        self.folder = self._temporary.path
+        arguments = (_WORKER, str(kind.ranks), kind.device, str(kind.memory_bytes or 0))
+        command = child_command(*arguments)
+        if kind.ranks > 1:
+            command = _torchrun.command(kind.ranks, self.folder / "logs", "tclab._child_process", *arguments)
+        super().__init__(command, {**_environment_of(kind), "TMPDIR": str(self.folder)})
+
+    def ask(self, request: dict[str, Any], *, hang_seconds: float | None, stop: threading.Event | None) -> Answer:
+        """Return the rows of a request, or why there are none; then the worker is to be closed."""
+        killed = _killed_for_memory()
+        self.send(request)
+        end = inf if hang_seconds is None else monotonic() + hang_seconds
+        while (answer := self.receive(_LOOK_SECONDS)) == {}:
+            if _is_stopped(stop):
+                return STOPPED
+            if monotonic() > end:
+                return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
+        if answer is not None and "rows" in answer:
+            rows: list[dict[str, Any]] = answer["rows"]
+            return rows
+        how = self._how_it_ended() if answer is None else str(answer["failed"])
+        return "oom" if "SIGKILL" in how and _killed_for_memory() != killed else how
+
+    def _how_it_ended(self) -> str:
+        code = self.wait()
+        if code < 0:
+            return f"failed: killed by {signal.Signals(-code).name}"
+        return f"failed: the child ended with {code}: {self.last_error_line}"
+
+    def close(self) -> None:
+        """End everything, and remove what it kept on disk."""
+        super().close()
+        self._temporary.close()
+
+
+def _environment_of(kind: WorkerKind) -> dict[str, str]:
+    """Return the variables of a worker."""
+    # of a Slurm job's variables Lightning would make ranks that this point does not have
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    # the compiler's cache outlives the process, as it does elsewhere
+    variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")))
+    if kind.ranks > 1:
+        variables["OMP_NUM_THREADS"] = str(threads_of(kind.ranks))
+        variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    return variables | ALLOCATORS[kind.allocator]
+
+
+def _killed_for_memory() -> float | None:
+    """Return how many processes the system has killed for memory so far; `None` where it does not tell."""
+    return field_of("/proc/vmstat", "oom_kill ")
+
+
+def threads_of(ranks: int) -> int:
+    """Return how many threads each of some ranks on this machine gets, so that they share its cores.
+
+    `OMP_NUM_THREADS` of this process is the most that a rank gets.
+    """
+    share = max(1, (usable_cores() or 1) // ranks)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(limit)) if limit.isdecimal() and int(limit) else share

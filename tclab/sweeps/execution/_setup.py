@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import median
@@ -24,7 +24,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
-from tclab.sweeps.execution._ranks import Ranks
+from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
@@ -45,7 +45,7 @@ class Setup:
     data: Batches  # each made when it is asked for
     loads: Loader  # an epoch of them by the point's workers, again and again
     step: Step  # what is run on each
-    context: Ranks | None = None  # of several ranks, each of which has a setup
+    ranks: Ranks = ALONE  # of several ranks each has a setup
     files: tuple[Path, ...] = ()  # that samples and masks are read from
 
     def batches(self) -> Iterator[LoadedBatch]:
@@ -63,17 +63,12 @@ class Setup:
         if not self.point.workers or self.point.mode == "fixed_batch":
             return False
         times = steps.seconds("device" if steps.cuda else "host")
-        whole = times.get("step", [])
+        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
         binds = True
-        if whole and made:
-            rest = min(
-                step - wait for step, wait in zip(whole, times.get("data_wait", [0.0] * len(whole)), strict=True)
-            )
+        if rest and made:
             batch = median(timing.end_ns - timing.begin_ns for timing in made) / 1e9
-            binds = batch / self.point.workers > _KEEPS_UP * rest
-        if self.context is not None:  # a step is of all ranks
-            binds = any(map(int, self.context.all_gather(str(int(binds)))))
-        return binds
+            binds = batch / self.point.workers > _KEEPS_UP * min(rest)
+        return any(self.ranks.all_gather(binds))  # a step is of all ranks
 
     def drain(self, batches: Iterator[LoadedBatch]) -> list[BatchTiming]:
         """Discard the batches that workers made during a pause, and return the timings of all that it takes.
@@ -114,14 +109,6 @@ def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dic
     return {"ship_edges": point.ship_edges, "collation": point.collation, **chosen}
 
 
-def _arguments_of_all_ranks(point: Point, context: Ranks | None) -> dict[str, Any]:
-    """Return what the first rank chooses: others would disturb its clock, and might choose otherwise."""
-    if context is None:
-        return strategy_arguments(point, point.device)
-    found: dict[str, Any] = json.loads(context.broadcast(lambda: json.dumps(strategy_arguments(point, point.device))))
-    return found
-
-
 def loader_options(point: Point) -> dict[str, Any]:
     """Return the options of a resolved point's `DataLoader`: batches are pinned on CUDA unless the point says not."""
     return {"pin_memory": point.device == "cuda", **point.loader}
@@ -147,46 +134,46 @@ def step_of(point: Point, strategy: Strategy) -> Step:
 
 
 @contextmanager
-def setup(point: Point, samples: int, context: Ranks | None = None, *, batches: int | None = None) -> Iterator[Setup]:
+def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | None = None) -> Iterator[Setup]:
     """Set a resolved point up on so many samples, synthetic or of its file; what it keeps on disk is gone afterwards.
 
     **Arguments:**
 
     - `samples`: for each rank, at least.
-    - `context`: this rank among the point's, each of which trains on its own part of every batch.
+    - `ranks`: this rank among the point's, each of which trains on its own part of every batch.
     - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
     graph = cell_graph_of(point)
     reads = (samples if batches is None else batches * point.batch_size) * point.ranks
     held = samples * point.ranks
     perturbations = samples_of(point, held, graph)
-    kind, arguments = strategy_of(point.strategy), _arguments_of_all_ranks(point, context)
+    kind = strategy_of(point.strategy)
+    # others would disturb the clock of the first rank, and might choose otherwise
+    arguments = ranks.broadcast(partial(strategy_arguments, point, point.device))
     loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
-    with _place(context) as place:
+    with _place(ranks) as place:
         loading.prepare(perturbations, place / "store")
         try:
             read = stored(graph, perturbations, place / "samples", point.store)
-            if context is not None and context.local_rank == 0:
-                context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
+            if ranks.local_rank == 0:
+                ranks.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
-            shard = (0, 1) if context is None else (context.rank, context.ranks)
-            order = np.resize(np.arange(held), reads)
+            order, shard = np.resize(np.arange(held), reads), (ranks.rank, ranks.ranks)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
             with closing(Loader(data, workers=point.workers, **loader_options(point))) as loads:
-                yield Setup(point, data, loads, step, context, files)
-                if context is not None:
-                    context.barrier()  # nobody reads from disk any more
+                yield Setup(point, data, loads, step, ranks, files)
+                ranks.barrier()  # nobody reads from disk any more
         finally:
             loading.close()
 
 
 @contextmanager
-def _place(context: Ranks | None) -> Iterator[Path]:
+def _place(ranks: Ranks) -> Iterator[Path]:
     """Yield a folder for what is kept on disk; of several ranks the first on each node makes it, for all there."""
-    if context is None or context.local_rank == 0:
+    if ranks.local_rank == 0:
         with closing(TemporaryFolder()) as place:
             yield place.path
-        return
-    places = context.all_gather("")
-    yield Path(places[context.rank - context.local_rank])
+    else:
+        places = ranks.all_gather(None)
+        yield Path(places[ranks.rank - ranks.local_rank])

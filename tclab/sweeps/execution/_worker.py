@@ -1,4 +1,7 @@
-"""What a process that runs points does: a request for a point's rows in, the rows out; see `_ranks` for torchrun's."""
+"""What a process that runs points does, alone or as a rank of torchrun's; and `run_as_rank` for a script.
+
+A worker's command line is `RANKS DEVICE MEMORY_BYTES`; its requests come, and its rows go, by the parent's pipe.
+"""
 
 from __future__ import annotations
 
@@ -6,53 +9,90 @@ import gc
 import importlib
 import os
 import resource
+import sys
+import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import pandas as pd
 import torch
+from torch import distributed
 
 from tclab._child_process import ParentPipe
 from tclab._version import __version__
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._request import MEMORY_LIMIT
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._ranks import ALONE, Ranks
+from tclab.sweeps.execution._run import request_of
 from tclab.sweeps.store._code_fingerprint import import_user_modules
-from tclab.sweeps.store._rows import columns_of
+from tclab.sweeps.store._rows import columns_of, frame, table
 from tclab.timing import environment
 
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
 _OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
+_NOTICED_SECONDS = 10.0  # in which torchrun has found a rank that is gone
+# In an error that another rank's end causes: that rank is the one to name.
+_OF_A_PEER = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
 
 
-def rows_of_request(request: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
+def main() -> None:
+    """Serve points until no request follows."""
+    ranks, device, memory_bytes = sys.argv[1:]
+    parent = ParentPipe()
+    _limit_memory(int(memory_bytes))
+    if int(ranks) > 1:
+        _serve_as_rank(parent, device)
+        return
+    # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
+    for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
+        importlib.import_module(module)
+    gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
+    for request in parent.requests():
+        parent.send(rows=rows_of_request(request))
+
+
+def _limit_memory(limit: int) -> None:
+    """Raise this process's OOM score, and set RLIMIT_DATA where a limit in bytes is given.
+
+    Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
+    sweep that started it.
+    """
+    with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     """Run the task of a request in this process and return its rows, with where and when it ran.
 
-    A point of one rank that raises an error has one row, with its status; one of several, whose `context` says which
-    rank this is, raises it.
+    A point of one rank that raises an error has one row, with its status; one of several raises it.
     """
     begin = datetime.now(UTC)
     if request["modules"]:
         import_user_modules(request["modules"], request["path"])
     point = Point.from_dict(request["point"])
-    arguments = request["arguments"] if context is None else {**request["arguments"], "context": context}
+    together = {} if ranks is ALONE else {"ranks": ranks}
     try:
-        rows = resolve_name(request["task"])(point, **arguments)
+        rows = resolve_name(request["task"])(point, **request["arguments"], **together)
     except Exception as error:
-        if context is not None:
+        if together:
             raise
         traceback.print_exc()
-        rows = [{**columns_of(point), "stage": "step", "status": status_of_error(error)}]
+        rows = [{**columns_of(point), "stage": "step", "status": _status_of(error)}]
     stamp = {**environment(), "tclab": __version__, "measured_at": begin.isoformat(timespec="milliseconds")}
     return [{**row, **stamp} for row in rows]
 
 
-def status_of_error(error: BaseException) -> str:
+def _status_of(error: BaseException) -> str:
     """Return the status of a point that raised an error: "oom", "skipped: …" or "failed: …", of one short line."""
     text = str(error).strip()
     first = text.partition("\n")[0][:_LONGEST_STATUS]
@@ -66,25 +106,52 @@ def status_of_error(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {first}"
 
 
-def limit_memory() -> None:
-    """Raise this process's OOM score, and set RLIMIT_DATA where a limit is given.
+def _serve_as_rank(parent: ParentPipe, device: str) -> None:
+    """Serve points with the other ranks: rank 0 receives the requests, hands them to the others, and sends the rows.
 
-    Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
-    sweep that started it.
+    A rank that fails sends how.
     """
-    with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    if limit := os.environ.get(MEMORY_LIMIT):
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+    try:
+        ranks = Ranks(device)
+        while True:
+            request = ranks.broadcast(parent.receive)
+            if request is None:
+                break
+            rows = rows_of_request(request, ranks)
+            if ranks.rank == 0:
+                parent.send(rows=rows)
+    except BaseException as error:
+        traceback.print_exc()
+        if any(words in str(error).lower() for words in _OF_A_PEER):
+            time.sleep(_NOTICED_SECONDS)  # torchrun names the rank that is gone, and ends this one
+        status = _status_of(error)
+        if status.startswith("failed"):
+            status = f"failed: rank {os.environ['RANK']}: {status.removeprefix('failed: ')}"
+        parent.send(failed=status)
+        os._exit(1)  # what the others are at cannot be taken up again
+    distributed.destroy_process_group()
 
 
-def main() -> None:
-    """Serve points until no request follows."""
-    parent = ParentPipe()
-    limit_memory()
-    # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
-    for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
-        importlib.import_module(module)
-    gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
-    for request in parent.requests():
-        parent.send(rows=rows_of_request(request))
+def run_as_rank(point: Point) -> pd.DataFrame | None:
+    """Run a point as one of the ranks that a torchrun of the caller's has started, on one machine or several.
+
+    **Arguments:**
+
+    - `point`: the same on every rank; whatever its `ranks`, it has as many as torchrun has started.
+
+    Returns the rows on rank 0, and `None` on the others.
+
+    **Raises:** `InputError` for a process that torchrun has not started, or a point that cannot be run.
+    """
+    require("point", point, Point, "a tclab.Point")
+    if "WORLD_SIZE" not in os.environ:
+        raise InputError(
+            "this process is no rank: torchrun starts a script that calls run_as_rank; see docs/cluster.md"
+        )
+    point = resolve(replace(point, ranks=int(os.environ["WORLD_SIZE"])))
+    if (reason := point.skipped()) is not None:
+        raise InputError(f"this point cannot be run: {reason}")
+    ranks = Ranks(point.device)
+    rows = rows_of_request(request_of(point), ranks)
+    distributed.destroy_process_group()
+    return frame(table(rows)) if ranks.rank == 0 else None

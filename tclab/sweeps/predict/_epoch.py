@@ -24,9 +24,8 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._request import request_of
+from tclab.sweeps.execution._run import ask, request_of
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
-from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
 from tclab.timing._environment import busy_notes, busy_percent
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
@@ -203,7 +202,7 @@ def run_epoch(point: Point, steps: int, record: str | Path, *, threads: int | No
     with writing("record", record):
         folder.mkdir(parents=True, exist_ok=True)
     task = f"{__name__}:{predicted_and_measured.__name__}"
-    answer = pool.ask(point, request_of(point, task, steps=steps, folder=str(folder), threads=threads))
+    answer = ask(point, request_of(point, task, steps=steps, folder=str(folder), threads=threads))
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ NOT_THE_MACHINE = {
     "account", "array_parallelism", "comment", "dependency", "mail_type", "mail_user", "qos", "signal_delay_s",
     "srun_args", "stderr_to_stdout", "teardown", "time", "timelimit", "wckey",
 }  # fmt: skip
+_WHOLE = {"time": "minutes, such as 90", "array_parallelism": "how many jobs run at once"}
 
 
 def checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
@@ -34,19 +34,11 @@ def checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, "", 0)}
     if "cpus_per_task" in given:  # from 22.05 srun no longer takes it from the job that it runs in
         given["srun_args"] = [*given.get("srun_args", ()), f"--cpus-per-task={given['cpus_per_task']}"]
+    given = {"time": 60, **given}
+    for name, expected in _WHOLE.items():
+        if name in given:
+            if not str(given[name]).isdecimal():
+                raise InputError(f"{name} is {given[name]!r}, expected {expected}")
+            given[name] = int(given[name])
     # submitit's warning comes 90 s before the end of a job, and would end one of a minute as it begins
-    return {"signal_delay_s": 15, **given, "time": minutes_of(given.get("time", 60))}
-
-
-def minutes_of(time: int | str) -> int:
-    """Return a time in minutes: 90, "90", "1:30:00" or "1-12:00:00"; seconds round up.
-
-    **Raises:** `InputError` for anything else.
-    """
-    minutes = int(time) if str(time).isdigit() else 0
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", str(time)):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        minutes += 1440 * days + 60 * hours + (seconds > 0)
-    if not minutes:
-        raise InputError(f"time is {time!r}, expected minutes, or 'hours:minutes:seconds', with 'days-' before or not")
-    return minutes
+    return {"signal_delay_s": 15, **given}

@@ -60,10 +60,7 @@ MORE_COLUMNS = {
     "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
     "buckets": _WHOLE,  # that they are exchanged in
     "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
-    # of `perturbations`, null for synthetic samples: samples that the file has for this graph, its rows that are none,
-    # distinct genes that the graph lacks, and all of it in words
-    **dict.fromkeys(("file_samples", "file_rows_left_out", "unknown_genes"), _WHOLE),
-    "samples_report": _TEXT,
+    "samples_report": _TEXT,  # what was read of `perturbations`, and what left out; null for synthetic samples
     "exact": _FLAG,
     # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
     "equivalence": _TEXT,
