@@ -459,8 +459,9 @@ def kept_by_the_ledger(monkeypatch, drift=1.0):
     found = ledger.seconds()
     steps = found.pop("step")
     failed = Ledger()
-    with failed.step(), suppress(ValueError), failed.stage("forward"):
-        raise ValueError
+    for _ in failed.steps(range(1)):
+        with suppress(ValueError), failed.stage("forward"):
+            raise ValueError
     return {
         "each stage has its time in its step": found == {stage: pytest.approx(t) for stage, t in expected.items()},
         "a step is its stages": steps == pytest.approx([0.018, 0.036, 0.054 - 0.021, 0.072]),

@@ -161,6 +161,8 @@ def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) ->
         if stage == "step" and measured.exchanged and measured.late is not None:
             row["late_share"] = measured.late / max(sum(measured.exchanged["buckets"]), 1)
         rows.append(row)
-    if measured.exchanged and measured.exchanged["overlapped_seconds"]:
-        rows.append(_spread(where, "overlapped", measured.exchanged["overlapped_seconds"], cycle))
+    if measured.exchanged:
+        hidden = dict(zip(measured.exchanged["step"], measured.exchanged["overlapped_seconds"], strict=True))
+        steps = len(measured.timelines[place]["step"])
+        rows.append(_spread(where, "overlapped", [hidden.get(step) for step in range(steps)], cycle))
     return rows
