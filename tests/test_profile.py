@@ -2,8 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-from time import perf_counter, sleep
 
 import pytest
 
@@ -63,43 +61,35 @@ def test_where_the_stack_cannot_be_read_one_sentence_says_why_and_what_to_do(wor
     (tmp_path / "py-spy").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "a.py").write_text("")
-    with pytest.raises(InputError) as script:
-        timing.profile_script(tmp_path / "a.py")
-    with pytest.raises(InputError) as block, timing.profile():
-        raise AssertionError("the block must not run unseen")
-    for error in (script, block):
-        assert told in str(error.value)
-        assert "\n" not in str(error.value)
+    with pytest.raises(InputError) as error:
+        timing.profile(tmp_path / "a.py")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_without_py_spy_or_a_script_it_says_what_is_missing(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"no\.py"):
-        timing.profile_script(tmp_path / "no.py")
+        timing.profile(tmp_path / "no.py")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"pip install 'tclab\[profile\]'"), timing.profile():
-        pass
+    with pytest.raises(InputError, match=r"pip install 'tclab\[profile\]'"):
+        timing.profile(__file__)
 
 
-def may_be_read():
+def profiled(*given):
     try:
-        with timing.profile():
-            return True
+        return timing.profile(*given)
     except InputError as error:
-        return "SYS_PTRACE" not in str(error)
+        if "SYS_PTRACE" in str(error):
+            pytest.skip("ptrace is refused here")
+        raise
 
 
-READING = [pytest.mark.clock, pytest.mark.skipif(not may_be_read(), reason="ptrace is refused here")]
-
-
-class TestRuns:
-    """Real runs under py-spy; benchmarks/unmarked.py holds the shares to 5 points."""
-
-    pytestmark = READING
-
-    def test_a_scripts_lines_have_the_shares_of_its_own_clock_main_and_workers_apart(self, tmp_path, capfd):
-        script = tmp_path / "train.py"
-        script.write_text(f"""\
+@pytest.mark.clock
+def test_a_scripts_lines_have_the_shares_of_its_own_clock_main_and_workers_apart(tmp_path, capfd):
+    """benchmarks/unmarked.py holds the shares to 5 points."""
+    script = tmp_path / "train.py"
+    script.write_text(f"""\
 import sys, time
 from time import perf_counter
 from torch.utils.data import DataLoader
@@ -128,43 +118,33 @@ if __name__ == "__main__":
     print(*took, N)
     sys.exit(3)
 """)
-        (tmp_path / "beside.py").write_text("N = 7\n")
-        before = list(sys.argv), list(sys.path)
-        seen = timing.profile_script(script, ["3", "--fast"])
-        assert (sys.argv, sys.path) == before
-        first, second, n = map(float, capfd.readouterr().out.split())
-        assert (n, seen.exit_code) == (7, 3)
-        spun = [sum(share for line, share in seen.shares().items() if line[2] == name)
-                for name in ("spin", "spinning_too")]  # fmt: skip
-        assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.1)
-        assert "time.sleep(0.02)" in str(seen)
-        in_workers = {name for _, _, name in seen.shares(WORKERS)}
-        assert "spin" in in_workers
-        assert not any("<module>" in name for name in in_workers)  # what it was forked in
-        (loader,) = seen.loaders.by_loader()
-        assert loader == "Data at train.py:32"
-        assert [row[1:4] for row in seen.loaders.rows()] == [(0, 6, 12), (1, 6, 12)]
+    (tmp_path / "beside.py").write_text("N = 7\n")
+    before = list(sys.argv), list(sys.path)
+    seen = profiled(script, ["3", "--fast"])
+    assert (sys.argv, sys.path) == before
+    first, second, n = map(float, capfd.readouterr().out.split())
+    assert (n, seen.exit_code) == (7, 3)
+    spun = [sum(share for line, share in seen.shares().items() if line[2] == name) for name in ("spin", "spinning_too")]
+    assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.1)
+    assert "time.sleep(0.02)" in str(seen)
+    in_workers = {name for _, _, name in seen.shares(WORKERS)}
+    assert "spin" in in_workers
+    assert not any("<module>" in name for name in in_workers)  # what it was forked in
+    (loader,) = seen.loaders.by_loader()
+    assert loader == "Data at train.py:32"
+    assert [row[1:3] for row in seen.loaders.rows()] == [(0, 6), (1, 6)]
 
-    @pytest.mark.parametrize(
-        ("source", "code", "said"),
-        [("raise ValueError('no')", 1, "ValueError: no"), ("import sys\nsys.exit('bye')", 1, "bye"), ("", 0, ""),
-         ("import os\nos._exit(2)", 1, "")],
-    )  # fmt: skip
-    def test_a_script_ends_as_it_does(self, tmp_path, capfd, source, code, said):
-        (tmp_path / "a.py").write_text(f"import time\ntime.sleep(0.3)\n{source}\n")
-        seen = timing.profile_script(str(tmp_path / "a.py"))
-        assert seen.exit_code == code
-        assert said in capfd.readouterr().err
-        assert seen.shares()
-        assert seen.loaders is None
 
-    def test_a_block_of_code_is_told_by_line(self):
-        names = {"perf_counter": perf_counter, "sleep": sleep}
-        source = f"{SPIN}spin(0.4)\nsleep(0.4)\n"
-        with timing.profile() as seen:
-            exec(compile(source, "/tmp/ipykernel_77/123.py", "exec"), names)
-        shares = {line: share for (file, line, _), share in seen.shares().items() if Path(file).name == "123.py"}
-        assert shares[6] == pytest.approx(0.5, abs=0.2)
-        assert shares[3] + shares.get(4, 0.0) == pytest.approx(0.5, abs=0.2)
-        assert seen.seconds > 0.8
-        assert "cell:6" in str(seen)
+@pytest.mark.clock
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [("raise ValueError('no')", 1, "ValueError: no"), ("import sys\nsys.exit('bye')", 1, "bye"), ("", 0, ""),
+     ("import os\nos._exit(2)", 1, "")],
+)  # fmt: skip
+def test_a_script_ends_as_it_does(tmp_path, capfd, source, code, said):
+    (tmp_path / "a.py").write_text(f"import time\ntime.sleep(0.3)\n{source}\n")
+    seen = profiled(str(tmp_path / "a.py"))
+    assert seen.exit_code == code
+    assert said in capfd.readouterr().err
+    assert seen.shares()
+    assert seen.loaders is None

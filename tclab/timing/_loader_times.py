@@ -24,8 +24,8 @@ from tclab.timing._user_code import short_place, user_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("loader", "worker", "batches", "samples", "starts", "start_seconds", "fetch_seconds", "collate_seconds",
-            "wait_seconds")  # fmt: skip
+_COLUMNS = ("loader", "worker", "batches", "starts",
+            "start_seconds", "fetch_seconds", "collate_seconds", "wait_seconds")  # fmt: skip
 
 
 class BatchTimes(NamedTuple):
@@ -37,7 +37,6 @@ class BatchTimes(NamedTuple):
     end_ns: int
     cpu_ns: int  # processor time; less than the whole where it waited for a disk or for a core
     collate_ns: int  # in collate_fn, a part of the whole
-    samples: int
     wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
 
 
@@ -114,11 +113,10 @@ class LoaderTimes(Shown):
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
                 made = [batch for batch in batches if batch.worker == worker]
                 starts = [one.starts[worker] for one in passes if worker in one.starts]
-                samples = sum(batch.samples for batch in made)
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
-                yield name, worker, len(made), samples, len(starts), sum(starts) or None, fetch, collate, wait
+                yield name, worker, len(made), len(starts), sum(starts) or None, fetch, collate, wait
 
     def frame(self) -> pd.DataFrame:
         """Return one row a loader and worker, with the sums over all passes.
@@ -133,7 +131,7 @@ class LoaderTimes(Shown):
 
     def _display(self) -> Display:
         lines = []
-        for name, worker, batches, _, starts, start, *parts in self.rows():
+        for name, worker, batches, starts, start, *parts in self.rows():
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
@@ -168,14 +166,12 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
     """Return a fetcher's method `fetch` with a timer around it and around its collate_fn."""
 
     def timed(fetcher: Any, index: Any) -> _Timed:
-        collate, samples, collate_ns = fetcher.collate_fn, 1, 0
+        users, collated = fetcher.collate_fn, [0]
 
         def collating(found: Any) -> Any:
-            nonlocal samples, collate_ns
-            samples = len(found) if fetcher.auto_collation else 1
             begin = perf_counter_ns()
-            batch = collate(found)
-            collate_ns = perf_counter_ns() - begin
+            batch = users(found)
+            collated.append(perf_counter_ns() - begin)
             return batch
 
         fetcher.collate_fn = collating
@@ -183,9 +179,9 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
         try:
             batch = fetch(fetcher, index)
         finally:
-            fetcher.collate_fn = collate
+            fetcher.collate_fn = users
         end, cpu = perf_counter_ns(), thread_time_ns() - cpu
-        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, collate_ns, samples))
+        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, sum(collated)))
 
     return timed
 

@@ -6,17 +6,16 @@ import os
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from tclab._display import Display, Shown, seconds_text
@@ -51,12 +50,12 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
-    - `exit_code`: the script's; 0 of a block of code.
-    - `loaders`: what the script's DataLoaders did; `None` of a block of code, without torch, and where it was killed.
+    - `exit_code`: the script's.
+    - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
-    samples: dict[str, Counter[Line]] = field(default_factory=dict)
-    seconds: float = 0.0
+    samples: dict[str, Counter[Line]]
+    seconds: float
     exit_code: int = 0
     loaders: LoaderTimes | None = None
 
@@ -100,39 +99,7 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
     return found
 
 
-@contextmanager
-def profile() -> Iterator[Profile]:
-    """Sample what a block of code does: `with profile() as seen: train()`, then `print(seen)`.
-
-    py-spy is attached to this process while the block runs. For the workers of DataLoaders, `loader_times` beside it.
-
-    **Raises:** `InputError` where py-spy is not installed, or may not read this process.
-    """
-    seen = Profile()
-    with TemporaryDirectory() as folder:
-        samples, log = Path(folder) / "samples", Path(folder) / "log"
-        _let_be_read(-1)  # any process, since py-spy has no number yet
-        with log.open("w") as said:
-            spy = subprocess.Popen([*_spy(samples), "--pid", str(os.getpid())], stdout=said, stderr=said)
-        try:
-            while "Sampling" not in log.read_text() and spy.poll() is None:
-                sleep(0.01)
-            if spy.poll() is not None:
-                raise _failed(log.read_text())
-            begin = perf_counter()
-            try:
-                yield seen
-            finally:
-                seen.seconds = perf_counter() - begin
-                spy.send_signal(signal.SIGINT)
-                spy.wait()
-                seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
-        finally:
-            _let_be_read(0)
-            spy.kill()
-
-
-def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
+def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
 
     Ctrl-C ends the script, and what was sampled is returned.
@@ -144,7 +111,7 @@ def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
 
     **Raises:** `InputError` if there is no such file, or where py-spy is not installed or may not read a process.
     """
-    import msgspec  # late: a block of code needs none of it
+    import msgspec  # late: nothing else here needs it
 
     script = Path(path)
     if not script.is_file():
@@ -181,14 +148,6 @@ def _spy(output: Path) -> list[str]:
 def _failed(said: str) -> InputError:
     error = next((line for line in said.splitlines() if line.startswith("Error")), "")
     return InputError(_ALLOW if not error or _REFUSED.search(said) else f"py-spy recorded nothing: {error}")
-
-
-def _let_be_read(process: int) -> None:
-    """Let a process read this one where Linux's yama asks for it (`PR_SET_PTRACER`); 0 for none, -1 for any."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(process), 0, 0, 0)
 
 
 # ---- in the script's process

@@ -172,7 +172,7 @@ class Receipt(Shown):
     **Arguments:**
 
     - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
-    - `step_seconds`: the median step with it, less `cut_seconds`.
+    - `step_seconds`: the median step, with a ledger.
     - `race`: of the loop with a ledger, `instrumented`, and without, `bare`.
     """
 
@@ -182,7 +182,7 @@ class Receipt(Shown):
 
     @property
     def share(self) -> float:
-        """The ledger's own work, as a share of a bare step."""
+        """The ledger's own work, as a share of a step."""
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
@@ -225,4 +225,4 @@ def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0) -> R
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
     cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(NullLedger(), stages))
     arms = {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())}
-    return Receipt(cut, median(seconds["step"]) - cut, race(arms, budget_seconds=budget_seconds))
+    return Receipt(cut, median(seconds["step"]), race(arms, budget_seconds=budget_seconds))
