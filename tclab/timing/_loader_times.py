@@ -247,7 +247,7 @@ class _Watch:
 
     def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
-        now = iterator()
+        now: Any = iterator()
         begin = perf_counter_ns()
         try:
             batch = type(now)._next_data(now)

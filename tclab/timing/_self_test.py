@@ -107,7 +107,8 @@ def _trial(
     """Run a loop until the standard error of what is recovered is 3 % of the delay, or it took `most_steps` steps."""
     grown: list[float] = []
     while not grown or (2 * len(grown) < most_steps and _error(grown) > _STANDARD_ERROR * delay):
-        with _DelayedLedger(stage, delay, choices) as ledger:
+        ledger = _DelayedLedger(stage, delay, choices)
+        with ledger:
             loop(ledger)
         own = "device" if ledger.cuda else "host"
         took = {step: s for line, step, name, s in ledger.rows() if (line, name) == (own, stage) and s is not None}

@@ -28,7 +28,7 @@ class RankMeasurement:
     exchanged: dict[str, list[Any]] | None  # columns of `Communication.frame`; `None` where nothing was exchanged
     late: int | None  # of `Communication`
     demands: dict[str, dict[str, int]]  # stage → what it asked of the device
-    accounted: dict[str, float | None]  # timeline → share of its clock
+    accounted: dict[str, float]  # timeline → share of its clock
     first_step_seconds: float  # the cold start
     batch_bytes: int  # of one batch, as the edges' and masks'
     edge_bytes: int
