@@ -87,6 +87,7 @@ def test_a_ratio_has_an_interval_and_a_p_value():
     generator = np.random.default_rng(2)
     fast, slow = (mean_step([level + 0.01 * generator.standard_normal(40)]) for level in (0.1, 0.2))
     ratio, (low, high), p = ratio_of_means(fast, slow, 0.95)
+    assert low < ratio < high
     assert low < 2 < high
     assert p < 1e-6
     assert ratio_of_means(fast, fast, 0.95)[2] == pytest.approx(1)

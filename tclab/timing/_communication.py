@@ -63,7 +63,7 @@ class Communication:
         self.ledger = ledger
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
         self._exchanges: list[_Exchange] = []
-        self._rows: list[dict[str, float]] = []
+        self._rows: list[dict[str, Any]] = []
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -82,7 +82,7 @@ class Communication:
         numbers = {id(cuts): number for number, cuts in enumerate(ledger._steps)}
         steps: dict[int, list[_Exchange]] = {}
         for exchange in self._exchanges:
-            if id(exchange.cuts) in numbers:
+            if id(exchange.cuts) in numbers and exchange.done is not None:
                 steps.setdefault(numbers[id(exchange.cuts)], []).append(exchange)
         return steps
 
@@ -96,30 +96,25 @@ class Communication:
         if self._cuda:
             torch.cuda.synchronize()
         steps = self._steps(self.ledger)
+        for step, exchanges in steps.items():
+            busy, exposed = self._spans(exchanges)
+            sizes = [one.bytes for one in exchanges]
+            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
+            self._rows.append({**row, "overlapped_seconds": max(0.0, busy - exposed)})
         took = [self._seconds(one.ready, one.done) for exchanges in steps.values() for one in exchanges]
-        spans = {step: self._spans(exchanges) for step, exchanges in steps.items()}
-        mine = torch.tensor([*took, *(exposed for _, exposed in spans.values())], dtype=torch.float64)
+        mine = torch.tensor([*took, *(row["exposed_seconds"] for row in self._rows)], dtype=torch.float64)
         mine = mine.cuda() if self._cuda else mine
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         ranks = torch.stack(every).cpu()  # [ranks, all-reduces + steps]
         self.late.update(ranks[:, : len(took)].argmin(0).tolist())  # the last rank to join waits least
-        least = dict(zip(steps, ranks[:, len(took) :].min(0).values.tolist(), strict=True))
-        for step, (busy, exposed) in spans.items():
-            waited = exposed - least[step]
-            self._rows.append(
-                {
-                    "step": step,
-                    "buckets": len(steps[step]),
-                    "bytes": sum(one.bytes for one in steps[step]),
-                    "exposed_seconds": exposed,
-                    "overlapped_seconds": busy - min(busy, exposed),
-                    "exposed_rank_wait_seconds": waited,
-                }
-            )
+        least = ranks[:, len(took) :].min(0).values.tolist()
+        for row, exchanges, shortest in zip(self._rows, steps.values(), least, strict=True):
+            waited = row["exposed_seconds"] - shortest
+            row["exposed_rank_wait_seconds"] = waited
             if bool(self.ledger.cuda) == self._cuda:
-                moved = {"rank_wait": waited, "communication": exposed - waited}
-                self.ledger.move(step, moved, out_of=steps[step][-1].stage)
+                moved = {"rank_wait": waited, "communication": shortest}
+                self.ledger.move(row["step"], moved, out_of=exchanges[-1].stage)
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
         """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""
