@@ -112,7 +112,7 @@ def _trial(
             loop(ledger)
         own = "device" if ledger.cuda else "host"
         took = {step: s for line, step, name, s in ledger.rows() if (line, name) == (own, stage) and s is not None}
-        pairs = [(i, i + 1) if ledger.delayed[i] else (i + 1, i) for i in range(0, len(ledger) - 1, 2)]
+        pairs = [(2 * i, 2 * i + 1) if late else (2 * i + 1, 2 * i) for i, late in enumerate(ledger.delayed[::2])]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
             raise InputError(
