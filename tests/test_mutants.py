@@ -480,7 +480,7 @@ def _with_seconds(change):
         change(found)
         return found
 
-    return _ledger, "stage_seconds", seconds
+    return _ledger_rows, "stage_seconds", seconds
 
 
 def _twice(found):
@@ -525,7 +525,7 @@ LEDGERS = {
     "the last step dropped": _with_steps(lambda steps: steps[:-1]),
     "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
     "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: _end(ledger, keep=True)),
-    "missing is 0": (_ledger, "step_rows", _zero),
+    "missing is 0": (_ledger_rows, "step_rows", _zero),
     "a stage that failed is a whole one": (Ledger, "_leave", lambda ledger, name, _: _leave(ledger, name, False)),
 }
 

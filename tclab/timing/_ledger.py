@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger_rows import (
-    SUMS,
-    TOLERANCE,
-    BatchTiming,
-    Block,
-    Cut,
-    Row,
-    accounted_share,
-    batch_rows,
-    clock_shares,
-    raw_clock_ns,
-    stage_seconds,
-    step_rows,
-)
+from tclab.timing._ledger_rows import SUMS, TOLERANCE, BatchTiming, Block, Cut, Row, raw_clock_ns, rows_of, shares_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,16 +242,8 @@ class Ledger(Shown):
     # ---- results
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        *_, own = self._timelines()
-        for timeline in self._timelines():
-            for i, cuts in enumerate(self._steps):
-                seconds = stage_seconds(cuts, timeline)
-                if timeline == own:
-                    for stage, moved in self._moved.get(i, {}).items():
-                        seconds[stage] = seconds.get(stage, 0.0) + moved
-                yield from step_rows(timeline, i, seconds)
-        yield from batch_rows(self.batch_timings)
+        """Return the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
+        return rows_of(self._steps, self._timelines(), self._moved, self.batch_timings)
 
     def _timelines(self) -> list[str]:
         return ["host", "device"] if self.cuda else ["host"]
@@ -300,10 +279,7 @@ class Ledger(Shown):
 
         Empty without a step.
         """
-        if not self._blocks:
-            return {}
-        shares = {line: accounted_share(self._steps, self._blocks, line) for line in self._timelines()}
-        return {**shares, **clock_shares(self.batch_timings)}
+        return shares_of(self._steps, self._blocks, self._timelines(), self.batch_timings)
 
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""

@@ -93,21 +93,43 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
         ended[timeline] = timing.end_ns
 
 
-def accounted_share(steps: Sequence[Sequence[Cut]], blocks: Sequence[Block], timeline: str) -> float:
-    """Return the share of the raw clock's time around the steps of some blocks that their stages add up to.
+def rows_of(
+    steps: Sequence[Sequence[Cut]],
+    timelines: Sequence[str],
+    moved: Mapping[int, Mapping[str, float]],
+    batch_timings: Sequence[BatchTiming],
+) -> Iterator[Row]:
+    """Yield the rows of steps and of batches; `moved` is step → stage → seconds to add on the last timeline."""
+    for timeline in timelines:
+        for i, cuts in enumerate(steps):
+            seconds = stage_seconds(cuts, timeline)
+            if timeline == timelines[-1]:
+                for stage, more in moved.get(i, {}).items():
+                    seconds[stage] = seconds.get(stage, 0.0) + more
+            yield from step_rows(timeline, i, seconds)
+    yield from batch_rows(batch_timings)
 
-    What came after the last step of a block, and is no step, is taken out of that time.
+
+def shares_of(
+    steps: Sequence[Sequence[Cut]],
+    blocks: Sequence[Block],
+    timelines: Sequence[str],
+    batch_timings: Sequence[BatchTiming],
+) -> dict[str, float]:
+    """Return timeline → the share of the raw clock's time that stages add up to; empty without a step.
+
+    It is the time around the steps of each block, without what came after the last of them, and is no step. For
+    batches it is the time from the first one's begin to the last one's end, by both clocks, where both were read.
     """
-    inside = sum(sum(stage_seconds(cuts, timeline).values()) for one in blocks for cuts in steps[one.first : one.end])
-    after = sum(sum(stage_seconds(block.unfinished, timeline).values()) for block in blocks)
-    wall = sum(block.wall_ns for block in blocks) / 1e9 - after
-    return inside / wall if wall > 0 else 0.0
-
-
-def clock_shares(batch_timings: Sequence[BatchTiming]) -> dict[str, float]:
-    """Return timeline → the time from its first batch to its last over the raw clock's, where that was read."""
-    begins: dict[str, tuple[int, int]] = {}  # timeline → both clocks at its first batch
+    if not blocks:
+        return {}
     shares = {}
+    for line in timelines:
+        inside = sum(sum(stage_seconds(cuts, line).values()) for one in blocks for cuts in steps[one.first : one.end])
+        after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in blocks)
+        wall = sum(block.wall_ns for block in blocks) / 1e9 - after
+        shares[line] = inside / wall if wall > 0 else 0.0
+    begins: dict[str, tuple[int, int]] = {}  # timeline → both clocks at its first batch
     for timing in batch_timings:
         if timing.raw_ns is not None:
             raw_begin_ns, raw_end_ns = timing.raw_ns
