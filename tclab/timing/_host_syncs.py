@@ -89,17 +89,16 @@ class Syncs(Shown):
         lines = []
         for place, times, seconds in self.ranked()[:_MOST]:
             file, _, rest = place.rpartition(":")
-            line = rest.partition(" ")[0]
-            code = source_of(file, int(line)) if line.isdecimal() else ""
+            code = source_of(file, int(rest.partition(" ")[0]))
             lines.append(
                 ("" if seconds is None else seconds_text(seconds), str(times), f"{Path(file).name}:{rest}", code)
             )
-        columns = ("waited", "times", "line", "code")
-        if self.cuda:
-            note = "Counting slows the host down, so the device has less left to do when it is waited for."
-            return Display(f"the host waited {self.count} times", columns, lines, [note])
+        title = f"{self.count} waits predicted"
         note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
-        return Display(f"{self.count} waits predicted", columns[1:], [line[1:] for line in lines], [note])
+        if self.cuda:
+            title = f"the host waited {self.count} times"
+            note = "Counting slows the host down, so the device has less left to do when it is waited for."
+        return Display(title, ("waited", "times", "line", "code"), lines, [note])
 
 
 def _place() -> str | None:

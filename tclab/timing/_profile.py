@@ -25,7 +25,6 @@ from tclab.timing._user_code import is_user_file, short_place, source_of
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 10  # lines that are shown of the main process, and three of the others
-_FEW = 100  # samples below which a share is rough
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 _RUN = "from tclab.timing._profile import run_script; run_script()"
 # with subprocesses, py-spy says that it found no process where it may read none
@@ -72,10 +71,9 @@ class Profile(Shown):
                 code = source_of(file, line) or (function and f"in {function}")
                 lines.append((where, f"{share:.1%}", place, code))
         total = sum(seen.total() for seen in self.samples.values())
-        few = f"{total} samples are few: a share may be off by {50 / max(1, total) ** 0.5:.0f} points"
         title = f"{seconds_text(self.seconds)}, {total} samples of the stack"
         columns = ("process", "share", "line", "code")
-        return Display(title, columns if lines else (), lines, [few] if total < _FEW else [])
+        return Display(title, columns if lines else (), lines)
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
