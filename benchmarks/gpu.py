@@ -255,12 +255,11 @@ def trust(s: Settings) -> Verdict:
     syncs = s.keep("e", "syncs", waits)
     closed = s.keep("e", "closure", closure(small, 6, 10) if s.whole else closure(small, 1, 3, modes=["step"]))
     bill = cost(60.0 if s.whole else 3.0)
-    s.keep("e", "cost", [{"cut_seconds": bill.cut_seconds, "ratio": bill.ratio, "step_seconds": bill.step_seconds}])
-    given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.0, 0.002), steps=4)
+    ratio = bill.race.pair("instrumented", "bare").ratio
+    s.keep("e", "cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
+    given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.002,), steps=4)
     came = [
-        {"stage": t.stage, "injected_seconds": t.injected_seconds, "recovered": t.recovered()}
-        for t in given.trials
-        if t.injected_seconds
+        {"stage": t.stage, "injected_seconds": t.injected_seconds, "recovered": t.recovered()} for t in given.trials
     ]
     s.keep("e", "spikes", came)
     share = closed["closed"].sum() / closed["blocks"].sum()

@@ -1,35 +1,40 @@
-"""Does tclab find in a Lightning project without marks what clocks of its own find in it?
+"""Does tclab find in code without marks what clocks of its own, and cProfile, find in it?
 
-    OMP_NUM_THREADS=1 python benchmarks/unmarked.py [--rounds 3] [--seconds 20]
+    OMP_NUM_THREADS=1 python benchmarks/unmarked.py [--seconds 20] [--passes 20]
 
-Three comparisons, each with what tclab says, what the other says, and the bound: the shares of a script's lines by
-`tclab profile` against the script's own clock around them (5 points), in its main process and in its workers; the
-seconds in which a loader of `tests/unmarked_project.py` starts its workers anew against a clock around the same pass
-(10 %); what keeping the workers brings against what the advice predicted, in turn (20 %). About three minutes.
+The shares of a script's lines by `tclab profile` against the script's own clock around them (5 points), in its main
+process and in its workers. Where more processes compute than there are cores, py-spy waits for a core itself and then
+meets them waiting: with two workers and some ten other processes on two cores, waits were seen 4 to 7 points too often
+in the workers (9 to 16 where py-spy stops a process to read it, so it does not). Workers need a core each.
 
-Where more processes compute than there are cores, py-spy waits for a core itself and then meets them waiting: with two
-workers and some ten other processes on two cores, waits were seen 4 to 7 points too often in the workers (9 to 16 where
-py-spy stops a process to read it, so it does not). The shares of workers need a core each.
+`loader_times` against cProfile, in the workers of `tests/unmarked_project.py`, trained by Lightning with two workers,
+forked and spawned, that stay or start anew. Each worker runs cProfile from its start to its end: `fetch` is held
+against the cumulative time of the dataset's `__getitem__`, `collate` against that of the collate_fn, within 10 %. The
+profiler's own work is paid inside both, some tenths of a microsecond for each Python call.
 """
 
 import argparse
+import cProfile
 import json
 import logging
+import os
+import pstats
 import sys
 import tempfile
 import warnings
+from itertools import product
+from multiprocessing import util
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, default_collate
 
 from tclab import timing
 from tclab.timing._profile import MAIN, WORKERS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from unmarked_project import Records, Slow, train, write_records
+from unmarked_project import Model, Records, trainer_of
 
 # each function takes what its clock says, for random times: no sampler runs in step with it
 SCRIPT = """
@@ -40,120 +45,123 @@ DOCUMENT = json.dumps(list(range(3000)))
 
 def decode(until):
     while time.perf_counter() < until:
-        json.loads(DOCUMENT)  # decode
-
-def clocked(took, name, call):
-    begin = time.perf_counter()
-    call(begin + random.expovariate(1 / {"decode": 0.02, "sleep": 0.01, "spin": 0.005}[name]))
-    took[name] += time.perf_counter() - begin
-
-def spin(until):
-    while time.perf_counter() < until: pass  # spin
+        json.loads(DOCUMENT)
 
 def wait(until):
-    time.sleep(max(0.0, until - time.perf_counter()))  # sleep
+    time.sleep(max(0.0, until - time.perf_counter()))
 
-CALLS = {"decode": decode, "sleep": wait, "spin": spin}
+def spin(until):
+    while time.perf_counter() < until: pass
+
+CALLS = {decode: 0.02, wait: 0.01, spin: 0.005}
 
 class Data:
     def __len__(self):
         return 2
 
     def __getitem__(self, index):
-        took, begin = dict.fromkeys(CALLS, 0.0), time.perf_counter()
-        while time.perf_counter() < begin + float(sys.argv[1]):
-            for name in CALLS:
-                clocked(took, name, CALLS[name])
+        took, end = {call.__name__: 0.0 for call in CALLS}, time.perf_counter() + float(sys.argv[1])
+        while time.perf_counter() < end:
+            for call, mean in CALLS.items():
+                begin = time.perf_counter()
+                call(begin + random.expovariate(1 / mean))
+                took[call.__name__] += time.perf_counter() - begin
         return took
 
 if __name__ == "__main__":
     took = Data()[0]
     loader = DataLoader(Data(), batch_size=1, num_workers=2, collate_fn=lambda found: found[0])
-    workers = list(loader)
-    json.dump([took, *workers], open(sys.argv[2], "w"))
+    json.dump([took, *loader], open(sys.argv[2], "w"))
 """
 
 
-CLOCKED = {"decode": "decode", "wait": "sleep", "spin": "spin"}  # function of a line → the name of its clock
-
-
-def say(what: str, ours: float, theirs: float, holds: bool, bound: str) -> None:
-    """Print one comparison."""
-    told = "holds" if holds else "DOES NOT HOLD"
-    print(f"{what:34} tclab {ours:7.4f}  other {theirs:7.4f}  {told} ({bound})", flush=True)
-
-
-def near(what: str, ours: float, theirs: float, most: float) -> None:
-    """Print a comparison by ratio."""
-    say(what, ours, theirs, abs(ours / theirs - 1) <= most, f"ratio {ours / theirs:.3f}, within {most:.0%}")
-
-
-def lines(folder: Path, seconds: float) -> None:
-    """Compare the shares of a script's lines with those of its own clocks."""
+def lines(folder: Path, seconds: float) -> bool:
+    """Compare the shares of a script's lines with those of its own clocks; return whether all hold."""
     script, result = folder / "script.py", folder / "result.json"
     script.write_text(SCRIPT)
-    seen = timing.profile_script(script, [str(seconds), str(result)])
+    seen = timing.profile(script, [str(seconds), str(result)])
     main, *workers = json.loads(result.read_text())
     both = {name: sum(one[name] for one in workers) for name in main}
+    holds = True
     for where, took in ((MAIN, main), (WORKERS, both)):
-        counted = dict.fromkeys(took, 0)
-        for line, n in seen.samples[where].items():
-            name = CLOCKED.get(line[2], "")
-            if name in counted:
-                counted[name] += n
+        counted = {name: sum(n for line, n in seen.samples[where].items() if line[2] == name) for name in took}
         for name, spent in took.items():
             share, true = counted[name] / sum(counted.values()), spent / sum(took.values())
-            bound = f"{100 * (share - true):+.1f} points, within 5; {sum(counted.values())} samples"
-            say(f"{where}: {name}, share", share, true, abs(share - true) <= 0.05, bound)
+            holds &= abs(share - true) <= 0.05
+            print(f"{where:8} {name:7} py-spy {share:.3f}, its clock {true:.3f}: {100 * (share - true):+.1f} points")
+    return holds
 
 
-def restart(records: Path) -> None:
-    """Compare the seconds of a loader's second start with a clock around it."""
-    loader = DataLoader(Records(records), batch_size=32, num_workers=1, worker_init_fn=Slow(0.6))
-    took = []
-    with timing.loader_times() as found:
-        for _ in range(2):
-            begin = perf_counter()
-            for i, _ in enumerate(loader):
-                took += [] if i else [perf_counter() - begin]
-    ((again,),) = found.restarts().values()
-    near("a loader's start anew, seconds", again.start_seconds, took[1], 0.1)
+class Profiled:
+    """A `worker_init_fn` that runs cProfile in its worker, and writes what it found when the worker ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, worker: int) -> None:
+        """Begin, and see to the end."""
+        profiler = cProfile.Profile()
+
+        def write() -> None:
+            profiler.disable()
+            profiler.dump_stats(self.folder / f"{worker}-{os.getpid()}")
+
+        util.Finalize(None, write, exitpriority=100)
+        profiler.enable()
 
 
-def advice(records: Path, rounds: int) -> None:
-    """Compare what keeping the workers brings with what the advice predicted: the share of the run that is saved."""
-    predicted, brought = [], []
-    train(records, epochs=1, passes=1, start_seconds=0.0)  # what a process does once is no run's
-    for _ in range(rounds):
-        took = {}
-        for persistent in (True, False):
-            ledger = timing.Ledger()
-            with timing.loader_times() as found:
-                train(records, callbacks=[timing.lightning_callback(ledger)], epochs=6, passes=4, start_seconds=0.6,
-                      persistent=persistent)  # fmt: skip
-            took[persistent] = found.seconds
-        suggestions = timing.advise(ledger, loaders=found).suggestions
-        one = next(one for one in suggestions if "persistent_workers" in one.change)
-        predicted.append(1 - one.ratio)
-        brought.append(1 - took[True] / took[False])
-    near("workers kept, share of run saved", median(predicted), median(brought), 0.2)
+def by_worker(folder: Path) -> dict[int, list[float]]:
+    """Return worker → seconds of the dataset and of the collate_fn, by cProfile."""
+    found: dict[int, list[float]] = {}
+    for path in folder.iterdir():
+        seconds = found.setdefault(int(path.name.partition("-")[0]), [0.0, 0.0])
+        stats: Any = pstats.Stats(str(path))
+        for (file, _, name), (_, _, _, cumulative, callers) in stats.stats.items():
+            if name == "__getitem__" and file.endswith("unmarked_project.py"):
+                seconds[0] += cumulative
+            elif name == default_collate.__name__:
+                seconds[1] += sum(of[3] for caller, of in callers.items()) or cumulative
+    return found
+
+
+def against_cprofile(passes: int, context: str, persistent: bool) -> bool:
+    """Train once, print a line a worker, and return whether all hold."""
+    with tempfile.TemporaryDirectory() as name:
+        data = Records()
+        sampler = RandomSampler(data, num_samples=passes * len(data), replacement=True)
+        loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=2, worker_init_fn=Profiled(Path(name)),
+                            persistent_workers=persistent, multiprocessing_context=context)  # fmt: skip
+        with timing.loader_times() as found:
+            trainer_of(epochs=2).fit(Model(), loader)
+        del loader
+        theirs = by_worker(Path(name))
+    holds = True
+    for row in found.frame().itertuples():
+        ours = (row.fetch_seconds, row.collate_seconds)
+        ratios = [mine / other for mine, other in zip(ours, theirs[row.worker], strict=True)]
+        holds &= all(abs(ratio - 1) <= 0.1 for ratio in ratios)
+        how = f"{context:5} {'stays' if persistent else 'anew':5} worker {row.worker}"
+        print(
+            f"{how}: {row.batches} batches, {row.starts} × {row.start_seconds / row.starts:.2f} s to start; "
+            f"fetch {ours[0]:.3f} s, {ratios[0]:.3f} × cProfile's; collate {ours[1]:.3f} s, {ratios[1]:.3f} ×",
+            flush=True,
+        )
+    return holds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="of runs with workers kept and started anew")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the script whose lines are sampled")
+    parser.add_argument("--passes", type=int, default=20, help="over the project's records, an epoch")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")  # lightning's own advice on workers
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(f"load {timing.conditions()['load']:.2f}, torch {torch.__version__}")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_records(folder / "lmdb")
-        lines(folder, chosen.seconds)
-        restart(folder / "lmdb")
-        advice(folder / "lmdb", chosen.rounds)
+        shares = lines(Path(name), chosen.seconds)
+    held = [against_cprofile(chosen.passes, *how) for how in product(("fork", "spawn"), (False, True))]
+    print(f"shares within 5 points: {shares}; fetch and collate within 10 %: {all(held)}")
 
 
 if __name__ == "__main__":

@@ -26,13 +26,12 @@ def test_waits_are_found_with_their_line_and_predicted_on_a_cpu(call, operation)
     x = torch.arange(4.0)
     with syncs() as found:
         call(x)
-    assert found.operations == {operation: 1}
+    assert [wait.operation for wait in found.waits] == [operation]
     ((place, times, seconds),) = found.ranked()
     assert "test_host_syncs.py" in place
     assert (times, seconds, found.cuda) == (1, None, False)
     assert "1 waits predicted" in str(found)
     assert "A forecast" in str(found)
-    assert not {"cpu", "tolist"} & vars(torch.Tensor).keys()  # put back
 
 
 def test_what_makes_no_one_wait_is_not_counted():
@@ -56,7 +55,7 @@ def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optim
             loss.backward()
             made.step()
             loss.item()
-    assert found.operations == {"_local_scalar_dense": 1}
+    assert found.count == 1
 
 
 def test_waits_in_a_backward_are_found():
@@ -87,16 +86,17 @@ def test_beside_a_gpu_what_the_cpu_reads_of_its_own_is_no_wait_and_seconds_decid
             Wait("cpu", "a.py:1 in g", "other", True, 0.1),
         ]
     assert found.ranked() == [("b.py:2 in f", 1, 0.5), ("a.py:1 in g", 1, 0.1)]
-    assert found.stages["other"].syncs == found.count == 2
+    assert found.stages == {"other": 2}
     assert "the host waited 2 times" in str(found)
     assert "500 ms" in str(found)
 
 
-def test_each_stage_has_its_syncs_kernels_and_memory():
+def test_each_stage_has_its_syncs_and_kernels():
     layer = torch.nn.Linear(8, 4)
     x = torch.ones(16, 8)
     ledger = Ledger()
-    with syncs(ledger) as found, ledger.step():
+    with syncs(ledger) as found, ledger:
+        ledger.next_step()
         with ledger.stage("forward"):
             loss = layer(x).relu().sum()
         with ledger.stage("log"):
@@ -105,16 +105,10 @@ def test_each_stage_has_its_syncs_kernels_and_memory():
             loss.backward()
         with ledger.stage("view"):
             x.view(8, 16)[2:].t()
-        with ledger.stage("set aside"):  # or written in place, which is no result
+        with ledger.stage("in place"):
             x.add_(1.0)
             torch.empty(256)
-    assert found.stages["log"].syncs == 1
-    assert found.stages["forward"].syncs == found.stages["backward"].syncs == 0
-    assert found.stages["forward"].kernels == 3  # addmm, relu, sum; the transposed weight is a view
-    assert found.stages["forward"].allocations == 3
-    assert found.stages["forward"].allocated_bytes == 2 * 16 * 4 * 4 + 4
-    assert found.stages["view"].kernels == found.stages["view"].allocations == 0
-    aside = found.stages["set aside"]
-    assert (aside.kernels, aside.allocations, aside.allocated_bytes) == (1, 1, 1024)
-    assert found.stages["backward"].kernels > 3
-    assert sum(stage.syncs for stage in found.stages.values()) == found.count
+    assert found.stages == {"log": 1}
+    assert found.kernels["forward"] == 3  # addmm, relu, sum; the transposed weight is a view
+    assert found.kernels["backward"] > 3
+    assert (found.kernels["view"], found.kernels["in place"]) == (0, 1)

@@ -9,7 +9,6 @@ import torch
 
 from tclab.timing import Ledger
 from tclab.timing import _ledger as ledger_module
-from tclab.timing._ledger_rows import TOLERANCE
 
 
 class Device:
@@ -73,7 +72,7 @@ def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     assert host["forward"] == pytest.approx([0.001] * steps)  # enqueueing
     assert gpu["forward"][1:] == pytest.approx([0.002] * (steps - 1))
     assert gpu["backward"] == pytest.approx([0.004] * steps)
-    assert ledger.accounted["device"] == pytest.approx(1.0, abs=TOLERANCE)
+    assert ledger.accounted["device"] == pytest.approx(1.0, abs=0.02)
     # the host is done long before the device: its own timeline alone does not fill the wall clock
     assert ledger.accounted["host"] < 0.9
     assert device.waited == 2  # before the first step and after the last, never inside the block

@@ -172,6 +172,16 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
 
 
+def test_what_an_exchange_hides_is_a_mean_over_all_steps_as_stages_are():
+    """Of four batches two exchange, each hiding 0.1 s."""
+    point = replace(scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **HOW)[0], ranks=2)
+    timeline = {"host": {"step": [0.1, 0.4] * 2, "forward": [0.1] * 4}}
+    exchanged = {"step": [1, 3], "overlapped_seconds": [0.1, 0.1], "bytes": [8, 8], "buckets": [1, 1]}
+    measured = RankMeasurement(timeline, exchanged, 1, {}, {"host": 1.0}, 1.0, 1, 1, None, [{}, {}])
+    made = rows_of_ranks(point, columns_of(point), [measured] * 2)
+    assert [(row["mean_seconds"], row["n"]) for row in made if row["stage"] == "overlapped"] == [(0.05, 2)] * 2
+
+
 def test_rows_of_points_are_those_of_the_points(rows):
     (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
     assert set(lab.reports.rows_of_points(rows, [point])["ranks"]) == {2}

@@ -28,7 +28,7 @@ from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._profile import Profile
-from tclab.timing._self_test import Receipt, SpikeIn, Trial
+from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +39,11 @@ PAIR = Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, in
 
 def published():
     return case_study.published_figures(ROOT / "data_samples" / "published_measurements.csv")
+
+
+def slept(ledger):
+    for _ in ledger.steps(range(3)):
+        time.sleep(0.002)
 
 
 def ledger():
@@ -87,9 +92,7 @@ def raced():
 
 
 def spikes():
-    return SpikeIn(
-        [Trial("forward", s, {"forward": s * 1.01}, {"forward": 1e-6}, 10) for s in (0.0, 0.0, 0.001, 0.002)]
-    )
+    return SpikeIn([Trial("forward", seconds, seconds * 1.01, 10) for seconds in (0.001, 0.002)])
 
 
 def advice(measured=PAIR):
@@ -118,13 +121,13 @@ RESULTS = {
     "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
     "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
-    "SpikeIn": (spikes, "1.010"),
+    "SpikeIn": (spikes, "1.01 ms"),
     "OverheadCosts": (
         lambda: case_study.overhead_costs(frame(table(rounds_of("isnan_checks", 1.5, 2)))), "isnan_checks"),
     "PublishedRatios": (
         lambda: case_study.published_ratios(frame(table(every_mode(scatter=0))), published()), "17.5 ×"),
     "ComponentTable": (lambda: case_study.component_table(both_models(), published()), "collation"),
-    "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, raced()), "20.0 µs"),
+    "Receipt": (lambda: timing.receipt(slept, budget_seconds=0.3), "µs a step"),
     "Profile": (profiled, "75.0%"),
     "LoaderTimes": (watched, "2 passes"),
     "Syncs": (waits, "torch.ones(2).sum().item()"),

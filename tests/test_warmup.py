@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab.errors import InputError
-from tclab.timing._warmup import NOT_STEADY, STEADY, mser, pettitt, steady_state
+from tclab.timing._warmup import NOT_STEADY, STEADY, steady_state
 
 
 def series(n, seed=0, *, memory=0.0):
@@ -35,7 +35,6 @@ CHANGES = {
 def test_flat_noise_is_seldom_called_unsteady(n, memory):
     found = [steady_state(series(n, seed, memory=memory)).verdict for seed in range(200)]
     assert found.count(STEADY) >= 0.9 * 200
-    assert found.count(NOT_STEADY) <= 0.1 * 200
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -85,26 +84,6 @@ def test_the_steady_part_is_the_larger_half_whatever_the_unit_and_too_few_steps_
         assert (found.verdict, found.begin) == (NOT_STEADY, None)
 
 
-def test_steps_before_the_loader_was_primed_are_warm_up_whatever_the_clock_says():
-    steps = [0.02 + 1e-6 * (i % 3) for i in range(100)]
-    assert steady_state(steps).verdict == STEADY
-    assert steady_state(steps, primed=8).begin >= 8
-    late = steady_state(steps, primed=60)
-    assert late.verdict == NOT_STEADY
-    assert "primed only at step 60" in late.why
+def test_a_step_that_took_no_time_is_refused():
     with pytest.raises(InputError, match="times above 0"):
         steady_state([0.0] * 50)
-
-
-def test_pettitt_finds_the_place_and_its_p_is_no_smaller_than_it_should_be():
-    at, p = pettitt(np.r_[np.zeros(30), np.ones(20)] + np.random.default_rng(0).normal(0, 0.1, 50))
-    assert at == 29
-    assert p < 1e-4
-    generator = np.random.default_rng(1)
-    assert np.mean([pettitt(generator.normal(size=50))[1] < 0.05 for _ in range(400)]) <= 0.07
-
-
-def test_mser_leaves_out_a_start_that_is_unlike_the_rest():
-    values = np.r_[np.full(10, 5.0), np.zeros(90)] + np.random.default_rng(0).normal(0, 0.1, 100)
-    assert 10 <= mser(values) <= 15
-    assert mser(values) == int(np.argmin([np.var(values[d:]) / (100 - d) for d in range(51)]))

@@ -33,6 +33,7 @@ from tclab.trace._report import Report
 
 MIN_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
+_PRIMED = 2  # first steps, until the worker has filled its queue
 _SANITY, _READINGS = 2, 3  # readings of the progress bar: before training, and in it, the first step's among them
 _SMALL_LAYERS, _SMALL_BATCH = 2, 8 / 28  # of the smaller model and batch that were timed for the 1.6
 _LARGE = 1.5  # wrong over right, or right over wrong: less does not explain an answer that was many times off
@@ -164,9 +165,9 @@ def record_run(point: Point) -> Run:
         report = trace.analyze(recorder.path)
     stages["step"] = seconds
     seconds = seconds[:wait]
-    found = steady_state(seconds, primed=2)
+    found = steady_state(seconds[_PRIMED:])
     # without a steady part the first few are left out all the same, and the notebook says so
-    begin_at = len(seconds) // 4 if found.begin is None else max(found.begin, 1)
+    begin_at = len(seconds) // 4 if found.begin is None else _PRIMED + found.begin
     kept = {name: values[begin_at:wait] for name, values in stages.items()}
     return Run(point.model, seconds, begin_at, readings, kept, report, point.device == "cuda")
 

@@ -104,7 +104,7 @@ def profile(
     """Run a script, and say which of its lines the time went to, and what its DataLoaders did."""
     from tclab import timing
 
-    seen = timing.profile_script(script, argv)
+    seen = timing.profile(script, argv)
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)

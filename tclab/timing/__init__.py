@@ -13,7 +13,7 @@ from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
 from tclab.timing._loader_times import loader_times
-from tclab.timing._profile import profile, profile_script
+from tclab.timing._profile import profile
 from tclab.timing._self_test import receipt, spike_in
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ __all__ = [
     "lightning_callback",
     "loader_times",
     "profile",
-    "profile_script",
     "race",
     "race_cells",
     "race_commands",

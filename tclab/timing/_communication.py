@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from tclab.timing._ledger import Ledger
+from tclab.timing._ledger_rows import Cut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,26 +20,24 @@ if TYPE_CHECKING:
 class _Exchange:
     """One bucket's all-reduce; its times are nanoseconds on the host, or CUDA events."""
 
-    step: int
-    stage: str  # of the ledger, when its gradients were ready
+    cuts: list[Cut]  # of the ledger's open step, when its gradients were ready
+    stage: str  # then
     bytes: int
     ready: Any
     done: Any = None
 
 
 class Communication:
-    """Records the all-reduce of every bucket of a DDP model, step by step of a ledger.
+    """Records the all-reduce of every bucket of a DDP model, in the completed steps of a ledger.
 
     Make it before the first step, call `finish` on every rank after the last one (it is a collective), then read
-    `frame` and `late`. The columns of `frame`, for each step:
+    `frame` and `late`. The columns of `frame`, for each step that exchanged:
 
     - `exposed_seconds`: from the last bucket's gradients to the end of the last all-reduce. Nothing is left to
       compute then, so the step waits.
     - `overlapped_seconds`: the time in which any all-reduce ran, less `exposed_seconds`.
-    - `all_reduce_seconds`: an all-reduce ends on no rank before the last one has joined. This is the sum of each
-      all-reduce's shortest time over the ranks.
-    - `rank_wait_seconds`: what this rank's all-reduces took in addition: the wait for later ranks.
-    - `exposed_rank_wait_seconds`: `exposed_seconds` less the smallest over the ranks.
+    - `exposed_rank_wait_seconds`: `exposed_seconds` less the smallest over the ranks: the wait for later ranks, since
+      an all-reduce ends on no rank before the last one has joined.
 
     After `finish` the ledger's stage `rank_wait` holds `exposed_rank_wait_seconds` and the stage `communication` the
     rest of `exposed_seconds`, on the device's timeline on CUDA and else on the host's; both are taken out of the stage
@@ -64,7 +63,7 @@ class Communication:
         self.ledger = ledger
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
         self._exchanges: list[_Exchange] = []
-        self._rows: list[dict[str, float]] = []
+        self._rows: list[dict[str, Any]] = []
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -78,11 +77,13 @@ class Communication:
     def _seconds(self, begin: Any, end: Any) -> float:
         return begin.elapsed_time(end) / 1e3 if self._cuda else (end - begin) / 1e9
 
-    def _steps(self) -> dict[int, list[_Exchange]]:
+    def _steps(self, ledger: Ledger) -> dict[int, list[_Exchange]]:
+        """Return number of each completed step → its exchanges; those of a step that was dropped are in none."""
+        numbers = {id(cuts): number for number, cuts in enumerate(ledger._steps)}
         steps: dict[int, list[_Exchange]] = {}
         for exchange in self._exchanges:
-            if exchange.done is not None and self.ledger is not None and exchange.step < len(self.ledger):
-                steps.setdefault(exchange.step, []).append(exchange)
+            if id(exchange.cuts) in numbers and exchange.done is not None:
+                steps.setdefault(numbers[id(exchange.cuts)], []).append(exchange)
         return steps
 
     def finish(self) -> None:
@@ -90,38 +91,30 @@ class Communication:
         import torch
         from torch import distributed
 
+        if self.ledger is None:
+            return
         if self._cuda:
             torch.cuda.synchronize()
-        steps = self._steps()
-        durations = [[self._seconds(e.ready, e.done) for e in exchanges] for exchanges in steps.values()]
-        spans = [self._spans(exchanges) for exchanges in steps.values()]
-        took = [seconds for one in durations for seconds in one]
-        mine = torch.tensor([*took, *(exposed for _, exposed in spans)], dtype=torch.float64)
+        steps = self._steps(self.ledger)
+        for step, exchanges in steps.items():
+            busy, exposed = self._spans(exchanges)
+            sizes = [one.bytes for one in exchanges]
+            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
+            self._rows.append({**row, "overlapped_seconds": max(0.0, busy - exposed)})
+        took = [self._seconds(one.ready, one.done) for exchanges in steps.values() for one in exchanges]
+        mine = torch.tensor([*took, *(row["exposed_seconds"] for row in self._rows)], dtype=torch.float64)
         mine = mine.cuda() if self._cuda else mine
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         ranks = torch.stack(every).cpu()  # [ranks, all-reduces + steps]
-        least, least_exposed = ranks.min(0).values.split([len(took), len(steps)])
         self.late.update(ranks[:, : len(took)].argmin(0).tolist())  # the last rank to join waits least
-        shortest = least.split([len(one) for one in durations])
-        for i, (step, exchanges) in enumerate(steps.items()):
-            busy, exposed = spans[i]
-            all_reduce, waited = float(shortest[i].sum()), exposed - float(least_exposed[i])
-            self._rows.append(
-                {
-                    "step": step,
-                    "buckets": len(exchanges),
-                    "bytes": sum(e.bytes for e in exchanges),
-                    "exposed_seconds": exposed,
-                    "overlapped_seconds": busy - min(busy, exposed),
-                    "all_reduce_seconds": all_reduce,
-                    "rank_wait_seconds": sum(durations[i]) - all_reduce,
-                    "exposed_rank_wait_seconds": waited,
-                }
-            )
-            if self.ledger is not None and bool(self.ledger.cuda) == self._cuda:
-                moved = {"rank_wait": waited, "communication": exposed - waited}
-                self.ledger.move(step, moved, out_of=exchanges[-1].stage)
+        least = ranks[:, len(took) :].min(0).values.tolist()
+        for row, exchanges, shortest in zip(self._rows, steps.values(), least, strict=True):
+            waited = row["exposed_seconds"] - shortest
+            row["exposed_rank_wait_seconds"] = waited
+            if bool(self.ledger.cuda) == self._cuda:
+                moved = {"rank_wait": waited, "communication": shortest}
+                self.ledger.move(row["step"], moved, out_of=exchanges[-1].stage)
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
         """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""
@@ -135,7 +128,7 @@ class Communication:
     def frame(self) -> pd.DataFrame:
         """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes.
 
-        Empty before `finish`.
+        A step without an exchange, as under `no_sync`, has no row. Empty before `finish`.
         """
         import pandas as pd
 
@@ -143,11 +136,11 @@ class Communication:
 
 
 def _all_reduce(record: Communication, bucket: Any) -> Any:
-    """Run the all-reduce of a bucket, and record its begin and end if a ledger is attached."""
+    """Run the all-reduce of a bucket, and record its begin and end if it is in a step of the ledger."""
     ledger = record.ledger
-    if ledger is None:
+    if ledger is None or ledger._cuts is None:
         return record._hook(bucket)
-    exchange = _Exchange(len(ledger), ledger.current, bucket.buffer().nbytes, record._now())
+    exchange = _Exchange(ledger._cuts, ledger.current, bucket.buffer().nbytes, record._now())
     record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:

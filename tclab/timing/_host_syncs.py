@@ -1,4 +1,4 @@
-"""Host-device synchronisations, kernels and allocations of a block of code, by stage and line of code."""
+"""Host-device synchronisations and kernels of a block of code, by stage and line of code."""
 
 from __future__ import annotations
 
@@ -38,25 +38,6 @@ class Wait(NamedTuple):
     seconds: float  # in the operation
 
 
-@dataclass
-class OperationCounts:
-    """The operations of one stage, counted.
-
-    **Arguments:**
-
-    - `syncs`: times that the host waited for the device.
-    - `kernels`: operations that compute something, so neither views nor empty tensors; one may launch several
-      kernels.
-    - `allocations`: results in newly allocated memory. An operation's workspace is not counted.
-    - `allocated_bytes`: bytes of these results.
-    """
-
-    syncs: int = 0
-    kernels: int = 0
-    allocations: int = 0
-    allocated_bytes: int = 0
-
-
 @dataclass(repr=False)
 class Syncs(Shown):
     """The host-device synchronisations that `syncs` counted; `print` it for the lines, the costliest first.
@@ -65,11 +46,12 @@ class Syncs(Shown):
 
     - `waits`: each of them. Where one read a CUDA device, only those that did; otherwise nothing waited, and all of
       them are a forecast: `x.nonzero()` on a CPU counts, since the host would wait if `x` were on a GPU.
-    - `stages`: stage of the ledger → all its operations, counted; `other` outside stages.
+    - `kernels`: stage of the ledger → operations that compute something, so neither views nor empty tensors; one may
+      launch several kernels. The stage is `other` outside stages.
     """
 
     waits: list[Wait] = field(default_factory=list)
-    stages: dict[str, OperationCounts] = field(default_factory=dict)
+    kernels: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
@@ -82,14 +64,14 @@ class Syncs(Shown):
         return any(wait.cuda for wait in self.waits)
 
     @property
-    def operations(self) -> Counter[str]:
-        """Name of the operation → times that the host waited in it."""
-        return Counter(wait.operation for wait in self.waits)
-
-    @property
     def places(self) -> Counter[str]:
         """Place, as "file:line in function" → times that the host waited there."""
         return Counter(wait.place for wait in self.waits)
+
+    @property
+    def stages(self) -> Counter[str]:
+        """Stage of the ledger → times that the host waited in it."""
+        return Counter(wait.stage for wait in self.waits)
 
     def ranked(self) -> list[tuple[str, int, float | None]]:
         """Return (place, times, seconds waited), the longest first.
@@ -104,44 +86,33 @@ class Syncs(Shown):
         return [(place, self.places[place], seconds[place]) for place in sorted(seconds, key=lambda at: -seconds[at])]
 
     def _display(self) -> Display:
-        lines = [
-            ("" if seconds is None else seconds_text(seconds), str(times), *_place_texts(place))
-            for place, times, seconds in self.ranked()[:_MOST]
-        ]
-        columns = ("waited", "times", "line", "code")
-        if not self.cuda:
-            note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
-            return Display(f"{self.count} waits predicted", columns[1:], [line[1:] for line in lines], [note])
-        note = "Counting slows the host down, so the device has less left to do when it is waited for."
-        return Display(f"the host waited {self.count} times", columns, lines, [note])
+        lines = []
+        for place, times, seconds in self.ranked()[:_MOST]:
+            file, _, rest = place.rpartition(":")
+            code = source_of(file, int(rest.partition(" ")[0]))
+            lines.append(
+                ("" if seconds is None else seconds_text(seconds), str(times), f"{Path(file).name}:{rest}", code)
+            )
+        title = f"{self.count} waits predicted"
+        note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
+        if self.cuda:
+            title = f"the host waited {self.count} times"
+            note = "Counting slows the host down, so the device has less left to do when it is waited for."
+        return Display(title, ("waited", "times", "line", "code"), lines, [note])
 
 
-def _place_texts(place: str) -> tuple[str, str]:
-    file, _, rest = place.rpartition(":")
-    line = rest.partition(" ")[0]
-    return (f"{Path(file).name}:{rest}", source_of(file, int(line))) if line.isdecimal() else (place, "")
+def _place() -> str | None:
+    """Return the place of the user's innermost frame, or else of the innermost outside torch and this module.
 
-
-def _place() -> str:
-    """Return the place of the user's innermost frame, or else of the innermost outside torch, PyG and this module."""
-    frame = user_frame(sys._getframe(1))
-    if frame is None:
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch", __name__)):
-            frame = frame.f_back
-    if frame is None:
-        return "unknown"
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
-
-
-def _is_optimizer_step_count(tensor: Any) -> bool:
-    """Return whether an optimizer of torch reads its count of steps, which stays on the CPU beside a GPU, too."""
-    frame = sys._getframe(2) if tensor.device.type == "cpu" else None
-    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("torch."):
+    `None` where an optimizer of torch reads its count of steps, which stays on the CPU beside a GPU, too.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (module := frame.f_globals.get("__name__", "")).startswith(("torch", __name__)):
         if (module, frame.f_code.co_name) == ("torch.optim.optimizer", "_get_value"):
-            return True
+            return None
         frame = frame.f_back
-    return False
+    frame = user_frame(frame) or frame
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def _source(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -166,21 +137,6 @@ def _computes(op: Any, name: str) -> bool:
     return name not in _NO_KERNEL and not (views and all(views))
 
 
-def _storages(value: Any) -> dict[int, int]:
-    """Return address → bytes of the storages of a tensor, or of the tensors of a list."""
-    import torch
-
-    if isinstance(value, (list, tuple)):
-        return {address: size for item in value for address, size in _storages(item).items()}
-    if not isinstance(value, torch.Tensor):
-        return {}
-    if value.layout is not torch.strided:
-        parts = (value.crow_indices(), value.col_indices(), value.values()) if value.layout is torch.sparse_csr else ()
-        return _storages(parts)
-    storage = value.untyped_storage()
-    return {storage.data_ptr(): storage.nbytes()} if storage.nbytes() else {}
-
-
 @contextmanager
 def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
     """Count where the host waits for the device or, on a CPU, where it would wait for a GPU.
@@ -191,9 +147,9 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
 
     **Arguments:**
 
-    - `ledger`: the ledger whose open stage each operation counts for, in `counted.stages`.
+    - `ledger`: the ledger whose open stage each operation counts for, in `counted.stages` and `counted.kernels`.
     """
-    import torch
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
     counted = Syncs()
@@ -204,55 +160,32 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
 
     def waited(name: str, tensor: Any, call: Callable[[], Any]) -> Any:
         place, begin = _place(), perf_counter()
-        try:
-            return call()
-        finally:
+        result = call()
+        if place is not None:
             counted.waits.append(Wait(name, place, stage(), bool(tensor.is_cuda), perf_counter() - begin))
+        return result
 
-    class CountingMode(TorchDispatchMode):
+    class Operations(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = kwargs or {}
+            kwargs = kwargs or {}
             name = op._schema.name.removeprefix("aten::")
-            counts = counted.stages.setdefault(stage(), OperationCounts())
-            source = None if reading else _source(name, args, given)
-            if source is None or _is_optimizer_step_count(source):
-                result = op(*args, **given)
-            else:
-                result = waited(name, source, lambda: op(*args, **given))
-            counts.kernels += _computes(op, name)
-            inputs = _storages([*args, *given.values()])
-            new = [size for address, size in _storages(result).items() if address not in inputs]
-            counts.allocations += len(new)
-            counts.allocated_bytes += sum(new)
-            return result
+            counted.kernels[stage()] += _computes(op, name)
+            source = None if reading else _source(name, args, kwargs)
+            return op(*args, **kwargs) if source is None else waited(name, source, lambda: op(*args, **kwargs))
 
-    def reader(name: str) -> Any:
-        read = getattr(torch.Tensor, name)
-
-        def counting(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    class Reads(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal reading
-            if reading:
-                return read(tensor, *args, **kwargs)
+            kwargs, name = kwargs or {}, getattr(function, "__name__", "")
+            if reading or name not in _READS:
+                return function(*args, **kwargs)
             reading = True
             try:
-                return waited(name, tensor, lambda: read(tensor, *args, **kwargs))
+                return waited(name, args[0], lambda: function(*args, **kwargs))
             finally:
                 reading = False
 
-        return counting
-
-    before = {name: vars(torch.Tensor)[name] for name in _READS if name in vars(torch.Tensor)}
-    for name in _READS:
-        setattr(torch.Tensor, name, reader(name))
-    try:
-        with CountingMode():
-            yield counted
-    finally:
-        for name in _READS:
-            delattr(torch.Tensor, name)
-        for name, method in before.items():
-            setattr(torch.Tensor, name, method)
-        if counted.cuda:
-            counted.waits = [wait for wait in counted.waits if wait.cuda]
-        for wait in counted.waits:
-            counted.stages.setdefault(wait.stage, OperationCounts()).syncs += 1
+    with Operations(), Reads():
+        yield counted
+    if counted.cuda:
+        counted.waits = [wait for wait in counted.waits if wait.cuda]

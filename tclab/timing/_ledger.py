@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
-from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger_rows import (
-    SUMS,
-    TOLERANCE,
-    BatchTiming,
-    Block,
-    Cut,
-    Row,
-    accounted_batches,
-    accounted_shares,
-    accounted_text,
-    batch_rows,
-    raw_clock_ns,
-    stage_seconds,
-    step_rows,
-)
+from tclab.timing._ledger_rows import SUMS, TOLERANCE, BatchTiming, Block, Cut, Row, raw_clock_ns, rows_of, shares_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
-Spike = Callable[[int], "tuple[str, float] | None"]  # step number → (stage, seconds) of a delay
 
 _END: Any = object()
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class _Stage(AbstractContextManager[None]):
     """The context of one stage; a class, since a generator that is dropped half-way would end its stage."""
 
-    __slots__ = ("ledger", "name")
+    __slots__ = ("ledger", "mark", "name")
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self.ledger = ledger
         self.name = name
+        self.mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
-        self.ledger._enter(self.name)
+        self.ledger._enter(self)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.ledger._leave(self.name, kind is not None)
+        self.ledger._leave(self, kind is not None)
 
 
 class Ledger(Shown):
@@ -73,26 +58,20 @@ class Ledger(Shown):
 
     - `cuda`: the work runs on a CUDA device; by default decided when the first step begins.
     - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
-    - `spike`: step number → (stage, seconds) of a delay to insert, or `None`; for the stage `other`, between the first
-      two stages. See `spike_in`.
     """
 
-    def __init__(self, *, cuda: bool | None = None, marks: bool = False, spike: Spike | None = None) -> None:
+    def __init__(self, *, cuda: bool | None = None, marks: bool = False) -> None:
         self.cuda = cuda
         self.marks = marks
         self._workers = 0  # of the loader that `steps` was given
-        self._spike = spike
-        self._delay: tuple[str, float] | None = None  # that is due in the open step
         self._steps: list[list[Cut]] = []
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
-        self._batch_timings: list[BatchTiming] = []
+        self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self._blocks: list[Block] = []
         self._cuts: list[Cut] | None = None  # of the open step
         self._first = 0  # step of the open block
         self._begin_ns = 0  # of the open block, by the raw clock
-        self._thread: int | None = None  # of the open block
-        self._open: list[str] = []  # stages that were entered, innermost last
-        self._marks: list[Any] = []  # of these
+        self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
 
     def __enter__(self) -> Ledger:
@@ -111,7 +90,7 @@ class Ledger(Shown):
     @property
     def current(self) -> str:
         """The stage that the loop is in; `other` between stages and outside steps."""
-        return self._open[-1] if self._open else "other"
+        return self._open[-1].name if self._open else "other"
 
     @property
     def in_step(self) -> bool:
@@ -125,14 +104,9 @@ class Ledger(Shown):
 
         The wait for the batch is the stage `data_wait`. A batch whose attribute `timing` is a `BatchTiming` is entered
         on its worker's timeline. The workers of a `torch.utils.data.DataLoader` are part of the loop's cycle.
-
-        **Raises:** `InputError` for batches that are not iterable.
         """
         self._workers = max(self._workers, getattr(batches, "num_workers", 0))
-        try:
-            iterator = iter(batches)
-        except TypeError as error:
-            raise InputError(f"the batches of ledger.steps are {batches!r}, expected a DataLoader or a list") from error
+        iterator = iter(batches)
         try:
             while True:
                 self.next_step()
@@ -142,19 +116,9 @@ class Ledger(Shown):
                     break
                 timing = getattr(batch, "timing", None)
                 if isinstance(timing, BatchTiming):
-                    self._batch_timings.append(timing)
+                    self.batch_timings.append(timing)
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 yield held.pop()
-        finally:
-            self.end()
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Time one step, in a loop that does not iterate over `ledger.steps(…)`."""
-        self.next_step()
-        try:
-            yield
-            self.end(keep=True)
         finally:
             self.end()
 
@@ -164,11 +128,10 @@ class Ledger(Shown):
             self.end()
         if self._cuts is None:
             self._begin_block()
-            return
-        self._cut("")
-        step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
-        self._steps.append(step)
-        self._plan_delay()
+        else:
+            self._cut("")
+            step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
+            self._steps.append(step)
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -177,8 +140,8 @@ class Ledger(Shown):
 
         - `keep`: complete the open step; by default it is dropped.
         """
-        while self._marks:
-            self._marks.pop().__exit__(None, None, None)
+        for stage in reversed(self._open):
+            stage.mark.__exit__(None, None, None)
         if self._cuts is not None:
             end_ns = raw_clock_ns()  # before the cut, whose tuple may set off a garbage collection between the clocks
             self._cut("")
@@ -186,7 +149,11 @@ class Ledger(Shown):
             if self.cuda:
                 self._synchronize()
                 end_ns = raw_clock_ns()
-            self._end_block(cuts, keep and not self._failed, end_ns - self._begin_ns)
+            if keep and not self._failed:
+                self._steps.append(cuts)
+                cuts = []
+            if len(self._steps) > self._first:
+                self._blocks.append(Block(self._first, len(self._steps), end_ns - self._begin_ns, cuts))
         self._open.clear()
         self._failed = False
 
@@ -197,8 +164,7 @@ class Ledger(Shown):
 
         - `name`: one of `STAGES`, or any other but "step" and "batch", which are sums of stages.
 
-        **Raises:** `InputError` for such a name; on entry, `RuntimeError` outside a step, or on another thread than
-        the step's.
+        **Raises:** `InputError` for such a name; on entry, `RuntimeError` outside a step.
         """
         if name in SUMS:
             raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
@@ -230,19 +196,11 @@ class Ledger(Shown):
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
-        self._thread = get_ident()
         self._first = len(self._steps)
-        self._plan_delay()
         self._synchronize()
         self._cuts = []
         self._begin_ns = raw_clock_ns()
         self._cut("other")
-
-    def _end_block(self, cuts: list[Cut], whole: bool, wall_ns: int) -> None:
-        if whole:
-            self._steps.append(cuts)
-        if len(self._steps) > self._first:
-            self._blocks.append(Block(self._first, len(self._steps), wall_ns, [] if whole else cuts))
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -260,72 +218,35 @@ class Ledger(Shown):
             event.record()
         self._cuts.append((owner, perf_counter_ns(), event))
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
-            raise RuntimeError(
-                "a stage was entered outside a step: loop over ledger.steps(loader), or open ledger.step()"
-            )
-        if self._thread != get_ident():
-            raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
+            raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
         if self.marks:
-            self._mark(name)
-        self._open.append(name)
-        self._cut(name)
+            import torch
 
-    def _leave(self, name: str, failed: bool) -> None:
+            # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
+            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+            stage.mark = mark(f"ledger: {stage.name}")
+            stage.mark.__enter__()
+        self._open.append(stage)
+        self._cut(stage.name)
+
+    def _leave(self, stage: _Stage, failed: bool) -> None:
         if not self._open:  # the step was ended inside this stage
             return
         self._failed |= failed
-        self._delay_in(name)  # last in the stage: what follows runs on cold caches and must not count for it
-        self._cut(self._open[-2] if len(self._open) > 1 else "other")
+        self._cut(self._open[-2].name if len(self._open) > 1 else "other")
         self._open.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
-        if self._marks:
-            self._marks.pop().__exit__(None, None, None)
-        if not self._open:
-            self._delay_in("other")
-
-    def _mark(self, name: str) -> None:
-        import torch
-
-        # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
-        mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-        context = mark(f"ledger: {name}")
-        context.__enter__()
-        self._marks.append(context)
-
-    def _plan_delay(self) -> None:
-        self._delay = None if self._spike is None else self._spike(len(self._steps))
-
-    def _delay_in(self, stage: str) -> None:
-        """Spin, where a delay is due in this stage."""
-        if self._delay is None or self._delay[0] != stage:
-            return
-        until = perf_counter_ns() + int(self._delay[1] * 1e9)
-        self._delay = None
-        while perf_counter_ns() < until:  # sleeping would overshoot by as much as the delays to be recovered
-            pass
+        stage.mark.__exit__(None, None, None)
 
     # ---- results
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        for timeline in self._timelines():
-            for i, cuts in enumerate(self._steps):
-                seconds = stage_seconds(cuts, timeline)
-                if timeline == self._timelines()[-1]:
-                    for stage, moved in self._moved.get(i, {}).items():
-                        seconds[stage] = seconds.get(stage, 0.0) + moved
-                yield from step_rows(timeline, i, seconds)
-        yield from batch_rows(self._batch_timings)
+        """Return the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
+        return rows_of(self._steps, self._timelines(), self._moved, self.batch_timings)
 
     def _timelines(self) -> list[str]:
         return ["host", "device"] if self.cuda else ["host"]
-
-    def spans(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (stage, begin, end) of each stage, in nanoseconds of `perf_counter_ns`."""
-        for cuts in self._steps:
-            for (stage, begin, _), (_, end, _) in pairwise(cuts):
-                yield stage, begin, end
 
     def frame(self) -> pd.DataFrame:
         """Return one row per timeline, step and stage: `timeline`, `step`, `stage`, `seconds`.
@@ -347,38 +268,27 @@ class Ledger(Shown):
         return by_stage
 
     @property
-    def batch_timings(self) -> tuple[BatchTiming, ...]:
-        """The times of making each batch, in the order of arrival."""
-        return tuple(self._batch_timings)
-
-    @property
     def workers(self) -> int | None:
         """Number of loader workers, by the loader or by its batches' timings; `None` where neither tells."""
-        known = [0 if timing.worker is None else timing.worker + 1 for timing in self._batch_timings]
+        known = [0 if timing.worker is None else timing.worker + 1 for timing in self.batch_timings]
         return max([self._workers, *known]) if known or self._workers else None
 
     @property
-    def accounted(self) -> dict[str, float | None]:
+    def accounted(self) -> dict[str, float]:
         """Timeline → the share of its wall time that its stages and `other` account for, over all blocks.
 
-        `None` where the timeline has no wall clock. Empty without a step.
+        Empty without a step.
         """
-        if not self._blocks:
-            return {}
-        shares = accounted_shares(self._steps, self._blocks, self._timelines())
-        return {**shares, **accounted_batches(self._batch_timings)}
+        return shares_of(self._steps, self._blocks, self._timelines(), self.batch_timings)
 
     def begins(self) -> list[int]:
-        """Return the number of the first step of each block: of each loop over `steps`, or each single `step`."""
+        """Return the number of the first step of each block: of each loop over `steps`."""
         return [block.first for block in self._blocks]
 
-    def adds_up(self, tolerance: float = TOLERANCE) -> bool:
-        """Whether the stages of each timeline that has a wall clock add up to it, within `tolerance` of it.
-
-        False without a step: there is nothing that does.
-        """
-        known = [share for share in self.accounted.values() if share is not None]
-        return bool(known) and all(abs(share - 1.0) <= tolerance for share in known)
+    def adds_up(self) -> bool:
+        """Whether the stages of each timeline add up to its wall time, within 2 % of it; false without a step."""
+        shares = self.accounted.values()
+        return bool(shares) and all(abs(share - 1.0) <= TOLERANCE for share in shares)
 
     def _display(self) -> Display:
         """Return each stage's mean over all steps, which add up to the step, and what the timelines account for.
@@ -389,22 +299,23 @@ class Ledger(Shown):
         lines = []
         for timeline in dict.fromkeys(row[0] for row in self.rows()):
             stages = self.seconds(timeline)
-            parts = {name: seconds for name, seconds in stages.items() if name not in SUMS}
             steps = max(map(len, stages.values()), default=1)
-            whole = sum(sum(seconds) for name, seconds in parts.items() if name != "idle")
-            for name, seconds in parts.items():
-                share = f"{sum(seconds) / whole:.1%}" if whole and name != "idle" else ""
-                times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
-                lines.append((timeline, name, *times, share, str(len(seconds))))
-        accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
+            whole = sum(sum(seconds) for name, seconds in stages.items() if name not in (*SUMS, "idle"))
+            for name, seconds in stages.items():
+                if name not in SUMS:
+                    share = f"{sum(seconds) / whole:.1%}" if whole and name != "idle" else ""
+                    times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
+                    lines.append((timeline, name, *times, share, str(len(seconds))))
+        accounted = ", ".join(f"{timeline} {share:.1%}" for timeline, share in self.accounted.items())
+        notes = [f"accounted for: {accounted}"] if accounted else []
+        if accounted and not self.adds_up():
+            notes.append("it does NOT add up: the stages of a timeline are not its wall time")
         columns = ("timeline", "stage", "mean", "median", "share", "steps")
-        return Display(f"{len(self)} steps", columns, lines, accounted)
+        return Display(f"{len(self)} steps", columns, lines, notes)
 
 
 class NullLedger:
     """A no-op stand-in for `Ledger`: the same loop runs untimed."""
-
-    _nothing: AbstractContextManager[None] = nullcontext()
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
         """Return an iterator of the batches."""
@@ -412,4 +323,4 @@ class NullLedger:
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Return a context that does nothing."""
-        return self._nothing
+        return _NOTHING

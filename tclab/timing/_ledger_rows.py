@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -59,18 +59,12 @@ class Block:
     unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
 
 
-# timeline → seconds from one cut to the next
-CLOCKS: dict[str, Callable[[Cut, Cut], float]] = {
-    "host": lambda begin, end: (end[1] - begin[1]) / 1e9,
-    "device": lambda begin, end: float(begin[2].elapsed_time(end[2])) / 1e3,
-}
-
-
 def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
     """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
     seconds: dict[str, float] = {}
-    for begin, end in pairwise(cuts):
-        seconds[begin[0]] = seconds.get(begin[0], 0.0) + CLOCKS[timeline](begin, end)
+    for (stage, begin_ns, begin), (_, end_ns, end) in pairwise(cuts):
+        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
+        seconds[stage] = seconds.get(stage, 0.0) + took
     return seconds
 
 
@@ -99,48 +93,49 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
         ended[timeline] = timing.end_ns
 
 
-def accounted_shares(
-    steps: Sequence[Sequence[Cut]], blocks: Sequence[Block], timelines: Sequence[str]
-) -> dict[str, float | None]:
-    """Return timeline → the share of the raw clock's time around the steps of some blocks that their stages add up to.
+def rows_of(
+    steps: Sequence[Sequence[Cut]],
+    timelines: Sequence[str],
+    moved: Mapping[int, Mapping[str, float]],
+    batch_timings: Sequence[BatchTiming],
+) -> Iterator[Row]:
+    """Yield the rows of steps and of batches; `moved` is step → stage → seconds to add on the last timeline."""
+    for timeline in timelines:
+        for i, cuts in enumerate(steps):
+            seconds = stage_seconds(cuts, timeline)
+            if timeline == timelines[-1]:
+                for stage, more in moved.get(i, {}).items():
+                    seconds[stage] = seconds.get(stage, 0.0) + more
+            yield from step_rows(timeline, i, seconds)
+    yield from batch_rows(batch_timings)
 
-    What came after the last step of a block, and is no step, is taken out of that time.
+
+def shares_of(
+    steps: Sequence[Sequence[Cut]],
+    blocks: Sequence[Block],
+    timelines: Sequence[str],
+    batch_timings: Sequence[BatchTiming],
+) -> dict[str, float]:
+    """Return timeline → the share of the raw clock's time that stages add up to; empty without a step.
+
+    It is the time around the steps of each block, without what came after the last of them, and is no step. For
+    batches it is the time from the first one's begin to the last one's end, by both clocks, where both were read.
     """
-    shares: dict[str, float | None] = {}
+    if not blocks:
+        return {}
+    shares = {}
     for line in timelines:
-        inside = sum(sum(stage_seconds(cuts, line).values()) for b in blocks for cuts in steps[b.first : b.end])
+        inside = sum(sum(stage_seconds(cuts, line).values()) for one in blocks for cuts in steps[one.first : one.end])
         after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in blocks)
         wall = sum(block.wall_ns for block in blocks) / 1e9 - after
-        if wall > 0:
-            shares[line] = inside / wall
+        shares[line] = inside / wall if wall > 0 else 0.0
+    begins: dict[str, tuple[int, int]] = {}  # timeline → both clocks at its first batch
+    for timing in batch_timings:
+        if timing.raw_ns is not None:
+            raw_begin_ns, raw_end_ns = timing.raw_ns
+            begin_ns, raw_ns = begins.setdefault(timing.timeline, (timing.begin_ns, raw_begin_ns))
+            shares[timing.timeline] = (timing.end_ns - begin_ns) / max(raw_end_ns - raw_ns, 1)
     return shares
-
-
-def accounted_batches(batch_timings: Sequence[BatchTiming]) -> dict[str, float | None]:
-    """Return timeline → the share of the raw clock's time that batches take; `None` where that was not read.
-
-    For a worker it is the time from its first batch to its last; for the training process, which has other work
-    between its batches, the time within them.
-    """
-    shares: dict[str, float | None] = {}
-    for line in sorted({timing.timeline for timing in batch_timings}):
-        spans = [(t.begin_ns, t.end_ns) for t in batch_timings if t.timeline == line]
-        clocks = [t.raw_ns for t in batch_timings if t.timeline == line and t.raw_ns is not None]
-        complete = len(clocks) == len(spans)
-        if line != "loading":
-            spans, clocks = [(spans[0][0], spans[-1][1])], [(clocks[0][0], clocks[-1][1])] if complete else []
-        wall = sum(end - begin for begin, end in clocks)
-        shares[line] = sum(end - begin for begin, end in spans) / wall if complete and wall else None
-    return shares
-
-
-def accounted_text(timeline: str, share: float | None) -> str:
-    """Return a timeline's accounted share in words."""
-    if share is None:
-        return f"{timeline}: no wall clock to compare with"
-    if abs(share - 1.0) <= TOLERANCE:
-        return f"{timeline} accounted for: {share:.1%}"
-    return f"{timeline} does NOT add up: its stages are {share:.1%} of the wall time"
 
 
 def raw_clock_ns() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from contextlib import suppress
 from typing import Any
 
 from tclab.timing._ledger import Ledger
@@ -83,7 +82,6 @@ def lightning_callback(ledger: Ledger) -> Any:
             self._end(keep=True)
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
-            self._end(keep=True)
             self._unwrap(trainer)
 
         def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
@@ -96,7 +94,7 @@ def lightning_callback(ledger: Ledger) -> Any:
             ledger.end(keep=keep)
 
         def _unwrap(self, trainer: Any) -> None:
-            with suppress(AttributeError):  # of an exception before the first step
-                del trainer.profiler.start, trainer.profiler.stop
+            for name in ("start", "stop"):
+                vars(trainer.profiler).pop(name, None)  # none before the first step
 
     return LedgerCallback()

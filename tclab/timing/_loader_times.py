@@ -24,8 +24,8 @@ from tclab.timing._user_code import short_place, user_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("loader", "worker", "batches", "samples", "starts", "start_seconds", "fetch_seconds", "collate_seconds",
-            "wait_seconds")  # fmt: skip
+_COLUMNS = ("loader", "worker", "batches", "starts",
+            "start_seconds", "fetch_seconds", "collate_seconds", "wait_seconds")  # fmt: skip
 
 
 class BatchTimes(NamedTuple):
@@ -37,8 +37,7 @@ class BatchTimes(NamedTuple):
     end_ns: int
     cpu_ns: int  # processor time; less than the whole where it waited for a disk or for a core
     collate_ns: int  # in collate_fn, a part of the whole
-    samples: int
-    wait_ns: int | None = None  # that the loop waited for it; `None` of the first, which waits for workers that start
+    wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
 
 
 @dataclass
@@ -49,40 +48,37 @@ class LoaderPass:
 
     - `loader`: "Dataset at file:line": the dataset's class, and the user's innermost line that began the loader's first
       pass. Loaders made anew at the same place are one; others of the same name are "… (2)".
-    - `workers`, `persistent`: of the loader. `fresh`: its processes, if any, were started for this pass.
+    - `workers`: of the loader. `fresh`: they were started for this pass.
     - `made_anew`: the program made the DataLoader itself anew.
     - `training`: gradients were enabled when it began.
     - `begin_ns`: by `perf_counter_ns`.
-    - `start_seconds`: `iter(loader)` and the wait for the first batch, where processes were started for it.
+    - `start_seconds`: `iter(loader)` and the wait for the first batch, where workers were started for it.
     - `wait_seconds`: the waits for all other batches.
-    - `end_seconds`: ending the processes; `None` where the pass did not get there, or keeps them.
+    - `end_seconds`: ending the workers; 0 where the pass did not get there, or keeps them.
     - `batches`: the `BatchTimes` of each batch that came with them; workers that were there before have none.
     """
 
     loader: str
     workers: int
-    persistent: bool
     fresh: bool
     made_anew: bool
     training: bool
     begin_ns: int
     start_seconds: float = 0.0
     wait_seconds: float = 0.0
-    end_seconds: float | None = None
+    end_seconds: float = 0.0
     batches: list[BatchTimes] = field(default_factory=list)
-    open: bool = field(default=True, repr=False)
 
     @property
     def starts(self) -> dict[int, float]:
         """Worker → seconds from the begin to its first sample: its process, imports and worker_init_fn."""
-        began = {one.worker: one.ready_ns for one in self.batches if one.worker is not None}
-        return {worker: (ready - self.begin_ns) / 1e9 for worker, ready in sorted(began.items()) if self.fresh}
+        ready = {one.worker: one.ready_ns for one in self.batches if one.worker is not None}
+        return {worker: (at - self.begin_ns) / 1e9 for worker, at in sorted(ready.items()) if self.fresh}
 
     @property
     def seconds_saved_if_persistent(self) -> float:
         """What it would have taken less with workers that were there: their start, without the first batch, and end."""
-        start = min(self.start_seconds, max(self.starts.values(), default=self.start_seconds))
-        return start + (self.end_seconds or 0.0)
+        return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds)) + self.end_seconds
 
 
 @dataclass(repr=False)
@@ -106,8 +102,8 @@ class LoaderTimes(Shown):
         return found
 
     def restarts(self) -> dict[str, list[LoaderPass]]:
-        """Return loader → its passes that started its processes anew, the first left out, where there are any."""
-        fresh = {name: [one for one in of if one.workers and one.fresh] for name, of in self.by_loader().items()}
+        """Return loader → its passes that started its workers anew, the first left out, where there are any."""
+        fresh = {name: [one for one in of if one.fresh] for name, of in self.by_loader().items()}
         return {name: of[1:] for name, of in fresh.items() if len(of) > 1}
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -116,13 +112,11 @@ class LoaderTimes(Shown):
             batches = [batch for one in passes for batch in one.batches]
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
                 made = [batch for batch in batches if batch.worker == worker]
-                starts = [one.starts[worker] for one in passes if worker in one.starts] if worker is not None else []
-                start = sum(starts) if starts else None
+                starts = [one.starts[worker] for one in passes if worker in one.starts]
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
-                wait = sum(batch.wait_ns or 0 for batch in made) / 1e9
-                samples = sum(batch.samples for batch in made)
-                yield name, worker, len(made), samples, len(starts), start, fetch, collate, wait
+                wait = sum(batch.wait_ns for batch in made) / 1e9
+                yield name, worker, len(made), len(starts), sum(starts) or None, fetch, collate, wait
 
     def frame(self) -> pd.DataFrame:
         """Return one row a loader and worker, with the sums over all passes.
@@ -137,20 +131,22 @@ class LoaderTimes(Shown):
 
     def _display(self) -> Display:
         lines = []
-        for name, worker, batches, _, starts, start, *parts in self.rows():
-            each = [seconds_text(seconds / batches) for seconds in parts]
+        for name, worker, batches, starts, start, *parts in self.rows():
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
+            each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
         notes = []
         for name, again in self.restarts().items():
-            cost = seconds_text(sum(one.start_seconds + (one.end_seconds or 0.0) for one in again))
+            cost = seconds_text(sum(one.start_seconds + one.end_seconds for one in again))
             workers, times = counted(again[0].workers, "worker"), counted(len(again), "time")
             notes.append(f"{name} started {workers} anew {times}, {cost} in all: persistent_workers=True keeps them")
-        title = (
-            f"{counted(len(self.passes), 'pass', 'passes')} over DataLoaders; fetch, collate and wait are of a batch"
-        )
+        passes = counted(len(self.passes), "pass", "passes")
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
+        title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
         return Display(title, columns if lines else (), lines, notes)
+
+
+# ---- where a batch is made
 
 
 @dataclass
@@ -170,14 +166,12 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
     """Return a fetcher's method `fetch` with a timer around it and around its collate_fn."""
 
     def timed(fetcher: Any, index: Any) -> _Timed:
-        collate, samples, collate_ns = fetcher.collate_fn, 1, 0
+        users, collated = fetcher.collate_fn, [0]
 
         def collating(found: Any) -> Any:
-            nonlocal samples, collate_ns
-            samples = len(found) if fetcher.auto_collation else 1
             begin = perf_counter_ns()
-            batch = collate(found)
-            collate_ns = perf_counter_ns() - begin
+            batch = users(found)
+            collated.append(perf_counter_ns() - begin)
             return batch
 
         fetcher.collate_fn = collating
@@ -185,9 +179,9 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
         try:
             batch = fetch(fetcher, index)
         finally:
-            fetcher.collate_fn = collate
+            fetcher.collate_fn = users
         end, cpu = perf_counter_ns(), thread_time_ns() - cpu
-        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, collate_ns, samples))
+        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, sum(collated)))
 
     return timed
 
@@ -209,61 +203,70 @@ class _WorkerStart:
             kind.fetch = _timed(kind.fetch, worker, ready)
 
 
-def _next_data(iterator: ref[Any]) -> Any:
-    """Return an iterator's next batch without its times, which go to the pass; `iterator` is a weak reference."""
-    now: Any = iterator()
-    one: LoaderPass = now._tclab_pass
-    first = not (one.batches or one.wait_seconds or one.start_seconds)
-    begin = perf_counter_ns()
-    try:
-        batch = type(now)._next_data(now)
-    except StopIteration:
-        if one.open and one.workers and not one.persistent:
-            one.end_seconds = (perf_counter_ns() - begin) / 1e9
-        raise
-    end = perf_counter_ns()
-    batch, times = (batch.batch, batch.times) if isinstance(batch, _Timed) else (batch, None)
-    if not one.open:
-        return batch
-    if first and one.fresh and one.workers:
-        one.start_seconds = (end - one.begin_ns) / 1e9
-    else:
-        one.wait_seconds += (end - begin) / 1e9
-        times = times and times._replace(wait_ns=end - begin)
-    one.batches += [times] if times else []
-    return batch
+# ---- where a loop iterates
 
 
-def _iterate(
-    original: Callable[[Any], Any], found: LoaderTimes, names: WeakKeyDictionary[Any, str], loader: Any
-) -> Any:
-    """Begin a pass over a DataLoader, and time it."""
-    import torch
+class _Watch:
+    """The loaders that a program iterates over while `loader_times` is open."""
 
-    frame = user_frame(sys._getframe(1))
-    made_anew = loader not in names
-    if made_anew:
+    def __init__(self, iterate: Callable[[Any], Any]) -> None:
+        self.iterate = iterate  # DataLoader.__iter__
+        self.found = LoaderTimes()
+        self.names = WeakKeyDictionary[Any, str]()
+        self.open = True
+
+    def name(self, loader: Any) -> str:
+        """Return a new loader's name."""
+        frame = user_frame(sys._getframe(1))
         place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
-        label, taken = f"{type(loader.dataset).__name__}{place}", set(names.values())
-        wanted = (label if i == 1 else f"{label} ({i})" for i in count(1))
-        names[loader] = next(name for name in wanted if name not in taken)
-    fresh = not (loader.persistent_workers and loader._iterator is not None)
-    one = LoaderPass(names[loader], loader.num_workers, bool(loader.persistent_workers), fresh, made_anew,
-                     torch.is_grad_enabled(), perf_counter_ns())  # fmt: skip
-    users = loader.worker_init_fn
-    loader.worker_init_fn = _WorkerStart(users) if loader.num_workers else users
-    try:
-        iterator = original(loader)
-    finally:
-        loader.worker_init_fn = users
-    iterator._tclab_pass = one
-    if "_next_data" not in vars(iterator):
-        iterator._next_data = partial(_next_data, ref(iterator))
-        if not loader.num_workers:
+        label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
+        return next(name for i in count(1) if (name := label if i == 1 else f"{label} ({i})") not in taken)
+
+    def begin(self, loader: Any) -> Any:
+        """Begin a pass over a loader: return its iterator, which times it."""
+        import torch
+
+        made_anew = loader not in self.names
+        if made_anew:
+            self.names[loader] = self.name(loader)
+        workers = loader.num_workers
+        fresh = bool(workers) and not (loader.persistent_workers and loader._iterator is not None)
+        one = LoaderPass(self.names[loader], workers, fresh, made_anew, torch.is_grad_enabled(), perf_counter_ns())
+        users = loader.worker_init_fn
+        loader.worker_init_fn = _WorkerStart(users) if workers else users
+        try:
+            iterator = self.iterate(loader)
+        finally:
+            loader.worker_init_fn = users
+        if not workers:
             fetcher = iterator._dataset_fetcher
             fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
-    found.passes.append(one)
-    return iterator
+        iterator._next_data = partial(self.next, ref(iterator), one)
+        self.found.passes.append(one)
+        return iterator
+
+    def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
+        """Return an iterator's next batch without its times, which go to the pass."""
+        now: Any = iterator()
+        begin = perf_counter_ns()
+        try:
+            batch = type(now)._next_data(now)
+        except StopIteration:
+            if self.open and one.workers and not now._persistent_workers:
+                one.end_seconds = (perf_counter_ns() - begin) / 1e9
+            raise
+        end, times = perf_counter_ns(), None
+        if isinstance(batch, _Timed):
+            batch, times = batch.batch, batch.times
+        if not self.open:
+            return batch
+        if one.fresh and not one.start_seconds:
+            one.start_seconds = (end - one.begin_ns) / 1e9
+        else:
+            one.wait_seconds += (end - begin) / 1e9
+            times = times and times._replace(wait_ns=end - begin)
+        one.batches += [times] if times else []
+        return batch
 
 
 @contextmanager
@@ -280,16 +283,11 @@ def loader_times() -> Iterator[LoaderTimes]:
     original: Any = DataLoader.__iter__
     if original.__module__ == __name__:
         raise InputError("loader_times is open already; expected one at a time")
-    found, names, begin = LoaderTimes(), WeakKeyDictionary[Any, str](), perf_counter_ns()
-
-    def iterate(loader: Any) -> Any:
-        return _iterate(original, found, names, loader)
-
-    DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+    watch, begin = _Watch(original), perf_counter_ns()
+    DataLoader.__iter__ = lambda loader: watch.begin(loader)  # type: ignore[method-assign]
     try:
-        yield found
+        yield watch.found
     finally:
         DataLoader.__iter__ = original  # type: ignore[method-assign]
-        found.seconds = (perf_counter_ns() - begin) / 1e9
-        for one in found.passes:
-            one.open = False
+        watch.found.seconds = (perf_counter_ns() - begin) / 1e9
+        watch.open = False

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._loader_times import BatchTimes, LoaderPass, LoaderTimes, loader_times
+from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 10  # lines that are shown of the main process, and three of the others
-_FEW = 100  # samples below which a share is rough
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 _RUN = "from tclab.timing._profile import run_script; run_script()"
 # with subprocesses, py-spy says that it found no process where it may read none
@@ -55,12 +49,12 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
-    - `exit_code`: the script's; 0 of a block of code.
-    - `loaders`: what the script's DataLoaders did; `None` of a block of code, without torch, and where it was killed.
+    - `exit_code`: the script's.
+    - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
-    samples: dict[str, Counter[Line]] = field(default_factory=dict)
-    seconds: float = 0.0
+    samples: dict[str, Counter[Line]]
+    seconds: float
     exit_code: int = 0
     loaders: LoaderTimes | None = None
 
@@ -69,29 +63,17 @@ class Profile(Shown):
         seen = self.samples.get(where, Counter())
         return {line: n / seen.total() for line, n in seen.most_common()}
 
-    def frame(self) -> pd.DataFrame:
-        """Return one row a line: `where`, `file`, `line`, `function`, `share`, `text`; "" and 0 for no line."""
-        import pandas as pd
-
-        rows = [
-            (where, *line, share, source_of(*line[:2]))
-            for where in self.samples
-            for line, share in self.shares(where).items()
-        ]
-        return pd.DataFrame(rows, columns=["where", "file", "line", "function", "share", "text"])
-
     def _display(self) -> Display:
-        lines, several = [], len(self.samples) > 1
+        lines = []
         for where in self.samples:
             for (file, line, function), share in list(self.shares(where).items())[: _MOST if where == MAIN else 3]:
                 place = short_place(file, line) if file else "in torch: waiting, sending"
                 code = source_of(file, line) or (function and f"in {function}")
-                lines.append((*([where] * several), f"{share:.1%}", place, code))
+                lines.append((where, f"{share:.1%}", place, code))
         total = sum(seen.total() for seen in self.samples.values())
-        few = f"{total} samples are few: a share may be off by {50 / max(1, total) ** 0.5:.0f} points"
-        columns = (*(["process"] * several), "share", "line", "code")
         title = f"{seconds_text(self.seconds)}, {total} samples of the stack"
-        return Display(title, columns if lines else (), lines, [few] if total < _FEW else [])
+        columns = ("process", "share", "line", "code")
+        return Display(title, columns if lines else (), lines)
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
@@ -115,39 +97,7 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
     return found
 
 
-@contextmanager
-def profile() -> Iterator[Profile]:
-    """Sample what a block of code does: `with profile() as seen: train()`, then `print(seen)`.
-
-    py-spy is attached to this process while the block runs. For the workers of DataLoaders, `loader_times` beside it.
-
-    **Raises:** `InputError` where py-spy is not installed, or may not read this process.
-    """
-    seen = Profile()
-    with TemporaryDirectory() as folder:
-        samples, log = Path(folder) / "samples", Path(folder) / "log"
-        _let_be_read(-1)  # any process, since py-spy has no number yet
-        with log.open("w") as said:
-            spy = subprocess.Popen([*_spy(samples), "--pid", str(os.getpid())], stdout=said, stderr=said)
-        try:
-            while "Sampling" not in log.read_text() and spy.poll() is None:
-                sleep(0.01)
-            if spy.poll() is not None:
-                raise _failed(log.read_text())
-            begin = perf_counter()
-            try:
-                yield seen
-            finally:
-                seen.seconds = perf_counter() - begin
-                spy.send_signal(signal.SIGINT)
-                spy.wait()
-                seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
-        finally:
-            _let_be_read(0)
-            spy.kill()
-
-
-def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
+def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
 
     Ctrl-C ends the script, and what was sampled is returned.
@@ -159,6 +109,8 @@ def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
 
     **Raises:** `InputError` if there is no such file, or where py-spy is not installed or may not read a process.
     """
+    import msgspec  # late: nothing else here needs it
+
     script = Path(path)
     if not script.is_file():
         raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
@@ -168,29 +120,17 @@ def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         for stream in streams:
             opened.callback(os.close, stream)
         said = opened.enter_context(log.open("w"))
-        command = [
-            *_spy(samples),
-            "--",
-            sys.executable,
-            "-c",
-            _RUN,
-            str(result),
-            *map(str, streams),
-            str(script),
-            *argv,
-        ]
+        run = [sys.executable, "-c", _RUN, str(result), *map(str, streams), str(script), *argv]
         begin = perf_counter()
-        spy = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=streams)
+        spy = subprocess.Popen([*_spy(samples), "--", *run], stdout=said, stderr=said, pass_fds=streams)
         while spy.poll() is None:
             with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
                 spy.wait()
         seconds = perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
             raise _failed(log.read_text())
-        told: dict[str, Any] = {"exit_code": 1, "loaders": None}
-        if result.exists():
-            told = json.loads(result.read_text())
-        return Profile(read_samples(samples.read_text()), seconds, told["exit_code"], _loaders_of(told["loaders"]))
+        ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
+        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
 
 
 def _spy(output: Path) -> list[str]:
@@ -208,68 +148,58 @@ def _failed(said: str) -> InputError:
     return InputError(_ALLOW if not error or _REFUSED.search(said) else f"py-spy recorded nothing: {error}")
 
 
-def _let_be_read(process: int) -> None:
-    """Let a process read this one where Linux's yama asks for it (`PR_SET_PTRACER`); 0 for none, -1 for any."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(process), 0, 0, 0)
-
-
 # ---- in the script's process
 
 
+@dataclass
+class _Ended:
+    """How a script ended; by default as one that was killed."""
+
+    exit_code: int = 1
+    loaders: LoaderTimes | None = None
+
+
 def run_script() -> None:
-    """Run the script that the command line names after a file for the result and two streams."""
+    """Run the script that the command line names after a file for how it ended and two streams."""
+    import msgspec
+
     result, out, err, *sys.argv = sys.argv[1:]
     for stream, at in ((int(out), 1), (int(err), 2)):
         os.dup2(stream, at)
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-    watch, code = ExitStack(), 0
-    finder = _Torch(watch)
-    sys.meta_path.insert(0, finder)
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    except BaseException as error:
-        code = 1
-        sys.excepthook(type(error), error, error.__traceback__)
-    watch.close()
-    loaders = None if finder.loaders is None else asdict(finder.loaders)
-    Path(result).write_text(json.dumps({"exit_code": code, "loaders": loaders}), encoding="utf-8")
+    ended = _Ended()
+    with ExitStack() as watch:
+        sys.meta_path.insert(0, _Torch(watch, ended))
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            ended.exit_code = 0
+        except SystemExit as end:
+            ended.exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            raise
+        finally:
+            watch.close()
+            Path(result).write_bytes(msgspec.json.encode(ended))
 
 
 class _Torch:
-    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself."""
+    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself.
 
-    def __init__(self, watch: ExitStack) -> None:
-        self.watch = watch
-        self.loaders: LoaderTimes | None = None
+    A script may set the environment before it imports torch.
+    """
+
+    def __init__(self, watch: ExitStack, ended: _Ended) -> None:
+        self.watch, self.ended = watch, ended
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch.utils.data.dataloader":
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.loader is not None
+        spec: Any = find_spec(name)
         execute = spec.loader.exec_module
 
         def executed(module: Any) -> None:
             execute(module)
-            self.loaders = self.watch.enter_context(loader_times())
+            self.ended.loaders = self.watch.enter_context(loader_times())
 
-        spec.loader.exec_module = executed  # type: ignore[method-assign]
+        spec.loader.exec_module = executed
         return spec
-
-
-def _loaders_of(told: dict[str, Any] | None) -> LoaderTimes | None:
-    if told is None:
-        return None
-    passes = [
-        LoaderPass(**{**one, "batches": [BatchTimes(*batch) for batch in one["batches"]]}) for one in told["passes"]
-    ]
-    return LoaderTimes(passes, told["seconds"])

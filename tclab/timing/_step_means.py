@@ -30,9 +30,7 @@ from tclab.timing._statistics import AUTOCORRELATION, MIN_JOINED, Reals, lag_one
 _WAITING = 0.01  # share of the time below which nobody waits for a loader
 _FAR = 3.0  # times the median cycle, from which one is an outlier
 _MUCH = 0.1  # share of the time that outliers must hold, beyond a median cycle each, to be reported
-_CLOSE = (
-    0.1  # share of a step by which waiting may differ from the workers' own times: costs vary, sending is not in it
-)
+_CLOSE = 0.1  # share of a step by which waiting may differ from the workers' own times: costs vary
 _MIN_CYCLES = 5  # with fewer, none can be told from the others
 
 Interval = tuple[float, float]
@@ -48,21 +46,20 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> Interval | None:
         """Return Student's interval, for a share; it may end below 0 or above 1. `None` for one block."""
-        reach = self._reach(level)
-        return None if reach is None else (self.value - reach, self.value + reach)
-
-    def interval_of_ratio(self, level: float = 0.95) -> Interval | None:
-        """Return the interval of a value above 0, symmetric in its logarithm. `None` for one block."""
-        reach = self._reach(level)
-        if reach is None:
-            return None
-        factor = exp(min(reach / self.value, 700.0))
-        return self.value / factor, self.value * factor
-
-    def _reach(self, level: float) -> float | None:
         from scipy.special import stdtrit
 
-        return None if self.error is None else float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
+        if self.error is None:
+            return None
+        reach = float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
+        return self.value - reach, self.value + reach
+
+    def interval_of_ratio(self) -> Interval | None:
+        """Return the 95 % interval of a value above 0, symmetric in its logarithm. `None` for one block."""
+        ends = self.interval()
+        if ends is None:
+            return None
+        factor = exp(min(ends[1] / self.value - 1, 700.0))
+        return self.value / factor, self.value * factor
 
 
 def cycle_of(*periods: int | None) -> int:
@@ -116,8 +113,7 @@ def ratio_of_means(first: Estimate, second: Estimate, level: float) -> tuple[flo
     ratio = second.value / first.value
     if first.error is None or second.error is None:
         return ratio, None, None
-    parts = [(one.error or 0.0) / one.value for one in (first, second)]
-    error = sqrt(sum(part**2 for part in parts))
+    error = sqrt((first.error / first.value) ** 2 + (second.error / second.value) ** 2)
     if not error:
         return ratio, (ratio, ratio), float(ratio == 1)
     freedom = min(first.freedom, second.freedom)
@@ -134,8 +130,8 @@ def _error(run: Reals, cycle: int) -> tuple[float | None, float]:
     while len(blocks) // 2 >= MIN_JOINED and lag_one(blocks) > AUTOCORRELATION:
         cycle *= 2
         blocks = cycle_means(run, cycle)
-    number = len(blocks)
-    return (float(blocks.std(ddof=1)) / sqrt(number) if number > 1 else None), number - 1
+    n = len(blocks)
+    return (float(blocks.std(ddof=1)) / sqrt(n) if n > 1 else None), n - 1
 
 
 def cycle_means(run: Reals, size: int) -> Reals:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import linecache
 import os
-import site
 import sysconfig
 from functools import cache
 from pathlib import Path
 from types import FrameType
 
-_NAMES = ("stdlib", "platstdlib", "purelib", "platlib")
 _PACKAGES = ("site-packages", "dist-packages", "torchinductor_")  # of any environment; what torch.compile writes
 _CELL = "<ipython"  # as IPython of old names a cell; ipykernel's have a file
-
-
-def _library_folders() -> tuple[str, ...]:
-    folders = {sysconfig.get_paths()[name] for name in _NAMES}
-    folders |= {str(Path(folder).resolve()) for folder in folders}
-    folders |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])}
-    return tuple(f"{folder}{os.sep}" for folder in folders)
-
-
-_FOLDERS = _library_folders()
+_STANDARD = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
+_FOLDERS = tuple(
+    f"{folder}{os.sep}"
+    for folder in {*_STANDARD, *(str(Path(folder).resolve()) for folder in _STANDARD), str(Path(__file__).parents[1])}
+)
 
 
 @cache

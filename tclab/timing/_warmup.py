@@ -54,38 +54,32 @@ def mser(values: Reals) -> int:
     return int(errors[: n // 2 + 1].argmin())
 
 
-def steady_state(seconds: Sequence[float], *, primed: int = 0) -> SteadyState:
+def steady_state(seconds: Sequence[float]) -> SteadyState:
     """Return whether warm-up is over, and where the steady part begins.
 
-    The first `primed` steps are warm-up, whatever their times. Of the others, this leaves out the start that MSER
-    leaves out and, while Pettitt's test finds a change of more than 1 % in the rest, everything before that change. The
-    steady part must be the larger half of the steps: fewer may be a lull in a drift. The tests run on medians of five
-    steps, or of more where adjacent steps are correlated, so that neither an outlier nor autocorrelated noise counts as
-    a change.
+    This leaves out the start that MSER leaves out and, while Pettitt's test finds a change of more than 1 % in the
+    rest, everything before that change. The steady part must be the larger half of the steps: fewer may be a lull in a
+    drift. The tests run on medians of five steps, or of more where adjacent steps are correlated, so that neither an
+    outlier nor autocorrelated noise counts as a change.
 
     **Arguments:**
 
     - `seconds`: [steps] time of each step from the first one on.
-    - `primed`: steps until all loader workers have delivered a batch and filled their queues (workers ×
-      prefetch_factor).
 
     **Raises:** `InputError` for times that are not above 0.
     """
     n = len(seconds)
-    begin = primed
     if n < MIN_STEPS:
         return SteadyState(None, None, f"{n} steps, at least {MIN_STEPS} are needed for a verdict")
-    if begin > n // 2:
-        return SteadyState(NOT_STEADY, None, f"the loader was primed only at step {begin} of {n}")
     times = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
-    values = np.log(times)
-    size = _batch_size(values[begin:])
-    batches = _batched(values[begin:], size)
+    values, begin = np.log(times), 0
+    size = _batch_size(values)
+    batches = _batched(values, size)
     left_out = mser(_clipped(batches))
     if 0 < left_out < len(batches) // 2:  # at half, MSER found no end, and the test below judges the whole
-        begin += (n - begin) % size + left_out * size
+        begin = n % size + left_out * size
     while begin <= n // 2:
         size = _batch_size(values[begin:])
         batches = _batched(values[begin:], size)

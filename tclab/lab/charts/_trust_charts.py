@@ -187,11 +187,10 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
             {
                 "stage": trial.stage,
                 "injected": trial.injected_seconds * 1e3,
-                "recovered": trial.recovered_seconds[trial.stage] * 1e3,
+                "recovered": trial.recovered_seconds * 1e3,
                 "found": "yes" if trial.recovered() else "no",
             }
             for trial in spikes.trials
-            if trial.injected_seconds
         ]
     )
     least, most = float(rows["injected"].min()), float(rows["injected"].max())

@@ -144,15 +144,15 @@ def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
     """Run a step, and return stage → what it asks of the device; `step` is the sum. Empty where nothing is run."""
     if step.mode == "data":
         return {}
-    with Ledger(cuda=False) as ledger, syncs(ledger) as counted, ledger.step():
-        step(loaded.batch, stage=ledger.stage)
-    names = ("kernels", "allocations", "allocated_bytes")
-    columns = {
-        # AdamW's own counters live on the host, and are no waits
-        stage: {"host_syncs": 0 if stage == "optimizer" else demand.syncs} | {n: getattr(demand, n) for n in names}
-        for stage, demand in counted.stages.items()
-    }
-    sums = {name: sum(one[name] for one in columns.values()) for name in ("host_syncs", *names)}
+    ledger = Ledger(cuda=False)
+    with syncs(ledger) as counted:
+        for batch in ledger.steps([loaded.batch]):
+            step(batch, stage=ledger.stage)
+    waits = counted.stages
+    waits.pop("optimizer", None)  # AdamW's own counters live on the host, and are no waits
+    stages = dict.fromkeys([*counted.kernels, *waits])
+    columns = {stage: {"host_syncs": waits[stage], "kernels": counted.kernels[stage]} for stage in stages}
+    sums = {"host_syncs": waits.total(), "kernels": counted.kernels.total()}
     return {**columns, "step": sums}
 
 

@@ -28,7 +28,7 @@ class RankMeasurement:
     exchanged: dict[str, list[Any]] | None  # columns of `Communication.frame`; `None` where nothing was exchanged
     late: int | None  # of `Communication`
     demands: dict[str, dict[str, int]]  # stage → what it asked of the device
-    accounted: dict[str, float | None]  # timeline → share of its clock
+    accounted: dict[str, float]  # timeline → share of its clock
     first_step_seconds: float  # the cold start
     batch_bytes: int  # of one batch, as the edges' and masks'
     edge_bytes: int
@@ -158,6 +158,8 @@ def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) ->
         if stage == "step" and measured.exchanged and measured.late is not None:
             row["late_share"] = measured.late / max(sum(measured.exchanged["buckets"]), 1)
         rows.append(row)
-    if measured.exchanged and measured.exchanged["overlapped_seconds"]:
-        rows.append(_spread(where, "overlapped", measured.exchanged["overlapped_seconds"], cycle))
+    if measured.exchanged:
+        hidden = dict(zip(measured.exchanged["step"], measured.exchanged["overlapped_seconds"], strict=True))
+        steps = len(measured.timelines[place]["step"])
+        rows.append(_spread(where, "overlapped", [hidden.get(step) for step in range(steps)], cycle))
     return rows
