@@ -100,7 +100,7 @@ class Attack:
                 logs += np.where(second == arm, path[grid], 0.0)
         lucky = generator.normal(0, self.luck, (self.processes, 2))
         logs += lucky[np.repeat(turn % self.processes, 4), second.astype(int)]
-        block = {"cell": None, "role": None, "kind": "block", "phase": "race", "calls": 1}
+        block = {"cell": None, "calls": 1}
         columns = (logs, second, at, np.repeat(turn % self.processes, 4))
         return [
             {**block, "process": process, "round": i // 4, "position": i % 4, "arm": "b" if is_second else "a",

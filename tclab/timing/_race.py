@@ -9,25 +9,23 @@ blocks and collects between rounds, so its pauses are in no figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
-from sys import float_info
 from time import perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, check_whole, unknown
+from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, busy_percent, conditions, fingerprint
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, arm_from
-from tclab.timing._race_record import Line, RaceRecord
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample
+from tclab.timing._race_record import open_record
 from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
-FLOOR_SHARE = 0.08  # of a cell's seconds, spent on the A/A floor
-CALIBRATION_SHARE = 0.04
+CALIBRATION_SHARE = 0.04  # of a cell's seconds, in which it is found out how long its blocks are
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
@@ -41,7 +39,7 @@ class Race(Shown):
     **Arguments:**
 
     - `arms`: names of the arms, in order.
-    - `cell`: name of the cell; `None` for a race without cells.
+    - `pairs`: the comparisons of every two arms, in order.
     - `settings`: how it ran.
     - `machine`: where it ran.
     - `stopped`: why it ended before its budget; `None` if it did not.
@@ -50,26 +48,25 @@ class Race(Shown):
     """
 
     arms: tuple[str, ...]
-    cell: str | None
+    pairs: tuple[Pair, ...]
     settings: Mapping[str, Any]
     machine: Mapping[str, Any]
     stopped: str | None
     making_seconds: float
     busy_percent: float | None
-    _samples: tuple[Mapping[str, Any], ...]
-    _pairs: Mapping[tuple[str | None, str, str], Pair]
+    _samples: tuple[Sample, ...]
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
         for arm in (a, b):
             if arm not in self.arms:
                 raise unknown("arm", arm, self.arms)
-        if a == b:
-            raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
-        if (found := self._pairs.get((self.cell, a, b))) is not None:
-            return found
-        other = self._pairs.get((self.cell, b, a))
-        return other.flipped() if other is not None else Pair(a, b, UNDECIDED, "no round ran", cell=self.cell)
+        for pair in self.pairs:
+            if (pair.a, pair.b) == (a, b):
+                return pair
+            if (pair.a, pair.b) == (b, a):
+                return pair.flipped()
+        raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
 
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
@@ -86,13 +83,8 @@ class Race(Shown):
         return self.pairs[0].interval
 
     @property
-    def pairs(self) -> list[Pair]:
-        """The comparisons of every two arms, in order."""
-        return [self.pair(a, b) for i, a in enumerate(self.arms) for b in self.arms[i + 1 :]]
-
-    @property
     def floor(self) -> float | None:
-        """The A/A floor: the ratio, less 1, that an arm shows against itself; `None` if it did not run."""
+        """The A/A floor: the ratio, less 1, that an arm shows against itself; `None` with too few rounds."""
         return self.pairs[0].floor
 
     @property
@@ -116,7 +108,7 @@ class Race(Shown):
         return pd.DataFrame(self.samples())
 
     def _display(self) -> Display:
-        floor = "not measured" if self.floor is None else f"{self.floor:.2%}"
+        floor = "not known" if self.floor is None else f"{self.floor:.2%}"
         budget = self.settings["budget_seconds"]
         notes = [
             f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} of {budget:g} s in blocks, "
@@ -124,7 +116,7 @@ class Race(Shown):
         ]
         if self.stopped is None and any(pair.needs_rounds for pair in self.pairs):
             notes.append("where the race has a record, the same with a larger budget_seconds goes on from here")
-        return pairs_display(self.pairs, notes=[*notes, *_last_notes(self)])
+        return pairs_display(self.pairs, notes=[*notes, *last_notes(self)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,10 +143,11 @@ class Races(Shown):
         return max((race.busy_percent for race in self.cells.values() if race.busy_percent), default=None)
 
     def _display(self) -> Display:
-        return pairs_display(self.pairs, notes=_last_notes(self))
+        return pairs_display(self.pairs, notes=last_notes(self))
 
 
-def _last_notes(result: Race | Races) -> list[str]:
+def last_notes(result: Race | Races) -> list[str]:
+    """Return what a result says at its end: that the machine was busy, and why it ended early."""
     return [*busy_notes(result.busy_percent), *([f"stopped: {result.stopped}"] if result.stopped else [])]
 
 
@@ -165,7 +158,6 @@ def race(
     margin: float = MARGIN,
     processes: int | None = None,
     record: str | Path | None = None,
-    stop: Callable[[], bool] | None = None,
     environment: Mapping[str, str] | None = None,
     clock: Clock = perf_counter_ns,
 ) -> Race:
@@ -184,23 +176,21 @@ def race(
       "module:function", a factory that returns this function, or "module:function:text", with the factory's argument.
       Where it has attributes `settle` (called before each block, outside the clock) and `period` (calls that a block is
       a multiple of), they are used: a loader's workers must not have filled up while another arm ran.
-    - `budget_seconds`: wall time for the A/A floor and the rounds, which begins when the arms are made and each was
-      called once.
+    - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
     - `processes`: run in this many fresh processes, which take turns; arms are then factories, since a closure cannot
       be sent to another process. `None` runs in this process.
     - `record`: a file, or a folder, to which each round is written as it ends. A race with the same arms, machine and
-      settings continues from it. With a larger `budget_seconds`, a race that ended UNDECIDED goes on, at any time and
-      as often as is wanted: a part of alpha is kept for it (`tclab.timing._statistics.alpha_of`).
-    - `stop`: called before each round; true ends the race like an interrupt.
+      settings continues from it; a second one at the same time is refused. With a larger `budget_seconds`, a race that
+      ended UNDECIDED goes on, at any time and as often as is wanted: a part of alpha is kept for it
+      (`tclab.timing._statistics.alpha_of`).
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `clock`: returns nanoseconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, or the record of another race.
     """
-    settings = _Settings(budget_seconds, margin, processes, stop, environment, clock)
-    return _Session({None: arms}, settings, record).run().cells[None]
+    return _Session({None: arms}, budget_seconds, margin, processes, environment, clock).run(record).cells[None]
 
 
 def race_cells(
@@ -208,7 +198,7 @@ def race_cells(
     *,
     budget_seconds: float,
     record: str | Path | None = None,
-    **settings: Any,
+    **options: Any,
 ) -> Races:
     """Race the arms of several cells; what a cell that ends at half of its seconds leaves goes to the others.
 
@@ -220,59 +210,32 @@ def race_cells(
       be in memory at once. Cells are recorded by the text of their names.
     - `budget_seconds`: for all cells together.
     - `record`: as for `race`.
-    - `settings`: the other settings of `race`, by name.
+    - `options`: the other arguments of `race`, by name.
 
-    **Raises:** `InputError`, as `race` does; `TypeError` for a setting that `race` does not have.
+    **Raises:** `InputError`, as `race` does, and for cells of the same name; `TypeError` for another option.
     """
-    if None in cells:
-        raise InputError("a cell is named None, expected a name")
-    return _Session(cells, _Settings(budget_seconds, **settings), record).run()
+    if not cells or None in cells or len({str(name) for name in cells}) < len(cells):
+        raise InputError(f"cells are {', '.join(map(str, cells)) or 'none'}, expected names that differ")
+    return _Session(cells, budget_seconds, **options).run(record)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """How a race runs; `race` describes each setting. **Raises:** `InputError` for a value that no race can have."""
-
-    budget_seconds: float
-    margin: float = MARGIN
-    processes: int | None = None
-    stop: Callable[[], bool] | None = None
-    environment: Mapping[str, str] | None = None
-    clock: Clock = perf_counter_ns
-
-    def __post_init__(self) -> None:
-        for name, most in (("budget_seconds", float_info.max), ("margin", 1.0)):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 < value <= most:
-                raise InputError(f"{name} is {value!r}, expected a number above 0" + (" up to 1" if most == 1 else ""))
-        if self.processes is not None:
-            check_whole("processes is", self.processes, least=1)
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings that decide which blocks run, as a record holds them."""
-        # the folder of temporary files changes no measurement
-        environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
-        return {"budget_seconds": self.budget_seconds, "processes": self.processes, "environment": environment}
+def check_settings(budget_seconds: float, margin: float) -> None:
+    """Check what every race is given. **Raises:** `InputError` for what is no number above 0, or too large a one."""
+    for name, value, most in (("budget_seconds", budget_seconds, 1e9), ("margin", margin, 1.0)):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= most:
+            raise InputError(f"{name} is {value!r}, expected a number above 0, at most {most:g}")
 
 
-def _checked_arms(arms: Any, processes: int | None, cell: str | None) -> dict[str, Any]:
-    """Return the arms of a cell. **Raises:** `InputError` unless they are at least two that can run."""
+def _checked_names(arms: Any, processes: int | None, cell: str | None) -> tuple[str, ...]:
+    """Return the names of a cell's arms. **Raises:** `InputError` unless they are at least two that can run."""
     where = "" if cell is None else f"cell {cell!r}: "
     if not isinstance(arms, Mapping) or len(arms) < 2:
-        given = f"{len(arms)} ({', '.join(map(str, arms)) or 'none'})" if isinstance(arms, Mapping) else repr(arms)
-        raise InputError(f"{where}arms are {given}, expected at least two, name → function")
+        raise InputError(f"{where}arms are {shown(arms)}, expected at least two, name → function")
     for name, arm in arms.items():
-        if not isinstance(name, str):
-            raise InputError(f"{where}an arm is named {name!r}, expected text")
-        if processes is not None and not isinstance(arm, str):
-            raise InputError(
-                f"{where}arm {name!r} is {arm!r}, which cannot be sent to another process; with processes="
-                f"{processes} expected 'module:function', a factory that returns the function to time"
-            )
-        if not isinstance(arm, str) and not callable(arm):
-            raise InputError(f"{where}arm {name!r} is {arm!r}, expected a function or 'module:function'")
-    return dict(arms)
+        if not isinstance(arm, str) and (processes is not None or not callable(arm)):
+            may_be = "a function or " if processes is None else "of a race of several processes "
+            raise InputError(f"{where}arm {name!r} is {arm!r}, expected {may_be}'module:function', a factory of it")
+    return tuple(arms)
 
 
 @dataclass
@@ -283,28 +246,32 @@ class _Cell:
     given: Any  # its arms, or a function that makes them
     arms: tuple[str, ...] = ()
     samples: list[Sample] = field(default_factory=list)
-    calls: dict[str, int] | None = None
-    block_seconds: float = 0.0
-    stages: set[tuple[int, int]] = field(default_factory=set)  # extension and half, of those that ended
-    judged: int = 0  # samples until the last of them
-    busy_percent: float | None = None  # at its end
+    calls: dict[str, int] = field(default_factory=dict)  # of each arm in a block; empty until they are planned
     making_seconds: float = 0.0
     workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
 
-    def apply(self, line: Line) -> None:
-        """Apply a line of the record, old or new."""
-        if line["kind"] == "plan":
-            self.calls, self.block_seconds = dict(line["calls"]), line["block_seconds"]
-            self.arms = tuple(self.calls)
-        elif line["kind"] == "stage":
-            self.stages.add((line["extension"], line["half"]))
-            self.judged, self.busy_percent = len(self.samples), line["busy_percent"]
-        elif line["kind"] == "block":
-            self.samples.append(line)
+    def identity(self) -> Any:
+        """Return what a record holds of the arms: their factories, and what a function says of itself."""
+        if callable(self.given):
+            return [self.name, None]  # made when the cell's turn comes
+        return [
+            self.name,
+            {name: arm if isinstance(arm, str) else getattr(arm, "identity", None) for name, arm in self.given.items()},
+        ]
 
-    def next_round(self, phase: str, process: int) -> int:
-        rounds = (s["round"] for s in self.samples if s["phase"] == phase and s["process"] == process)
-        return max(rounds, default=-1) + 1
+    def go_on(self, samples: list[Sample]) -> None:
+        """Take the samples of earlier sessions."""
+        self.samples = samples
+        self.calls = {sample["arm"]: sample["calls"] for sample in samples}
+        self.arms = tuple(self.calls) or self.arms
+
+    def round_seconds(self) -> float:
+        """Return about how long a round takes, by the last two; 0 before there are two."""
+        ends = {sample["spent_seconds"] for sample in self.samples[-4 * len(self.arms) :]}
+        return max(ends) - min(ends)
+
+    def next_round(self, process: int) -> int:
+        return 1 + max((s["round"] for s in self.samples if s["process"] == process), default=-1)
 
     def close(self) -> None:
         """End the processes of this cell and drop its arms."""
@@ -318,182 +285,130 @@ class _Session:
     `cells` is as for `race_cells`, with one cell named `None` for a race without cells.
     """
 
-    def __init__(self, cells: Mapping[Any, Any], settings: _Settings, record: str | Path | None) -> None:
-        self._settings = settings
-        self._keys: dict[str | None, Hashable] = {None if key is None else str(key): key for key in cells}
-        if not cells or len(self._keys) != len(cells):
-            raise InputError(f"cells are {', '.join(map(str, cells)) or 'none'}, expected names that differ")
-        self._cells = [_Cell(name, cells[key]) for name, key in self._keys.items()]
-        for cell in self._cells:
+    def __init__(
+        self,
+        cells: Mapping[Any, Any],
+        budget_seconds: float,
+        margin: float = MARGIN,
+        processes: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Clock = perf_counter_ns,
+    ) -> None:
+        check_settings(budget_seconds, margin)
+        if processes is not None:
+            check_whole("processes is", processes, least=1)
+        self._budget_seconds, self._margin, self._clock = budget_seconds, margin, clock
+        self._processes, self._environment = processes, dict(environment or {})
+        self._cells = {key: _Cell(None if key is None else str(key), given) for key, given in cells.items()}
+        for cell in self._cells.values():
             if not callable(cell.given):
-                cell.arms = tuple(_checked_arms(cell.given, settings.processes, cell.name))
-        self._machine = fingerprint("machine", load_torch=False)
-        arms = [[cell.name, _identity(cell.given)] for cell in self._cells]
-        self._record = RaceRecord(record, {"cells": arms, "machine": self._machine, "settings": settings.recorded()})
-        self._spent_ns = 0  # of the budget; whole, so that a stop does not change the sum
-        self._begin: int | None = None  # when the budget's clock was started; `None` while it stands still
-        by_name = {cell.name: cell for cell in self._cells}
-        for line in self._record.lines:
-            by_name[line["cell"]].apply(line)
-            self._spent_ns = max(self._spent_ns, round(line.get("spent_seconds", 0.0) * 1e9))
+                cell.arms = _checked_names(cell.given, processes, cell.name)
+        self._spent = 0.0  # seconds of the budget, including earlier sessions
 
-    @contextmanager
-    def _budget_clock(self) -> Iterator[None]:
-        """Let the budget be spent inside."""
-        self._begin = self._settings.clock()
-        try:
-            yield
-        finally:
-            self._spent_ns, self._begin = round(self._spent() * 1e9), None
-
-    def _spent(self) -> float:
-        """Return the seconds of the budget that are spent, including earlier sessions."""
-        since = 0 if self._begin is None else self._settings.clock() - self._begin
-        return (self._spent_ns + since) / 1e9
-
-    def _stopped(self) -> bool:
-        return self._settings.stop is not None and self._settings.stop()
-
-    def run(self) -> Races:
+    def run(self, record: str | Path | None) -> Races:
         """Run until the end of the budget, or an interrupt."""
-        stopped = None
-        try:
-            if not all(self._run_stage(stage, until) for stage, until in self._stages()):
-                stopped = "stop returned true"
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-        finally:
-            for cell in self._cells:
-                cell.close()
-            self._record.close()
-        pairs = self._verdicts([cell.samples for cell in self._cells])
-        settings = {**self._settings.recorded(), "margin": self._settings.margin}
-        races = {
-            self._keys[cell.name]: Race(
-                cell.arms, cell.name, settings, self._machine, stopped, cell.making_seconds, cell.busy_percent,
-                tuple(cell.samples), pairs,
+        machine = fingerprint("machine", load_torch=False)
+        # the folder of temporary files changes no measurement
+        environment = {name: value for name, value in self._environment.items() if name != "TMPDIR"}
+        settings = {"processes": self._processes, "environment": environment}
+        cells, busy, stopped = self._cells.values(), None, None
+        with open_record(record, {"cells": [cell.identity() for cell in cells], **machine, **settings}) as kept:
+            budgets = kept.go_on(self._budget_seconds)
+            self._spent = max((sample["spent_seconds"] for sample in kept.samples), default=0.0)
+            for cell in cells:
+                cell.go_on([sample for sample in kept.samples if sample["cell"] == cell.name])
+            try:
+                with closing(self._rounds(budgets)) as rounds:
+                    for samples in rounds:
+                        kept.add(*samples)
+            except KeyboardInterrupt:
+                stopped = "interrupted"
+            finally:
+                for cell in cells:
+                    cell.close()
+            if any(cell.making_seconds for cell in cells):
+                busy = busy_percent(conditions())
+        pairs = self._verdicts()
+        settings |= {"budget_seconds": self._budget_seconds, "margin": self._margin}
+        races = {}
+        for key, cell in self._cells.items():
+            nothing = {
+                (a, b): Pair(a, b, UNDECIDED, "no round ran", cell=cell.name) for a, b in combinations(cell.arms, 2)
+            }
+            own = tuple(pairs.get((cell.name, *arms), none) for arms, none in nothing.items())
+            races[key] = Race(
+                cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, tuple(cell.samples)
             )
-            for cell in self._cells
-        }  # fmt: skip
         return Races(races, stopped)
 
-    def _stages(self) -> Iterator[tuple[tuple[int, int], float]]:
-        """Yield (extension, half) and the seconds of the budget that are spent at its end."""
-        for extension, (before, budget) in enumerate(pairwise([0.0, *self._record.budgets])):
-            yield (extension, 0), (before + budget) / 2
-            yield (extension, 1), budget
+    def _verdicts(self, *before: int) -> dict[tuple[str | None, str, str], Pair]:
+        """Return the comparisons of all cells, by the samples of before an extension and half where they are given."""
+        every = (sample for cell in self._cells.values() for sample in cell.samples)
+        return verdicts_of((s for s in every if not before or (s["extension"], s["half"]) < before), self._margin)
 
-    def _verdicts(self, samples: list[list[Sample]]) -> dict[tuple[str | None, str, str], Pair]:
-        every = (sample for of_cell in samples for sample in of_cell)
-        return verdicts_of(every, margin=self._settings.margin)
+    def _due(self, cells: list[_Cell], extension: int, half: int) -> list[_Cell]:
+        """Return those of some cells that go on: not decided, or in a second half not decided and far apart."""
+        pairs = self._verdicts(extension, half).values()
+        going = {pair.cell for pair in pairs if not _is_over(pair, half)}
+        raced = {pair.cell for pair in pairs}
+        return [cell for cell in cells if cell.name in going or cell.name not in raced]
 
-    def _due(self, extension: int, half: int) -> list[_Cell]:
-        """Return the cells that run: the undecided ones, and in the second half those that are not far apart."""
-        pairs = self._verdicts([cell.samples[: cell.judged] for cell in self._cells])
-        is_over = _is_far if half else _is_decided
-        going = {pair.cell for pair in pairs.values() if not is_over(pair)}
-        raced = {pair.cell for pair in pairs.values()}
-        return [
-            cell
-            for cell in self._cells
-            if (cell.name in going or cell.name not in raced)
-            and (extension, half) not in cell.stages
-            and (half == 0 or (extension, 0) in cell.stages)
-        ]
+    def _rounds(self, budgets: list[float]) -> Iterator[list[Sample]]:
+        """Run each open cell for its share of each half of each budget, and yield the samples of each round."""
+        for extension, (before, budget) in enumerate(pairwise([0.0, *budgets])):
+            due = list(self._cells.values())
+            for half, until in enumerate(((before + budget) / 2, budget)):
+                due = self._due(due, extension, half)
+                for i, cell in enumerate(due):
+                    seconds = (until - self._spent) / (len(due) - i)
+                    if not cell.samples or seconds > cell.round_seconds() / 2:
+                        yield from self._rounds_of(cell, seconds, extension, half)
+                    if len(self._cells) > 1:
+                        cell.close()  # frees the memory of its arms for the next cell
 
-    def _run_stage(self, stage: tuple[int, int], until: float) -> bool:
-        """Run each open cell for its share of the seconds until then; return false if the race was stopped."""
-        due = self._due(*stage)
-        for i, cell in enumerate(due):
-            if self._stopped():
-                return False
-            left = (until - self._spent()) / (len(due) - i)
-            if (left > 0 or not cell.samples) and not self._run_cell(cell, left, stage[0]):
-                return False
-            line = {"kind": "stage", "cell": cell.name, "extension": stage[0], "half": stage[1],
-                    "busy_percent": busy_percent(conditions()), "spent_seconds": self._spent()}  # fmt: skip
-            self._add(cell, line)
-            if len(self._cells) > 1:
-                cell.close()  # frees the memory of its arms for the next cell
-        return True
-
-    def _run_cell(self, cell: _Cell, seconds: float, extension: int) -> bool:
-        """Run a cell for some seconds; return false if the race was stopped."""
+    def _rounds_of(self, cell: _Cell, seconds: float, extension: int, half: int) -> Iterator[list[Sample]]:
+        """Run a cell for some seconds, its workers in turns; the first finds out how long blocks are, for all."""
         self._start(cell)
-        with self._budget_clock(), closing(self._rounds(cell, seconds)) as rounds:
-            for samples in rounds:
-                more = {"cell": cell.name, "extension": extension, "spent_seconds": self._spent()}
-                self._add(cell, *({**sample, **more} for sample in samples))
-                if self._stopped():
-                    return False
-        return True
-
-    def _add(self, cell: _Cell, *lines: Line) -> None:
-        for line in lines:
-            cell.apply(line)
-        self._record.add(*lines)
+        begin, before, n = self._clock(), self._spent, len(cell.workers)
+        if not cell.calls:
+            whole = self._budget_seconds / len(self._cells)
+            cell.calls = cell.workers[0].plan(CALIBRATION_SHARE * whole, (1 - CALIBRATION_SHARE) * whole / n)
+        turns = cell.workers * (_TURNS if n > 1 else 1)
+        for i, worker in enumerate(turns):
+            left = seconds * (i + 1) / len(turns) - self._since(begin)
+            for samples in worker.rounds(left, cell.calls, cell.next_round(worker.process), _LEAST_ROUNDS):
+                self._spent = before + self._since(begin)
+                more = {"cell": cell.name, "extension": extension, "half": half, "spent_seconds": self._spent}
+                cell.samples += (samples := [{**sample, **more} for sample in samples])
+                yield samples
 
     def _start(self, cell: _Cell) -> None:
         """Make the arms, in each process, unless they are there already."""
         if cell.workers:
             return
-        settings, begin = self._settings, self._settings.clock()
-        given = cell.given() if callable(cell.given) else cell.given
-        arms = _checked_arms(given, settings.processes, cell.name)
-        cell.arms = tuple(arms)
-        if settings.processes is None:
-            made = {name: arm_from(arm) if isinstance(arm, str) else arm for name, arm in arms.items()}
-            cell.workers.append(BlockRunner(made, clock=settings.clock, process=_THIS_PROCESS))
-        else:
-            first = max((s["process"] for s in cell.samples), default=-1) + 1
-            for i in range(settings.processes):
-                environment = {**(settings.environment or {}), FIRST_PROCESS: str(int(i == 0))}
-                cell.workers.append(RaceProcess(arms, first + i, environment))
+        begin = self._clock()
+        arms = cell.given() if callable(cell.given) else cell.given
+        cell.arms = _checked_names(arms, self._processes, cell.name)
+        if self._processes is None:
+            cell.workers.append(BlockRunner(arms, _THIS_PROCESS, clock=self._clock))
+        first = 1 + max((s["process"] for s in cell.samples), default=-1)
+        for i in range(self._processes or 0):
+            environment = {**self._environment, FIRST_PROCESS: str(int(i == 0))}
+            cell.workers.append(RaceProcess(arms, first + i, environment))
         for worker in cell.workers:
             worker.make()
-        cell.making_seconds += (settings.clock() - begin) / 1e9
+        cell.making_seconds += self._since(begin)
 
-    def _rounds(self, cell: _Cell, seconds: float) -> Generator[list[Sample]]:
-        """Run a cell for `seconds`, its workers in turns, and yield the samples of each round.
-
-        The first worker finds out how long blocks are, for all; each runs the floor before its first round.
-        """
-        n = len(cell.workers)
-        whole = self._settings.budget_seconds / len(self._cells)
-        if cell.calls is None:
-            race_seconds = (1 - FLOOR_SHARE - CALIBRATION_SHARE) * whole / n
-            plan = cell.workers[0].plan(CALIBRATION_SHARE * whole, race_seconds)
-            line = {"kind": "plan", "cell": cell.name, **plan}
-            self._add(cell, line)
-        assert cell.calls is not None
-        begin, floor_seconds = self._spent(), FLOOR_SHARE * whole / n
-        turns = cell.workers * (_TURNS if n > 1 else 1)
-        for i, worker in enumerate(turns):
-            floors = {s["process"] for s in cell.samples if s["phase"] == "floor"}
-            # a round of the floor and its reverse fit
-            if worker.process not in floors and len(floors) < n and 8 * cell.block_seconds <= floor_seconds:
-                yield from worker.rounds("floor", floor_seconds, cell.calls, first=0)
-            left = begin + seconds * (i + 1) / len(turns) - self._spent()
-            if left < len(cell.arms) * cell.block_seconds:  # a round would end more than half a round late
-                left = 0.0
-            first = cell.next_round("race", worker.process)
-            yield from worker.rounds("race", left, cell.calls, first=first, least=_LEAST_ROUNDS)
+    def _since(self, begin: int) -> float:
+        return (self._clock() - begin) / 1e9
 
 
-def _is_decided(pair: Pair) -> bool:
-    return pair.verdict != UNDECIDED
+def _is_over(pair: Pair, half: int) -> bool:
+    """Return whether a pair needs no more rounds, for a second half whether it is far apart, too.
 
-
-def _is_far(pair: Pair) -> bool:
-    """Return whether a pair needs no second half: noise of one arm that has not shown itself yet is below 30 %."""
+    Noise of one arm that has not shown itself by the first half is taken to be below 30 %.
+    """
     if pair.verdict == UNDECIDED or pair.decision_interval is None:
         return False
     low, high = pair.decision_interval
-    return high < 1 / EARLY or low > EARLY
-
-
-def _identity(arms: Any) -> Any:
-    """Return what a record holds of a cell's arms: its factories, and what a function says of itself."""
-    if not isinstance(arms, Mapping):
-        return None  # made when the cell's turn comes
-    return {name: arm if isinstance(arm, str) else getattr(arm, "identity", None) for name, arm in arms.items()}
+    return half == 0 or high < 1 / EARLY or low > EARLY
