@@ -9,10 +9,10 @@ import gc
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -109,15 +109,10 @@ def test_a_drift_that_both_arms_share_cancels():
     assert result.ratio == pytest.approx(1.0, abs=0.003)
 
 
-def test_samples_give_the_same_verdict_again(result):
-    samples = json.loads(json.dumps(result.samples()))
-    assert pair_of(samples) == result.pair("a", "b")
+def test_samples_give_the_same_verdict_again_and_a_result_shows_its_numbers(result):
+    samples, pair = json.loads(json.dumps(result.samples())), result.pair("a", "b")
+    assert pair_of(samples) == pair
     assert list(result.frame()["seconds"]) == [s["seconds"] for s in samples]
-
-
-def test_a_result_is_shown_with_its_numbers(result):
-    pair = result.pair("a", "b")
-    assert pair.processes == 1
     assert 0 <= pair.p <= pair.q <= 1
     assert result.margin == pair.margin == max(0.02, result.floor)
     assert f"{result.block_seconds:.1f} of 30 s in blocks" in " ".join(str(result).split())
@@ -142,7 +137,6 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     assert (pair.verdict, pair.interval, pair.ratio) == (UNDECIDED, None, None)
     assert "are needed" in pair.why
     assert "no ratio" in pair.sentence
-    assert "the same with a larger budget_seconds goes on from here" in " ".join(str(result).split())
 
 
 # ---- blocks and rounds
@@ -277,14 +271,12 @@ def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_
     arms = arms_of(machine, ratio=1.03)
     first = race(arms, budget_seconds=3.0, **how).pair("a", "b")
     assert first.verdict == UNDECIDED
-    assert first.needs_rounds
     alphas = [first.alpha]
     for budget in (6.0, 60.0):
         machine.seconds += 3600.0  # whenever it goes on
         result = race(arms, budget_seconds=budget, **how)
         alphas.append(result.pair("a", "b").alpha)
     assert result.verdict("a", "b") == FASTER
-    assert "goes on from here" not in " ".join(str(result).split())
     assert result.pair("a", "b").kept > first.kept
     assert alphas == pytest.approx([0.025, 0.0125, 0.00625])
     assert {s["extension"] for s in result.samples()} == {0, 1, 2}
@@ -347,7 +339,7 @@ def test_a_race_that_was_interrupted_goes_on_with_its_whole_rounds(tmp_path):
     assert len(machine.calls) == calls
 
 
-@pytest.mark.parametrize("seed", range(4))  # the last round before half of the budget ends before it, or after
+@pytest.mark.parametrize("seed", range(2))  # the last round before half of the budget ends before it, or after
 def test_a_race_killed_at_half_of_its_budget_runs_the_other_half(tmp_path, seed):
     machine, record = SyntheticMachine(seed), tmp_path / "r.jsonl"
     how = {"budget_seconds": 60.0, "clock": machine.clock, "record": record}
@@ -356,20 +348,6 @@ def test_a_race_killed_at_half_of_its_budget_runs_the_other_half(tmp_path, seed)
     record.write_bytes(b"".join(line for line in lines if b'"half": 1' not in line))
     again = race(arms_of(machine, ratio=1.03), **how)
     assert again.pair("a", "b").kept == pytest.approx(whole.pair("a", "b").kept, rel=0.1)
-
-
-def test_cells_are_stopped_and_go_on(tmp_path):
-    machine = SyntheticMachine(2, noise=0.05)
-    cells = {name: arms_of(machine, ratio=ratio) for name, ratio in (("far", 2.0), ("near", 1.01))}
-    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path}
-    first = race_cells({**cells, "near": interrupted(cells["near"], machine, 25.0)}, **how)
-    assert first.stopped == "interrupted"
-    again = race_cells(cells, **how)
-    assert again.cells["far"].verdict("a", "b") == FASTER
-    kept = first.cells["far"].samples()
-    assert again.cells["far"].samples()[: len(kept)] == kept
-    assert again.cells["near"].pair("a", "b").kept > first.cells["near"].pair("a", "b").kept
-    assert machine.seconds < 63
 
 
 @pytest.mark.parametrize(
@@ -490,14 +468,11 @@ def test_an_unknown_arm_is_named_with_the_nearest(result):
 
 FACTORIES = """
 import os, time
-def quick():
-    print("an arm may print")
-    return lambda: sum(range(4000))
-def slow():
-    return lambda: sum(range(60000))
+
+def note(what):
+    print(os.getpid(), what, file=open(os.environ["NOTED"], "a"), flush=True)
+
 def noted(name):
-    def note(what):
-        print(os.getpid(), what, file=open(os.environ["NOTED"], "a"), flush=True)
     first = iter([name.upper()])
     def call():
         for what in first:
@@ -505,65 +480,61 @@ def noted(name):
     note(name + os.environ["TCLAB_RACE_FIRST_PROCESS"])
     time.sleep(0.2)
     return call
-def long():
-    return lambda: time.sleep(0.05)
+
+def summing(numbers):
+    print("an arm may print")
+    return lambda: sum(range(int(numbers)))
+
 def broken():
-    def call():
-        raise RuntimeError("this arm breaks")
-    return call
+    return lambda: 1 / 0
 """
 
 
 @pytest.fixture
-def factories(tmp_path, monkeypatch):
+def noted(tmp_path, monkeypatch):
+    """The file in which the arms of a module for fresh processes are noted, as "process what"."""
     (tmp_path / "my_race_arms.py").write_text(FACTORIES)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    return tmp_path / "noted"
 
 
-def children(parent):
-    found = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    lines = [line.split(maxsplit=2) for line in found.splitlines()[1:]]
-    return [int(pid) for pid, ppid, words in lines if ppid == str(parent) and "_race_blocks" in words]
+def alive(noted):
+    return [pid for pid in {line.split()[0] for line in noted.read_text().splitlines()} if Path("/proc", pid).exists()]
 
 
-def test_fresh_processes_take_turns_and_none_is_left(factories, tmp_path):
-    arms = {"quick": "my_race_arms:quick", "slow": "my_race_arms:slow"}
+def test_fresh_processes_take_turns(noted, tmp_path):
+    arms = {"quick": "my_race_arms:summing:4000", "slow": "my_race_arms:summing:60000"}
     result = race(arms, budget_seconds=12.0, processes=3, record=tmp_path / "race.jsonl")
     pair = result.pair("quick", "slow")
-    assert pair.verdict == FASTER
-    assert pair.processes == 3
-    samples = result.samples()
-    turns = [s["process"] for s, before in zip(samples, [{"process": None}, *samples], strict=False)
-             if s["process"] != before["process"]]  # fmt: skip
+    assert (pair.verdict, pair.processes) == (FASTER, 3)
+    turns = [process for process, _ in groupby(sample["process"] for sample in result.samples())]
     assert turns == [0, 1, 2] * 2  # of the first half, at which the race ends
     assert len({(s["arm"], s["calls"]) for s in result.samples()}) == 2  # one length of blocks for all processes
     assert pair_of(read_samples(tmp_path / "race.jsonl")) == pair
-    assert children(os.getpid()) == []
 
 
-def test_processes_make_their_arms_before_the_clock_starts_one_after_another_every_other_in_reverse(
-    factories, tmp_path
-):
+def test_processes_make_their_arms_one_after_another_every_other_in_reverse_and_none_is_left(noted):
     arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
-    found = race(arms, budget_seconds=0.01, processes=4, environment={"NOTED": str(tmp_path / "noted")})
+    found = race(arms, budget_seconds=0.01, processes=4)
     rounds = {(s["process"], s["round"]) for s in found.samples()}
     assert rounds == {(process, i) for process in range(4) for i in range(2)}  # however short the budget is
-    assert found.making_seconds > 4 * 2 * 0.2 > found.samples()[-1]["spent_seconds"]
-    noted, made = {}, []
-    for line in (tmp_path / "noted").read_text().splitlines():
+    assert found.making_seconds > 4 * 2 * 0.2
+    by_process, made = {}, []
+    for line in noted.read_text().splitlines():
         process, what = line.split()
-        noted[process] = noted.get(process, "") + what
+        by_process[process] = by_process.get(process, "") + what
         made += [process] * what[0].islower()
     assert made[::2] == made[1::2], "a process made an arm between two of another"
-    assert sorted(noted.values()) == ["a0b0AB", "a1b1AB", "b0a0BA", "b0a0BA"]
-    assert children(os.getpid()) == []
+    assert sorted(by_process.values()) == ["a0b0AB", "a1b1AB", "b0a0BA", "b0a0BA"]
+    assert alive(noted) == []
 
 
-def test_a_process_that_breaks_is_told_and_none_is_left(factories):
-    arms = {"quick": "my_race_arms:quick", "broken": "my_race_arms:broken"}
-    with pytest.raises(InputError, match="ended with 1: RuntimeError: this arm breaks"):
+def test_a_process_that_breaks_is_told_and_none_is_left(noted):
+    arms = {"quick": "my_race_arms:noted:a", "broken": "my_race_arms:broken"}
+    with pytest.raises(InputError, match="ended with 1: ZeroDivisionError: division by zero"):
         race(arms, budget_seconds=5, processes=2)
-    assert children(os.getpid()) == []
+    assert alive(noted) == []
 
 
 def until(condition, seconds=60):
@@ -574,25 +545,22 @@ def until(condition, seconds=60):
 
 
 @pytest.mark.slow
-def test_a_killed_race_leaves_no_process_and_loses_at_most_the_round_under_way(factories, tmp_path):
+def test_a_killed_race_leaves_no_process_and_goes_on_in_others(noted, tmp_path):
     record = tmp_path / "r.jsonl"
-    arms = {"a": "my_race_arms:quick", "b": "my_race_arms:quick"}
-    code = f"from tclab.timing import race; race({arms}, budget_seconds=30, processes=2, record={str(record)!r})"
+    arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
+    code = f"from tclab.timing import race; race({arms}, budget_seconds=10, processes=2, record={str(record)!r})"
     path = os.pathsep.join([str(tmp_path), *[p for p in sys.path if p]])
     parent = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
     until(lambda: record.exists() and record.read_bytes().count(b'"round"') >= 40)
-    own = children(parent.pid)
-    parent.send_signal(signal.SIGKILL)
+    assert len(alive(noted)) == 2
+    parent.kill()
     parent.wait()
-    assert len(own) == 2
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in own), 20)
+    until(lambda: not alive(noted), 20)
     before = read_samples(record)
-    assert len(before) >= 40
-    again = race(arms, budget_seconds=30, processes=2, record=record)
+    again = race(arms, budget_seconds=10, processes=2, record=record)
     assert again.samples()[: len(before)] == before
     more = again.samples()[len(before) :]
     assert {s["process"] for s in more}.isdisjoint(s["process"] for s in before)  # another process is another process
-    assert read_samples(record) == again.samples()
 
 
 def test_a_loop_that_is_not_pytorch_can_be_raced_for_real():

@@ -110,13 +110,11 @@ class Race(Shown):
     def _display(self) -> Display:
         floor = "not known" if self.floor is None else f"{self.floor:.2%}"
         budget = self.settings["budget_seconds"]
-        notes = [
+        note = (
             f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} of {budget:g} s in blocks, "
             f"{self.making_seconds:.1f} s before them to make the arms"
-        ]
-        if self.stopped is None and any(pair.needs_rounds for pair in self.pairs):
-            notes.append("where the race has a record, the same with a larger budget_seconds goes on from here")
-        return pairs_display(self.pairs, notes=[*notes, *last_notes(self)])
+        )
+        return pairs_display(self.pairs, notes=[note, *last_notes(self)])
 
 
 @dataclass(frozen=True, repr=False)

@@ -40,7 +40,6 @@ FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the proc
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
 _LEAST_ROUNDS = 12  # that fit into the race's seconds, where single calls allow it
-_COLLECT_SECONDS = 0.1
 _CALIBRATION_CHUNKS = 8
 
 
@@ -90,7 +89,6 @@ class BlockRunner:
         self.process = process
         self._given, self._reverse, self._clock = arms, reverse, clock
         self._arms: dict[str, Arm] = {}
-        self._collected = clock()
         self._round_seconds = 0.0  # of the last one
 
     def make(self) -> None:
@@ -193,16 +191,10 @@ class BlockRunner:
                      "seconds": self._timed(arm, calls[arm]) / calls[arm]}
                     for position, arm in enumerate(order_of(list(self._arms), i))
                 ]  # fmt: skip
-                self._collect()
+                gc.collect()  # of what this round left alone
+                gc.freeze()
                 self._round_seconds = self._since(begin) - since
                 i += 1
-
-    def _collect(self) -> None:
-        """Collect garbage between rounds, at most every 0.1 s, and freeze what remains."""
-        if self._since(self._collected) > _COLLECT_SECONDS:
-            gc.collect()
-            gc.freeze()
-            self._collected = self._clock()
 
 
 class RaceProcess:

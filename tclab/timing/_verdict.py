@@ -100,11 +100,6 @@ class Pair(Shown):
         return None if ends is None else max(ends[1] - 1, 1 - ends[0])
 
     @property
-    def needs_rounds(self) -> bool:
-        """Whether more rounds could decide."""
-        return self.verdict == UNDECIDED and (self.needs_seconds is not None or self.ratio is None)
-
-    @property
     def sentence(self) -> str:
         """The comparison in one line: "a against b: FASTER, a takes 0.523 × the time of b [0.51, 0.54]; …"."""
         return f"{self.a} against {self.b}: {self.outcome}"
