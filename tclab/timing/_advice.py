@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tclab._display import Display, Shown, counted
-from tclab.errors import InputError
 from tclab.timing._environment import usable_cores
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger import Ledger
@@ -60,8 +59,8 @@ class Suggestion(Shown):
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
     - `basis`: "from separate runs", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
-    - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
-    - `race`: runs the comparison for `measure`, given a budget in seconds; `None` where only the user can.
+    - `measured`: the change compared with now, from a race or from runs; `None` before `Advice.measure`.
+    - `race`: runs the comparison, given `budget_seconds`; `None` where only the user can, by `tclab.timing.race`.
     - `subject`: what takes that time: "a step", or "the run".
     """
 
@@ -74,22 +73,6 @@ class Suggestion(Shown):
     measured: Pair | None = None
     race: Callable[..., Pair] | None = field(default=None, repr=False, compare=False)
     subject: str = "a step"
-
-    def measure(self, *, budget_seconds: float = 60.0, **options: Any) -> Suggestion:
-        """Race the change against now and return this suggestion with the measured comparison.
-
-        **Arguments:**
-
-        - `budget_seconds`: wall time for everything.
-        - `options`: other arguments of `tclab.sweeps.race_points`.
-
-        **Raises:** `InputError` for a change that is no setting of a point.
-        """
-        if self.race is None:
-            raise InputError(
-                f"{self.change!r} is no setting of a point: race it by tclab.timing.race({{'now': …, 'changed': …}})"
-            )
-        return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
 
     @property
     def sentence(self) -> str:
@@ -131,13 +114,14 @@ class Advice(Shown):
 
         - `n`: measure only the first `n` of them; all by default.
         - `budget_seconds`: wall time for all of them together.
-        - `options`: as for `Suggestion.measure`.
+        - `options`: other arguments of `tclab.sweeps.race_points`.
         """
-        able = [i for i, one in enumerate(self.suggestions) if one.race is not None][:n]
+        able = [(i, one.race) for i, one in enumerate(self.suggestions) if one.race is not None][:n]
         suggestions, failures = list(self.suggestions), []
-        for i in able:
+        for i, race in able:
             try:
-                suggestions[i] = suggestions[i].measure(budget_seconds=budget_seconds / len(able), **options)
+                pair = race(budget_seconds=budget_seconds / len(able), **options)
+                suggestions[i] = replace(suggestions[i], measured=pair)
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from math import inf
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -250,12 +251,9 @@ class _Cell:
 
     def identity(self) -> Any:
         """Return what a record holds of the arms: their factories, and what a function says of itself."""
-        if callable(self.given):
-            return [self.name, None]  # made when the cell's turn comes
-        return [
-            self.name,
-            {name: arm if isinstance(arm, str) else getattr(arm, "identity", None) for name, arm in self.given.items()},
-        ]
+        arms = {} if callable(self.given) else self.given  # made when the cell's turn comes
+        said = {name: arm if isinstance(arm, str) else getattr(arm, "identity", None) for name, arm in arms.items()}
+        return [self.name, said]
 
     def go_on(self, samples: list[Sample]) -> None:
         """Take the samples of earlier sessions."""
@@ -277,42 +275,40 @@ class _Cell:
             self.workers.pop().close()
 
 
+@dataclass
 class _Session:
     """One session of a race: two halves of each budget, each for the cells that are still open.
 
-    `cells` is as for `race_cells`, with one cell named `None` for a race without cells.
+    `given` is as for `race_cells`, with one cell named `None` for a race without cells.
     """
 
-    def __init__(
-        self,
-        cells: Mapping[Any, Any],
-        budget_seconds: float,
-        margin: float = MARGIN,
-        processes: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        clock: Clock = perf_counter_ns,
-    ) -> None:
-        check_settings(budget_seconds, margin)
-        if processes is not None:
-            check_whole("processes is", processes, least=1)
-        self._budget_seconds, self._margin, self._clock = budget_seconds, margin, clock
-        self._processes, self._environment = processes, dict(environment or {})
-        self._cells = {key: _Cell(None if key is None else str(key), given) for key, given in cells.items()}
-        for cell in self._cells.values():
+    given: Mapping[Any, Any]
+    budget_seconds: float
+    margin: float = MARGIN
+    processes: int | None = None
+    environment: Mapping[str, str] | None = None
+    clock: Clock = perf_counter_ns
+    spent: float = field(default=0.0, init=False)  # seconds of the budget, including earlier sessions
+
+    def __post_init__(self) -> None:
+        check_settings(self.budget_seconds, self.margin)
+        if self.processes is not None:
+            check_whole("processes is", self.processes, least=1)
+        self.cells = {key: _Cell(None if key is None else str(key), given) for key, given in self.given.items()}
+        for cell in self.cells.values():
             if not callable(cell.given):
-                cell.arms = _checked_names(cell.given, processes, cell.name)
-        self._spent = 0.0  # seconds of the budget, including earlier sessions
+                cell.arms = _checked_names(cell.given, self.processes, cell.name)
 
     def run(self, record: str | Path | None) -> Races:
         """Run until the end of the budget, or an interrupt."""
         machine = fingerprint("machine", load_torch=False)
         # the folder of temporary files changes no measurement
-        environment = {name: value for name, value in self._environment.items() if name != "TMPDIR"}
-        settings = {"processes": self._processes, "environment": environment}
-        cells, busy, stopped = self._cells.values(), None, None
+        environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
+        settings = {"processes": self.processes, "environment": environment}
+        cells, busy, stopped = self.cells.values(), None, None
         with open_record(record, {"cells": [cell.identity() for cell in cells], **machine, **settings}) as kept:
-            budgets = kept.go_on(self._budget_seconds)
-            self._spent = max((sample["spent_seconds"] for sample in kept.samples), default=0.0)
+            budgets = kept.go_on(self.budget_seconds)
+            self.spent = max((sample["spent_seconds"] for sample in kept.samples), default=0.0)
             for cell in cells:
                 cell.go_on([sample for sample in kept.samples if sample["cell"] == cell.name])
             try:
@@ -327,26 +323,25 @@ class _Session:
             if any(cell.making_seconds for cell in cells):
                 busy = busy_percent(conditions())
         pairs = self._verdicts()
-        settings |= {"budget_seconds": self._budget_seconds, "margin": self._margin}
+        settings |= {"budget_seconds": self.budget_seconds, "margin": self.margin}
         races = {}
-        for key, cell in self._cells.items():
-            nothing = {
-                (a, b): Pair(a, b, UNDECIDED, "no round ran", cell=cell.name) for a, b in combinations(cell.arms, 2)
-            }
-            own = tuple(pairs.get((cell.name, *arms), none) for arms, none in nothing.items())
-            races[key] = Race(
-                cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, tuple(cell.samples)
+        for key, cell in self.cells.items():
+            own = tuple(
+                pairs.get((cell.name, a, b)) or Pair(a, b, UNDECIDED, "no round ran", cell=cell.name)
+                for a, b in combinations(cell.arms, 2)
             )
+            samples = tuple(cell.samples)
+            races[key] = Race(cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, samples)
         return Races(races, stopped)
 
-    def _verdicts(self, *before: int) -> dict[tuple[str | None, str, str], Pair]:
-        """Return the comparisons of all cells, by the samples of before an extension and half where they are given."""
-        every = (sample for cell in self._cells.values() for sample in cell.samples)
-        return verdicts_of((s for s in every if not before or (s["extension"], s["half"]) < before), self._margin)
+    def _verdicts(self, before: tuple[float, int] = (inf, 0)) -> dict[tuple[str | None, str, str], Pair]:
+        """Return the comparisons of all cells, by the samples of before an extension and half."""
+        every = (sample for cell in self.cells.values() for sample in cell.samples)
+        return verdicts_of((s for s in every if (s["extension"], s["half"]) < before), self.margin)
 
     def _due(self, cells: list[_Cell], extension: int, half: int) -> list[_Cell]:
         """Return those of some cells that go on: not decided, or in a second half not decided and far apart."""
-        pairs = self._verdicts(extension, half).values()
+        pairs = self._verdicts((extension, half)).values()
         going = {pair.cell for pair in pairs if not _is_over(pair, half)}
         raced = {pair.cell for pair in pairs}
         return [cell for cell in cells if cell.name in going or cell.name not in raced]
@@ -354,29 +349,29 @@ class _Session:
     def _rounds(self, budgets: list[float]) -> Iterator[list[Sample]]:
         """Run each open cell for its share of each half of each budget, and yield the samples of each round."""
         for extension, (before, budget) in enumerate(pairwise([0.0, *budgets])):
-            due = list(self._cells.values())
+            due = list(self.cells.values())
             for half, until in enumerate(((before + budget) / 2, budget)):
                 due = self._due(due, extension, half)
                 for i, cell in enumerate(due):
-                    seconds = (until - self._spent) / (len(due) - i)
+                    seconds = (until - self.spent) / (len(due) - i)
                     if not cell.samples or seconds > cell.round_seconds() / 2:
                         yield from self._rounds_of(cell, seconds, extension, half)
-                    if len(self._cells) > 1:
+                    if len(self.cells) > 1:
                         cell.close()  # frees the memory of its arms for the next cell
 
     def _rounds_of(self, cell: _Cell, seconds: float, extension: int, half: int) -> Iterator[list[Sample]]:
         """Run a cell for some seconds, its workers in turns; the first finds out how long blocks are, for all."""
         self._start(cell)
-        begin, before, n = self._clock(), self._spent, len(cell.workers)
+        begin, before, n = self.clock(), self.spent, len(cell.workers)
         if not cell.calls:
-            whole = self._budget_seconds / len(self._cells)
+            whole = self.budget_seconds / len(self.cells)
             cell.calls = cell.workers[0].plan(CALIBRATION_SHARE * whole, (1 - CALIBRATION_SHARE) * whole / n)
         turns = cell.workers * (_TURNS if n > 1 else 1)
         for i, worker in enumerate(turns):
             left = seconds * (i + 1) / len(turns) - self._since(begin)
             for samples in worker.rounds(left, cell.calls, cell.next_round(worker.process), _LEAST_ROUNDS):
-                self._spent = before + self._since(begin)
-                more = {"cell": cell.name, "extension": extension, "half": half, "spent_seconds": self._spent}
+                self.spent = before + self._since(begin)
+                more = {"cell": cell.name, "extension": extension, "half": half, "spent_seconds": self.spent}
                 cell.samples += (samples := [{**sample, **more} for sample in samples])
                 yield samples
 
@@ -384,21 +379,21 @@ class _Session:
         """Make the arms, in each process, unless they are there already."""
         if cell.workers:
             return
-        begin = self._clock()
+        begin = self.clock()
         arms = cell.given() if callable(cell.given) else cell.given
-        cell.arms = _checked_names(arms, self._processes, cell.name)
-        if self._processes is None:
-            cell.workers.append(BlockRunner(arms, _THIS_PROCESS, clock=self._clock))
+        cell.arms = _checked_names(arms, self.processes, cell.name)
+        if self.processes is None:
+            cell.workers.append(BlockRunner(arms, _THIS_PROCESS, clock=self.clock))
         first = 1 + max((s["process"] for s in cell.samples), default=-1)
-        for i in range(self._processes or 0):
-            environment = {**self._environment, FIRST_PROCESS: str(int(i == 0))}
+        for i in range(self.processes or 0):
+            environment = {**(self.environment or {}), FIRST_PROCESS: str(int(i == 0))}
             cell.workers.append(RaceProcess(arms, first + i, environment))
         for worker in cell.workers:
             worker.make()
         cell.making_seconds += self._since(begin)
 
     def _since(self, begin: int) -> float:
-        return (self._clock() - begin) / 1e9
+        return (self.clock() - begin) / 1e9
 
 
 def _is_over(pair: Pair, half: int) -> bool:
