@@ -9,6 +9,7 @@ import gc
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -135,7 +136,9 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     result = race(arms_of(machine, 1.0), budget_seconds=15, clock=machine.clock)
     pair = result.pair("a", "b")
     assert (pair.verdict, pair.interval, pair.ratio) == (UNDECIDED, None, None)
-    assert "are needed" in pair.why
+    assert re.fullmatch(r"\d rounds ran, at least 8 are needed: a race of about \d+ s has them", pair.why)
+    longer = race(arms_of(machine, 1.0), budget_seconds=pair.needs_seconds, clock=machine.clock)
+    assert longer.ratio is not None
     assert "no ratio" in pair.sentence
 
 

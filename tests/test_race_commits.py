@@ -142,8 +142,12 @@ def test_a_race_that_was_interrupted_goes_on_and_one_of_other_commits_is_refused
 @pytest.mark.parametrize(
     ("command", "options", "words"),
     [
-        (CAT, {"base": "fsat"}, "unknown folder or revision for base 'fsat'; did you mean 'fast'"),
-        (CAT, {"head": "./fast"}, "unknown folder or revision for head './fast'"),
+        (
+            CAT,
+            {"base": "fsat"},
+            "base is 'fsat', expected a revision of this repository or a folder; did you mean 'fast'",
+        ),
+        (CAT, {"head": "./fast"}, "head is './fast', expected"),
         ([], {}, "head has no command, expected one, such as: -- python bench.py"),
         (["no_such_program"], {}, "head: no_such_program cannot be run in .*: No such file"),
         (["sh", "-c", "echo first; echo it broke >&2; exit 3"], {}, "head: .* ended with 3: it broke"),

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tclab._limits import number_of
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
 from tclab.timing._verdict import MARGIN
 
@@ -115,7 +116,9 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     elif folder.is_dir():
         yield folder.resolve(), None
     else:
-        raise unknown(f"folder or revision for {side}", name, _git("for-each-ref", "--format=%(refname:short)").split())
+        refs = ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
+        near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))
+        raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{near}")
 
 
 def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> dict[str, str]:

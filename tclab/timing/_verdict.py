@@ -230,8 +230,11 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
         margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
         processes=len({one.process for one in rounds}), cell=cell,
     )  # fmt: skip
-    if len(rounds) < parts:
+    if not rounds:
         return pair
+    if len(rounds) < parts:
+        needs = 1.5 * parts / len(rounds) * max(one.ended for one in rounds)
+        return replace(pair, why=f"{pair.why}: a race of about {_about(needs)} s has them", needs_seconds=needs)
     series = _series(rounds, (one.log_ratio(a, b) for one in rounds), (one.position[a] for one in rounds))
     centre = centre_of(series)
     low, high = _interval(series, centre, pair.alpha, parts)
