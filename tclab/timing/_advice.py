@@ -6,7 +6,7 @@ loader, the workers that would keep up are predicted from what a batch takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
@@ -18,7 +18,8 @@ from tclab._display import Display, Shown, counted
 from tclab.timing._environment import usable_cores
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger import Ledger
-from tclab.timing._loader_times import LoaderTimes
+from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._verdict import MARGIN, Pair
@@ -206,7 +207,8 @@ def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTim
     for line, i, stage, seconds in ledger.rows():
         if line == timeline:
             steps.setdefault(i, {})[stage] = seconds or 0.0
-    made, workers, left_out = ledger.batch_timings, ledger.workers, ""
+    made: Sequence[BatchTiming | BatchTimes] = ledger.batch_timings
+    workers, left_out = ledger.workers, ""
     if loaders is not None and not made:  # batches that carry no times of their own
         passes = [one for one in loaders.passes if one.training]
         made = [batch for one in passes for batch in one.batches]

@@ -9,7 +9,7 @@ blocks and collects between rounds, so its pauses are in no figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
@@ -304,7 +304,7 @@ class _Session:
         machine = fingerprint("machine", load_torch=False)
         # the folder of temporary files changes no measurement
         environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
-        settings = {"processes": self.processes, "environment": environment}
+        settings: dict[str, Any] = {"processes": self.processes, "environment": environment}
         cells, busy, stopped = self.cells.values(), None, None
         with open_record(record, {"cells": [cell.identity() for cell in cells], **machine, **settings}) as kept:
             budgets = kept.go_on(self.budget_seconds)
@@ -330,8 +330,8 @@ class _Session:
                 pairs.get((cell.name, a, b)) or Pair(a, b, UNDECIDED, "no round ran", cell=cell.name)
                 for a, b in combinations(cell.arms, 2)
             )
-            samples = tuple(cell.samples)
-            races[key] = Race(cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, samples)
+            of_cell = tuple(cell.samples)
+            races[key] = Race(cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, of_cell)
         return Races(races, stopped)
 
     def _verdicts(self, before: tuple[float, int] = (inf, 0)) -> dict[tuple[str | None, str, str], Pair]:
@@ -346,7 +346,7 @@ class _Session:
         raced = {pair.cell for pair in pairs}
         return [cell for cell in cells if cell.name in going or cell.name not in raced]
 
-    def _rounds(self, budgets: list[float]) -> Iterator[list[Sample]]:
+    def _rounds(self, budgets: list[float]) -> Generator[list[Sample]]:
         """Run each open cell for its share of each half of each budget, and yield the samples of each round."""
         for extension, (before, budget) in enumerate(pairwise([0.0, *budgets])):
             due = list(self.cells.values())

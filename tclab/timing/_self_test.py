@@ -284,6 +284,6 @@ def receipt(
     result = race(arms, budget_seconds=budget_seconds, clock=clock)
     pair = result.pair("instrumented", "bare")
     bare = max(0.0, fmean(seconds["step"]) - cut) if len(ledger) else None
-    if pair.b_seconds is not None:
-        bare = pair.b_seconds / max(1, len(ledger))
+    if pair.ratio is not None:
+        bare = median(s["seconds"] for s in result.samples() if s["arm"] == "bare") / max(1, len(ledger))
     return Receipt(pair.ratio, pair.interval, bare, cut, result)
