@@ -293,7 +293,7 @@ def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_
         race(arms, budget_seconds=6.0, **how)
 
 
-def test_seconds_of_a_cell_that_ended_early_go_to_the_others():
+def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record(tmp_path):
     machine, made = SyntheticMachine(2, noise=0.05, outliers=0.0), []
 
     def cell(ratio):
@@ -304,27 +304,32 @@ def test_seconds_of_a_cell_that_ended_early_go_to_the_others():
         return arms
 
     cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.02), "three": cell(3.0)}
-    result = race_cells(cells, budget_seconds=120, clock=machine.clock)
-    assert made == [2.0, 1.02, 3.0, 1.02]
+    how = {"budget_seconds": 120, "clock": machine.clock, "record": tmp_path / "cells"}
+    result = race_cells(cells, **how)
+    assert made == [2.0, 1.02, 3.0]
     assert result.cells["batch", 1].verdict("a", "b") == FASTER
     assert result.cells["three"].verdict("b", "a") == SLOWER
-    spent = {cell: race.block_seconds for cell, race in result.cells.items()}
-    assert spent["batch", 1] == pytest.approx(20, rel=0.1)
-    assert spent["batch", 2] == pytest.approx(80, rel=0.1)
-    assert machine.seconds < 125
-    samples = [sample for race in result.cells.values() for sample in race.samples()]
-    assert [pair.verdict for pair in result.pairs] == [pair.verdict for pair in verdicts_of(samples).values()]
+    spent = [race.spent_seconds for race in result.cells.values()]
+    assert spent == pytest.approx([20, 50, 25], rel=0.1)
+    samples = read_samples(tmp_path / "cells")
+    assert {(pair.cell, pair.verdict) for pair in verdicts_of(samples).values()} == {
+        (pair.cell, pair.verdict) for pair in result.pairs
+    }
     assert all(pair.q >= pair.p for pair in result.pairs)
+    calls = len(machine.calls)
+    assert race_cells(cells, **how).pairs == result.pairs
+    assert len(machine.calls) == calls
 
 
 # ---- stopped, killed, resumed
 
 
-def test_a_race_that_was_interrupted_goes_on_with_its_whole_rounds(tmp_path):
+@pytest.mark.parametrize("seconds", [20.0, 30.1])  # the second just before half of its budget
+def test_a_race_that_was_interrupted_goes_on_with_its_whole_rounds(tmp_path, seconds):
     machine = SyntheticMachine(8, noise=0.02)
     arms = arms_of(machine, ratio=1.05)
     how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path / "parts.jsonl"}
-    first = race(interrupted(arms, machine, 20.0), **how)
+    first = race(interrupted(arms, machine, seconds), **how)
     assert first.stopped == "interrupted"
     assert "interrupted" in str(first)
     assert gc.isenabled()
@@ -342,39 +347,21 @@ def test_a_race_that_was_interrupted_goes_on_with_its_whole_rounds(tmp_path):
     assert len(machine.calls) == calls
 
 
-@pytest.mark.parametrize("seed", range(2))  # the last round before half of the budget ends before it, or after
-def test_a_race_killed_at_half_of_its_budget_runs_the_other_half(tmp_path, seed):
-    machine, record = SyntheticMachine(seed), tmp_path / "r.jsonl"
-    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": record}
-    whole = race(arms_of(machine, ratio=1.03), **how)
-    lines = record.read_bytes().splitlines(keepends=True)
-    record.write_bytes(b"".join(line for line in lines if b'"half": 1' not in line))
-    again = race(arms_of(machine, ratio=1.03), **how)
-    assert again.pair("a", "b").kept == pytest.approx(whole.pair("a", "b").kept, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"budget_seconds": 2.0}, r"budget_seconds was 3\.0 and is 2\.0"),
-        ({"names": "ac"}, "cells was"),
-        ({"cpu": "Another"}, "cpu was .* and is 'Another'"),
-        ({"written": "a,b\n1,2\n"}, "no record of a race: line 1 is b'a,b"),
-        ({"written": '{"budget_seconds": 3.0}\n'}, "no record of a race: line 1"),
-    ],
-)
-def test_another_races_record_is_refused(tmp_path, monkeypatch, change, words):
+def test_another_races_record_is_refused(tmp_path, monkeypatch):
     machine, record = SyntheticMachine(0), tmp_path / "r.jsonl"
     how = {"budget_seconds": 3.0, "clock": machine.clock, "record": record}
     race(arms_of(machine), **how)
-    if "cpu" in change:
-        monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": change["cpu"]})
-    if "written" in change:
-        record.write_text(change["written"])
-    names = change.get("names", "ab")
-    how["budget_seconds"] = change.get("budget_seconds", 3.0)
-    with pytest.raises(InputError, match=words):
-        race({name: machine.arm(name, 0.02) for name in names}, **how)
+
+    def refused(words, names="ab", **more):
+        with pytest.raises(InputError, match=words):
+            race({name: machine.arm(name, 0.02) for name in names}, **how | more)
+
+    refused(r"budget_seconds was 3\.0 and is 2\.0", budget_seconds=2.0)
+    refused("arms was", names="ac")
+    monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": "Another"})
+    refused("cpu was .* and is 'Another'")
+    record.write_text("a,b\n1,2\n")
+    refused("no record of a race: line 1 is b'a,b")
 
 
 def test_a_record_that_another_race_writes_is_refused(tmp_path):
@@ -398,7 +385,7 @@ def test_a_damaged_record_is_named(tmp_path):
     how = {"budget_seconds": 3.0, "clock": machine.clock, "record": record}
     race(arms_of(machine), **how)
     lines = record.read_bytes().splitlines(keepends=True)
-    for damage in (b"\0" * 40, b"[" * 100_000, b"[]", b"3", b'{"cell": null}', lines[0][:-1]):
+    for damage in (b"\0" * 40, b"[" * 100_000, b"3", b'{"cell": null}'):
         record.write_bytes(b"".join([*lines[:5], damage + b"\n", *lines[6:]]))
         for read in (lambda: read_samples(record), lambda: race(arms_of(machine), **how)):
             with pytest.raises(InputError, match=f"^{record} is damaged: line 6 is"):
@@ -409,7 +396,7 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(InputError, match=r"record is .*taken/race.jsonl', which cannot be written"):
         race({"a": int, "b": int}, budget_seconds=1.0, record=tmp_path / "taken/race.jsonl")
-    with pytest.raises(InputError, match="no record that can be read"):
+    with pytest.raises(InputError, match="nowhere is no record of a race"):
         read_samples(tmp_path / "nowhere")
 
 
@@ -444,7 +431,6 @@ def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monk
         ({"a": int}, {}, r"arms are \{'a': <class 'int'>\}, expected at least two"),
         ([int, int], {}, "expected at least two, name → function"),
         ({"a": int, "b": 3}, {}, "arm 'b' is 3, expected a function"),
-        ({"a": int, "b": int}, {"budget_seconds": 10**400}, "expected a number above 0"),
         ({"a": int, "b": int}, {"budget_seconds": 0}, "budget_seconds is 0, expected a number above 0"),
         ({"a": int, "b": int}, {"budget_seconds": float("nan")}, "budget_seconds is nan"),
         ({"a": int, "b": int}, {"margin": 2}, "margin is 2, expected a number above 0, at most 1"),

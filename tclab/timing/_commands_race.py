@@ -193,7 +193,7 @@ def race_commands(
         setup_seconds = (perf_counter_ns() - begin) / 1e9
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record)
     # each run is a process of its own
-    pairs = tuple(replace(pair, why=pair.why.replace(", in this process", "")) for pair in found.pairs)
+    pairs = [replace(pair, why=pair.why.replace(", in this process", "")) for pair in found.pairs]
     return replace(
         found,
         pairs=pairs,

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
-from math import inf
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -26,7 +25,7 @@ from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, Ra
 from tclab.timing._race_record import open_record
 from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
-CALIBRATION_SHARE = 0.04  # of a cell's seconds, in which it is found out how long its blocks are
+CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
@@ -49,7 +48,7 @@ class Race(Shown):
     """
 
     arms: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    pairs: list[Pair]
     settings: Mapping[str, Any]
     machine: Mapping[str, Any]
     stopped: str | None
@@ -94,6 +93,11 @@ class Race(Shown):
         return self.pairs[0].margin
 
     @property
+    def spent_seconds(self) -> float:
+        """Seconds of the budget that are spent, until the end of the last round."""
+        return float(self._samples[-1]["spent_seconds"]) if self._samples else 0.0
+
+    @property
     def block_seconds(self) -> float:
         """Total seconds inside blocks."""
         return float(sum(s["seconds"] * s["calls"] for s in self._samples))
@@ -124,7 +128,7 @@ class Races(Shown):
 
     **Arguments:**
 
-    - `cells`: cell → its race.
+    - `cells`: cell → its race; without those that an interrupt has kept from running.
     - `stopped`: as for `Race`.
     """
 
@@ -189,33 +193,73 @@ def race(
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, or the record of another race.
     """
-    return _Session({None: arms}, budget_seconds, margin, processes, environment, clock).run(record).cells[None]
+    check_settings(budget_seconds, margin)
+    _check_arms(arms, processes)
+    machine = fingerprint("machine", load_torch=False)
+    # the folder of temporary files changes no measurement
+    variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
+    settings: dict[str, Any] = {"processes": processes, "environment": variables}
+    said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
+    stopped = busy = None
+    with open_record(record, {"arms": said, **machine, **settings}) as kept:
+        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples)
+        try:
+            with closing(session.rounds(kept.go_on(budget_seconds))) as rounds:
+                for samples in rounds:
+                    kept.add(*samples)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        finally:
+            session.close()
+        if session.making_seconds:
+            busy = busy_percent(conditions())
+    found = verdicts_of(session.samples, margin)
+    pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(session.arms, 2)]
+    settings |= {"budget_seconds": budget_seconds, "margin": margin}
+    return Race(tuple(arms), pairs, settings, machine, stopped, session.making_seconds, busy, tuple(session.samples))
 
 
 def race_cells(
     cells: Mapping[Hashable, Mapping[str, Arm | str] | Callable[[], Mapping[str, Arm | str]]],
     *,
     budget_seconds: float,
+    margin: float = MARGIN,
     record: str | Path | None = None,
     **options: Any,
 ) -> Races:
-    """Race the arms of several cells; what a cell that ends at half of its seconds leaves goes to the others.
+    """Race the arms of several cells, one cell after the other; what one leaves of its seconds goes to those after it.
 
     The p values of all comparisons of all cells are adjusted together (Benjamini-Hochberg).
 
     **Arguments:**
 
     - `cells`: cell → its arms; or a function that makes them when the cell's turn comes, so that not all of them need
-      be in memory at once. Cells are recorded by the text of their names.
+      be in memory at once.
     - `budget_seconds`: for all cells together.
-    - `record`: as for `race`.
+    - `margin`: as for `race`.
+    - `record`: a folder, in which each cell has a record of its name; as for `race`.
     - `options`: the other arguments of `race`, by name.
 
     **Raises:** `InputError`, as `race` does, and for cells of the same name; `TypeError` for another option.
     """
-    if not cells or None in cells or len({str(name) for name in cells}) < len(cells):
+    check_settings(budget_seconds, margin)
+    if not cells or len({str(name) for name in cells}) < len(cells):
         raise InputError(f"cells are {', '.join(map(str, cells)) or 'none'}, expected names that differ")
-    return _Session(cells, budget_seconds, **options).run(record)
+    races: dict[Hashable, Race] = {}
+    left = budget_seconds
+    for i, (name, given) in enumerate(cells.items()):
+        share = max(left / (len(cells) - i), 1e-3)
+        path = None if record is None else Path(record) / f"{str(name).replace('/', ' ')}.jsonl"
+        one = race(given() if callable(given) else given, budget_seconds=share, margin=margin, record=path, **options)
+        races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
+        left -= one.spent_seconds
+        if one.stopped:
+            break
+    found = verdicts_of((sample for one in races.values() for sample in one.samples()), margin)
+    for name, one in races.items():
+        in_cell = [replace(pair, cell=str(name)) for pair in one.pairs]
+        races[name] = replace(one, pairs=[found.get((pair.cell, pair.a, pair.b), pair) for pair in in_cell])
+    return Races(races, one.stopped)
 
 
 def check_settings(budget_seconds: float, margin: float) -> None:
@@ -225,183 +269,91 @@ def check_settings(budget_seconds: float, margin: float) -> None:
             raise InputError(f"{name} is {value!r}, expected a number above 0, at most {most:g}")
 
 
-def _checked_names(arms: Any, processes: int | None, cell: str | None) -> tuple[str, ...]:
-    """Return the names of a cell's arms. **Raises:** `InputError` unless they are at least two that can run."""
-    where = "" if cell is None else f"cell {cell!r}: "
+def _check_arms(arms: Any, processes: int | None) -> None:
     if not isinstance(arms, Mapping) or len(arms) < 2:
-        raise InputError(f"{where}arms are {shown(arms)}, expected at least two, name → function")
+        raise InputError(f"arms are {shown(arms)}, expected at least two, name → function")
+    if processes is not None:
+        check_whole("processes is", processes, least=1)
     for name, arm in arms.items():
         if not isinstance(arm, str) and (processes is not None or not callable(arm)):
             may_be = "a function or " if processes is None else "of a race of several processes "
-            raise InputError(f"{where}arm {name!r} is {arm!r}, expected {may_be}'module:function', a factory of it")
-    return tuple(arms)
-
-
-@dataclass
-class _Cell:
-    """One cell: its arms, the samples of its blocks, and the runners or processes that run them."""
-
-    name: str | None
-    given: Any  # its arms, or a function that makes them
-    arms: tuple[str, ...] = ()
-    samples: list[Sample] = field(default_factory=list)
-    calls: dict[str, int] = field(default_factory=dict)  # of each arm in a block; empty until they are planned
-    making_seconds: float = 0.0
-    workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
-
-    def identity(self) -> Any:
-        """Return what a record holds of the arms: their factories, and what a function says of itself."""
-        arms = {} if callable(self.given) else self.given  # made when the cell's turn comes
-        said = {name: arm if isinstance(arm, str) else getattr(arm, "identity", None) for name, arm in arms.items()}
-        return [self.name, said]
-
-    def go_on(self, samples: list[Sample]) -> None:
-        """Take the samples of earlier sessions."""
-        self.samples = samples
-        self.calls = {sample["arm"]: sample["calls"] for sample in samples}
-        self.arms = tuple(self.calls) or self.arms
-
-    def round_seconds(self) -> float:
-        """Return about how long a round takes, by the last two; 0 before there are two."""
-        ends = {sample["spent_seconds"] for sample in self.samples[-4 * len(self.arms) :]}
-        return max(ends) - min(ends)
-
-    def next_round(self, process: int) -> int:
-        return 1 + max((s["round"] for s in self.samples if s["process"] == process), default=-1)
-
-    def close(self) -> None:
-        """End the processes of this cell and drop its arms."""
-        while self.workers:
-            self.workers.pop().close()
+            raise InputError(f"arm {name!r} is {arm!r}, expected {may_be}'module:function', a factory of it")
 
 
 @dataclass
 class _Session:
-    """One session of a race: two halves of each budget, each for the cells that are still open.
+    """One session of a race: the samples of its blocks, and the runners or processes that run them."""
 
-    `given` is as for `race_cells`, with one cell named `None` for a race without cells.
-    """
-
-    given: Mapping[Any, Any]
+    arms: Mapping[str, Any]
     budget_seconds: float
-    margin: float = MARGIN
-    processes: int | None = None
-    environment: Mapping[str, str] | None = None
-    clock: Clock = perf_counter_ns
-    spent: float = field(default=0.0, init=False)  # seconds of the budget, including earlier sessions
+    margin: float
+    processes: int | None
+    environment: Mapping[str, str]
+    clock: Clock
+    samples: list[Sample]  # of earlier sessions and this one
+    workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
+    making_seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        check_settings(self.budget_seconds, self.margin)
-        if self.processes is not None:
-            check_whole("processes is", self.processes, least=1)
-        self.cells = {key: _Cell(None if key is None else str(key), given) for key, given in self.given.items()}
-        for cell in self.cells.values():
-            if not callable(cell.given):
-                cell.arms = _checked_names(cell.given, self.processes, cell.name)
-
-    def run(self, record: str | Path | None) -> Races:
-        """Run until the end of the budget, or an interrupt."""
-        machine = fingerprint("machine", load_torch=False)
-        # the folder of temporary files changes no measurement
-        environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
-        settings: dict[str, Any] = {"processes": self.processes, "environment": environment}
-        cells, busy, stopped = self.cells.values(), None, None
-        with open_record(record, {"cells": [cell.identity() for cell in cells], **machine, **settings}) as kept:
-            budgets = kept.go_on(self.budget_seconds)
-            self.spent = max((sample["spent_seconds"] for sample in kept.samples), default=0.0)
-            for cell in cells:
-                cell.go_on([sample for sample in kept.samples if sample["cell"] == cell.name])
-            try:
-                with closing(self._rounds(budgets)) as rounds:
-                    for samples in rounds:
-                        kept.add(*samples)
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-            finally:
-                for cell in cells:
-                    cell.close()
-            if any(cell.making_seconds for cell in cells):
-                busy = busy_percent(conditions())
-        pairs = self._verdicts()
-        settings |= {"budget_seconds": self.budget_seconds, "margin": self.margin}
-        races = {}
-        for key, cell in self.cells.items():
-            own = tuple(
-                pairs.get((cell.name, a, b)) or Pair(a, b, UNDECIDED, "no round ran", cell=cell.name)
-                for a, b in combinations(cell.arms, 2)
-            )
-            of_cell = tuple(cell.samples)
-            races[key] = Race(cell.arms, own, settings, machine, stopped, cell.making_seconds, busy, of_cell)
-        return Races(races, stopped)
-
-    def _verdicts(self, before: tuple[float, int] = (inf, 0)) -> dict[tuple[str | None, str, str], Pair]:
-        """Return the comparisons of all cells, by the samples of before an extension and half."""
-        every = (sample for cell in self.cells.values() for sample in cell.samples)
-        return verdicts_of((s for s in every if (s["extension"], s["half"]) < before), self.margin)
-
-    def _due(self, cells: list[_Cell], extension: int, half: int) -> list[_Cell]:
-        """Return those of some cells that go on: not decided, or in a second half not decided and far apart."""
-        pairs = self._verdicts((extension, half)).values()
-        going = {pair.cell for pair in pairs if not _is_over(pair, half)}
-        raced = {pair.cell for pair in pairs}
-        return [cell for cell in cells if cell.name in going or cell.name not in raced]
-
-    def _rounds(self, budgets: list[float]) -> Generator[list[Sample]]:
-        """Run each open cell for its share of each half of each budget, and yield the samples of each round."""
+    def rounds(self, budgets: list[float]) -> Generator[list[Sample]]:
+        """Run two halves of each budget, unless the race is over before, and yield the samples of each round."""
         for extension, (before, budget) in enumerate(pairwise([0.0, *budgets])):
-            due = list(self.cells.values())
             for half, until in enumerate(((before + budget) / 2, budget)):
-                due = self._due(due, extension, half)
-                for i, cell in enumerate(due):
-                    seconds = (until - self.spent) / (len(due) - i)
-                    if not cell.samples or seconds > cell.round_seconds() / 2:
-                        yield from self._rounds_of(cell, seconds, extension, half)
-                    if len(self.cells) > 1:
-                        cell.close()  # frees the memory of its arms for the next cell
+                if self._is_over(extension, half):
+                    break
+                last_rounds = [sample["spent_seconds"] for sample in self.samples[-4 * len(self.arms) :]]
+                left = until - max(last_rounds, default=0.0)
+                if not last_rounds or left > (max(last_rounds) - min(last_rounds)) / 2:
+                    yield from self._rounds_of(left, extension, half)
 
-    def _rounds_of(self, cell: _Cell, seconds: float, extension: int, half: int) -> Iterator[list[Sample]]:
-        """Run a cell for some seconds, its workers in turns; the first finds out how long blocks are, for all."""
-        self._start(cell)
-        begin, before, n = self.clock(), self.spent, len(cell.workers)
-        if not cell.calls:
-            whole = self.budget_seconds / len(self.cells)
-            cell.calls = cell.workers[0].plan(CALIBRATION_SHARE * whole, (1 - CALIBRATION_SHARE) * whole / n)
-        turns = cell.workers * (_TURNS if n > 1 else 1)
+    def _is_over(self, extension: int, half: int) -> bool:
+        """Return whether no more rounds are needed, by the samples of before an extension and half.
+
+        Every pair must be decided, and at half of a budget far apart, too: noise of one arm that has not shown itself
+        by then is taken to be below 30 %.
+        """
+        before = [sample for sample in self.samples if (sample["extension"], sample["half"]) < (extension, half)]
+        pairs = verdicts_of(before, self.margin).values()
+        ends = [pair.decision_interval for pair in pairs if pair.verdict != UNDECIDED]
+        far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
+        return 0 < len(pairs) == len(far) and (half == 0 or all(far))
+
+    def _rounds_of(self, seconds: float, extension: int, half: int) -> Iterator[list[Sample]]:
+        """Run for some seconds, workers in turns; the first finds out how long blocks are, for all."""
+        self._start()
+        before = self.samples[-1]["spent_seconds"] if self.samples else 0.0
+        begin, n = self.clock(), len(self.workers)
+        calls = {sample["arm"]: sample["calls"] for sample in self.samples}
+        if not calls:
+            planning = CALIBRATION_SHARE * self.budget_seconds
+            calls = self.workers[0].plan(planning, (self.budget_seconds - planning) / n)
+        turns = self.workers * (_TURNS if n > 1 else 1)
         for i, worker in enumerate(turns):
             left = seconds * (i + 1) / len(turns) - self._since(begin)
-            for samples in worker.rounds(left, cell.calls, cell.next_round(worker.process), _LEAST_ROUNDS):
-                self.spent = before + self._since(begin)
-                more = {"cell": cell.name, "extension": extension, "half": half, "spent_seconds": self.spent}
-                cell.samples += (samples := [{**sample, **more} for sample in samples])
+            first = 1 + max((s["round"] for s in self.samples if s["process"] == worker.process), default=-1)
+            for samples in worker.rounds(left, calls, first, _LEAST_ROUNDS):
+                more = {"extension": extension, "half": half, "spent_seconds": before + self._since(begin)}
+                self.samples += (samples := [{**sample, **more} for sample in samples])
                 yield samples
 
-    def _start(self, cell: _Cell) -> None:
+    def _start(self) -> None:
         """Make the arms, in each process, unless they are there already."""
-        if cell.workers:
+        if self.workers:
             return
         begin = self.clock()
-        arms = cell.given() if callable(cell.given) else cell.given
-        cell.arms = _checked_names(arms, self.processes, cell.name)
         if self.processes is None:
-            cell.workers.append(BlockRunner(arms, _THIS_PROCESS, clock=self.clock))
-        first = 1 + max((s["process"] for s in cell.samples), default=-1)
+            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, clock=self.clock))
+        first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
-            environment = {**(self.environment or {}), FIRST_PROCESS: str(int(i == 0))}
-            cell.workers.append(RaceProcess(arms, first + i, environment))
-        for worker in cell.workers:
+            environment = {**self.environment, FIRST_PROCESS: str(int(i == 0))}
+            self.workers.append(RaceProcess(self.arms, first + i, environment))
+        for worker in self.workers:
             worker.make()
-        cell.making_seconds += self._since(begin)
+        self.making_seconds += self._since(begin)
 
     def _since(self, begin: int) -> float:
         return (self.clock() - begin) / 1e9
 
-
-def _is_over(pair: Pair, half: int) -> bool:
-    """Return whether a pair needs no more rounds, for a second half whether it is far apart, too.
-
-    Noise of one arm that has not shown itself by the first half is taken to be below 30 %.
-    """
-    if pair.verdict == UNDECIDED or pair.decision_interval is None:
-        return False
-    low, high = pair.decision_interval
-    return half == 0 or high < 1 / EARLY or low > EARLY
+    def close(self) -> None:
+        """End the processes and drop the arms."""
+        while self.workers:
+            self.workers.pop().close()

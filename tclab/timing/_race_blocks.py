@@ -5,9 +5,9 @@ A block is `calls` calls of one arm between two readings of the clock (what `tor
 so that a linear drift of the machine affects all arms alike within a round, and in as many rounds as there are arms
 each arm takes every position.
 
-A block's sample is a dict of JSON values: `cell`, `process`, `extension` (how often the budget had been made larger),
-`half` of that budget (0 or 1), `round`, `position`, `arm`, `calls`, `seconds` (a call) and `spent_seconds` (of the
-budget, when its round ended).
+A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `seconds` (a call),
+`extension` (how often the budget had been made larger), `half` of that budget (0 or 1), `spent_seconds` (of the budget,
+when its round ended) and, in a race of several cells, `cell`.
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a

@@ -19,7 +19,7 @@ from tclab._io import held, writing
 from tclab.errors import InputError
 
 VERSION = 4  # increases when a line changes its meaning
-_BLOCK = {"cell", "process", "extension", "half", "round", "position", "arm", "calls", "seconds", "spent_seconds"}
+_BLOCK = {"process", "extension", "half", "round", "position", "arm", "calls", "seconds", "spent_seconds"}
 Line = dict[str, Any]
 
 
@@ -97,15 +97,17 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
 
     **Arguments:**
 
-    - `path`: the file, or its folder.
+    - `path`: the file or its folder; or the folder of a race of several cells.
 
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    try:
-        lines, _ = _lines_of(_file_of(path))
-    except OSError as error:
-        raise InputError(f"{path} is no record that can be read: {error.strerror}") from None
-    return RaceRecord(lines, None).samples
+    file = _file_of(path)
+    if file.is_file():
+        return RaceRecord(_lines_of(file)[0], None).samples
+    records = sorted(Path(path).glob("*.jsonl"))
+    if not records:
+        raise InputError(f"{path} is no record of a race")
+    return [{**sample, "cell": record.stem} for record in records for sample in read_samples(record)]
 
 
 def _file_of(path: str | Path) -> Path:

@@ -312,7 +312,7 @@ def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple
     """
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
-        cells.setdefault(sample["cell"], []).append(sample)
+        cells.setdefault(sample.get("cell"), []).append(sample)
     pairs = [
         _compared(of_cell, a, b, cell, margin)
         for cell, of_cell in cells.items()
