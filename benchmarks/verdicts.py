@@ -1,14 +1,14 @@
 """Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
 
     python benchmarks/verdicts.py [--races 200] [--seconds 60 300] [--match TEXT] [--extended 0]
-                                  [--folders 0] [--pairs 0] [--spiked 0]
+                                  [--folders 0] [--pairs 0]
 
 1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
    equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
    docs/verdicts.md, on one core some 25 minutes for 200 races.
 2. `--folders 200`: how often does `tclab.compare` tell folders of equal points apart, and how often are 10 % found?
-3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each; `--spiked 20`: of a point with one
-   whose step takes 10 % longer.
+3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each. `race_commits.py` has real races
+   of code that is slower.
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
 """
@@ -16,14 +16,12 @@ Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a p
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,9 +30,8 @@ from scipy.stats import binomtest
 
 from tclab import Point
 from tclab.sweeps import race_points
-from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
+from tclab.sweeps.analysis._race_points import PROCESSES
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
-from tclab.timing import race
 from tclab.timing._race import EARLY
 from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
@@ -100,7 +97,7 @@ class Attack:
                 logs += np.where(second == arm, path[grid], 0.0)
         lucky = generator.normal(0, self.luck, (self.processes, 2))
         logs += lucky[np.repeat(turn % self.processes, 4), second.astype(int)]
-        block = {"cell": None, "role": None, "kind": "block", "phase": "race", "calls": 1}
+        block = {"cell": None, "calls": 1}
         columns = (logs, second, at, np.repeat(turn % self.processes, 4))
         return [
             {**block, "process": process, "round": i // 4, "position": i % 4, "arm": "b" if is_second else "a",
@@ -271,51 +268,24 @@ def folders(n: int, points: int = 8) -> None:
                     counts = Counter(pair.verdict for pair in pairs_of_runs(made, ("first", "second")))
                     told += ratio == 1 and counts[FASTER] + counts[SLOWER] > 0
                     found += counts[FASTER] * (ratio != 1)
-            apart = (
-                f"{100 * lucks[0]:g} %" if lucks[0] == lucks[1] else f"{100 * lucks[0]:g} % and {100 * lucks[1]:g} %"
-            )
+            apart = " and ".join(f"{100 * luck:g} %" for luck in dict.fromkeys(lucks))
             print(f"| {runs[0]} and {runs[1]} | {apart} | {share(told, n)} | {share(found, n * points)} |", flush=True)
 
 
 POINT = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
 
 
-def longer_step(more: str) -> Callable[[], None]:
-    """Return a step of `POINT` that computes on for this share of the time that it took."""
-    step = race_arm(json.dumps({"modules": [], "point": POINT.to_dict()}))
-
-    def call() -> None:
-        begin = perf_counter()
-        step()
-        now = perf_counter()
-        end = now + float(more) * (now - begin)
-        while perf_counter() < end:
-            pass
-
-    return call
-
-
-def equal_points() -> Pair:
-    return race_points({"a": POINT, "b": POINT}, budget_seconds=60).pair("a", "b")
-
-
-def spiked_points() -> Pair:
-    arms = {name: f"verdicts:longer_step:{more}" for name, more in (("a", 0.0), ("b", 0.1))}
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    return race(arms, budget_seconds=60, processes=PROCESSES, environment={"PYTHONPATH": path}).pair("a", "b")
-
-
-def real(n: int, run: Callable[[], Pair], what: str) -> None:
-    """Print the comparison of each of so many races of this machine, and the share of each verdict."""
+def real(n: int) -> None:
+    """Print each of so many real races of a point with itself, and the share of each verdict."""
     counts: Counter[str] = Counter()
     bounded = 0
     for _ in range(n):
-        pair = run()
+        pair = race_points({"a": POINT, "b": POINT}, budget_seconds=60).pair("a", "b")
         counts[pair.verdict] += 1
         bounded += pair.excluded is not None and pair.excluded < 0.03
         print(f"    {pair}; load {os.getloadavg()[0]:.1f}", flush=True)
     shares = "; ".join(f"{verdict} {share(found, n)}" for verdict, found in counts.items())
-    print(f"{what}: {shares}; differences above 3 % excluded in {share(bounded, n)}")
+    print(f"a point with itself, {PROCESSES} processes, 60 s: {shares}; above 3 % excluded in {share(bounded, n)}")
 
 
 def main() -> None:
@@ -326,16 +296,13 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
-    parser.add_argument("--spiked", type=int, default=0, help="real races of a point with one that takes 10 %% longer")
     chosen = parser.parse_args()
     if chosen.races:
         attacked(chosen.races, chosen.seconds, chosen.match, chosen.extended)
     if chosen.folders:
         folders(chosen.folders)
     if chosen.pairs:
-        real(chosen.pairs, equal_points, f"a point with itself, {PROCESSES} processes, 60 s")
-    if chosen.spiked:
-        real(chosen.spiked, spiked_points, f"10 % more in one of two, {PROCESSES} processes, 60 s")
+        real(chosen.pairs)
 
 
 if __name__ == "__main__":

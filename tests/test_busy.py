@@ -115,11 +115,9 @@ def test_what_is_no_row_says_so_too():
         assert "busy" not in " ".join(titles(chart))
 
 
-def test_a_race_takes_the_conditions_at_its_end_and_a_record_keeps_them(tmp_path, monkeypatch):
-    moments = iter([{"cpu_pressure_percent": 60.0}, {"cpu_pressure_percent": 70.0}])
-    monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(moments))
-    assert raced(record=tmp_path).busy_percent == 70.0
-    assert raced(record=tmp_path).busy_percent == 70.0
+def test_a_race_takes_the_conditions_at_its_end(monkeypatch):
+    monkeypatch.setattr("tclab.timing._race.conditions", lambda: {"cpu_pressure_percent": 70.0})
+    assert raced().busy_percent == 70.0
 
 
 def raced(**options):
@@ -178,13 +176,11 @@ def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_d
 
 
 def test_cores_that_others_keep_busy_are_counted_without_this_process(monkeypatch):
-    idle, own, now = iter([(100, 200), (130, 200)]), iter([5, 50, 25, 50]), iter([0.0, 1.0, 2.0])
-    monkeypatch.setattr(_environment, "_idle_ticks", lambda: next(idle))
-    monkeypatch.setattr(_environment, "_used_ticks", lambda pid: next(own))
+    ticks, now = iter([355, 405, None]), iter([0.0, 1.0, 2.0])
+    monkeypatch.setattr(_environment, "_ticks_of_no_others", lambda own: next(ticks))
     monkeypatch.setattr(_environment, "monotonic", lambda: next(now))
     monkeypatch.setattr(_environment.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(_environment.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(_environment, "sleep", lambda seconds: None)
     assert _environment.busy_cores(4711) == pytest.approx(2 - 0.3 - 0.2)
-    monkeypatch.setattr(_environment, "_idle_ticks", lambda: None)
     assert _environment.busy_cores() is None

@@ -26,9 +26,8 @@ def slow_in_turn(samples, slower):
     seen, slow = Counter(), {}
     for sample in samples:
         if sample["round"] not in slow:
-            order = (sample["phase"], sample["arm"])
-            slow[sample["round"]] = seen[order] % 4 in (0, 3)
-            seen[order] += 1
+            slow[sample["round"]] = seen[sample["arm"]] % 4 in (0, 3)
+            seen[sample["arm"]] += 1
         sample["seconds"] *= 1 + slower * slow[sample["round"]]
     return samples
 

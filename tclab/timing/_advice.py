@@ -6,7 +6,7 @@ loader, the workers that would keep up are predicted from what a batch takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab._display import Display, Shown
-from tclab.errors import InputError
-from tclab.timing._communication import Communication
+from tclab._display import Display, Shown, counted
 from tclab.timing._environment import usable_cores
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger import Ledger
-from tclab.timing._loader_times import LoaderTimes
+from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._verdict import MARGIN, Pair
@@ -37,20 +36,16 @@ _BASES = (MEASURED, MODEL, AT_BEST)
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
 _CHEAPER = "make a batch cheaper, or carry less in it"
-_OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
-_BALANCE = "give every rank as much to do"
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
     "mask": ("make the masks in the loader, or use a strategy without masks", {}),
     "clip": ("clip all gradients in one call (foreach), or not at all", {}),
     "optimizer": ("a fused optimizer, or several batches to one of its steps", {"optimizer": "fused"}),
-    "communication": (_OVERLAP, {}),
-    "rank_wait": (_BALANCE, {}),
+    "communication": ("let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)", {}),
+    "rank_wait": ("give every rank as much to do", {}),
     "log": ("log every so many steps, and read the figures together", {}),
 }
-
-Race = Callable[..., Pair]
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,8 +60,8 @@ class Suggestion(Shown):
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
     - `basis`: "from separate runs", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
-    - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
-    - `race`: runs the comparison for `measure`, given a budget in seconds; `None` where only the user can.
+    - `measured`: the change compared with now, from a race or from runs; `None` before `Advice.measure`.
+    - `race`: runs the comparison, given `budget_seconds`; `None` where only the user can, by `tclab.timing.race`.
     - `subject`: what takes that time: "a step", or "the run".
     """
 
@@ -77,24 +72,8 @@ class Suggestion(Shown):
     basis: str
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured: Pair | None = None
-    race: Race | None = field(default=None, repr=False, compare=False)
+    race: Callable[..., Pair] | None = field(default=None, repr=False, compare=False)
     subject: str = "a step"
-
-    def measure(self, *, budget_seconds: float = 60.0, **options: Any) -> Suggestion:
-        """Race the change against now and return this suggestion with the measured comparison.
-
-        **Arguments:**
-
-        - `budget_seconds`: wall time for everything.
-        - `options`: other arguments of `tclab.sweeps.race_points`.
-
-        **Raises:** `InputError` for a change that is no setting of a point.
-        """
-        if self.race is None:
-            raise InputError(
-                f"{self.change!r} is no setting of a point: race it by tclab.timing.race({{'now': …, 'changed': …}})"
-            )
-        return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
 
     @property
     def sentence(self) -> str:
@@ -136,14 +115,15 @@ class Advice(Shown):
 
         - `n`: measure only the first `n` of them; all by default.
         - `budget_seconds`: wall time for all of them together.
-        - `options`: as for `Suggestion.measure`.
+        - `options`: other arguments of `tclab.sweeps.race_points`.
         """
-        able = [i for i, one in enumerate(self.suggestions) if one.race is not None][:n]
+        able = [(i, one.race) for i, one in enumerate(self.suggestions) if one.race is not None][:n]
         suggestions, failures = list(self.suggestions), []
-        for i in able:
+        for i, race in able:
             try:
-                suggestions[i] = suggestions[i].measure(budget_seconds=budget_seconds / len(able), **options)
-            except Exception as error:
+                pair = race(budget_seconds=budget_seconds / len(able), **options)
+                suggestions[i] = replace(suggestions[i], measured=pair)
+            except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")
         return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
@@ -155,9 +135,11 @@ class Advice(Shown):
         nothing = (None, None)
         rows = []
         for one in self.suggestions:
-            rows.append([one.change, one.ratio, *(one.interval or nothing), one.basis, None, *nothing, None, one.why])
-            if (pair := one.measured) is not None:
-                rows[-1][5:9] = [pair.ratio, *(pair.interval or nothing), pair.verdict]
+            tried = one.measured
+            measured = (
+                (None, *nothing, None) if tried is None else (tried.ratio, *(tried.interval or nothing), tried.verdict)
+            )
+            rows.append([one.change, one.ratio, *(one.interval or nothing), one.basis, *measured, one.why])
         columns = ["change", "predicted", "low", "high", "basis"]
         columns += ["measured", "measured low", "measured high", "verdict", "why"]
         return pd.DataFrame(rows, columns=columns).set_index("change")
@@ -215,35 +197,38 @@ class StepTimes:
 
 
 def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTimes:
-    """Return the times of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
+    """Return the times of a ledger's steps, by the device's timeline on CUDA, with its workers where known.
+
+    The first step of a pass waits for workers that start, which no cheaper batch would spare: it is left out where
+    enough others are left.
+    """
     steps: dict[int, dict[str, float]] = {}
     timeline = "device" if ledger.cuda else "host"
     for line, i, stage, seconds in ledger.rows():
         if line == timeline:
             steps.setdefault(i, {})[stage] = seconds or 0.0
-    names = dict.fromkeys(stage for stages in steps.values() for stage in stages)
-    by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
-    made = [(one.end_ns - one.begin_ns, one.cpu_ns) for one in ledger.batch_timings]
+    made: Sequence[BatchTiming | BatchTimes] = ledger.batch_timings
     workers, left_out = ledger.workers, ""
     if loaders is not None and not made:  # batches that carry no times of their own
-        batches = [batch for one in loaders.passes if one.training for batch in one.batches]
-        made = [(one.end_ns - one.begin_ns, one.cpu_ns) for one in batches]
-        workers = max((one.workers for one in loaders.passes if one.training), default=workers)
-    if workers and "data_wait" in by_stage:
-        # the first step of a pass waits for workers that start: no cheaper batch would spare it
-        later = ~np.isin(np.array(list(steps)), ledger.begins())
-        if later.sum() >= max(MIN_OBSERVATIONS, len(later) / 2):
-            by_stage = {name: seconds[later] for name, seconds in by_stage.items()}
-            left_out = f", without {int((~later).sum())} that waited for workers to start"
+        passes = [one for one in loaders.passes if one.training]
+        made = [batch for one in passes for batch in one.batches]
+        workers = max((one.workers for one in passes), default=workers)
+    begins = set(ledger.begins())
+    later = {i: stages for i, stages in steps.items() if i not in begins}
+    if workers and len(later) >= max(MIN_OBSERVATIONS, len(steps) / 2):
+        left_out = f", without {len(steps) - len(later)} that waited for workers to start"
+        steps = later
+    names = dict.fromkeys(stage for stages in steps.values() for stage in stages)
+    by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
     whole = by_stage.pop("step", np.zeros(0))
-    cpu = [one for _, one in made if one is not None]
     waits = by_stage.get("data_wait", np.zeros_like(whole))
+    cpu = [one.cpu_ns for one in made if one.cpu_ns is not None]
     return StepTimes(
         f"from {len(whole)} steps of this loop{left_out}",
         whole,
         by_stage,
         workers,
-        fmean(one for one, _ in made) / 1e9 if made else None,
+        fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None,
         fmean(cpu) / 1e9 if cpu else None,
         usable_cores(),
         bool(ledger.cuda),
@@ -259,7 +244,6 @@ def advise(
     *,
     loaders: LoaderTimes | None = None,
     syncs: Syncs | None = None,
-    communication: Communication | None = None,
     margin: float = MARGIN,
 ) -> Advice:
     """Return suggestions for a training loop that a ledger timed, by predicted gain.
@@ -273,7 +257,6 @@ def advise(
     - `ledger`: a ledger of steps after warm-up.
     - `loaders`: what DataLoaders did meanwhile, from `tclab.timing.loader_times`.
     - `syncs`: the host-device synchronisations of one step, from `tclab.timing.syncs`.
-    - `communication`: that of the same steps, after `finish()`.
     - `margin`: share of the time below which nothing is called better.
     """
     times = step_times_of(ledger, loaders)
@@ -282,8 +265,6 @@ def advise(
         missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
     else:
         suggestions, missing = suggestions_from(times, margin)
-        if communication is not None and not times.refusal():
-            suggestions += exchange_suggestions(times, communication, margin)
     if loaders is not None:
         suggestions += _restarts(loaders, margin)
     if syncs is not None and syncs.count:
@@ -327,46 +308,41 @@ def upper_bound(
 
 def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
-
-    def at_best(change: str, why: str) -> Iterator[Suggestion]:
-        return upper_bound(times, change, f"{waits}{why}", "data_wait", margin=margin)
-
     wait, (low, _) = times.share("data_wait")
     if low < margin:
         return
-    waits = "a step waits for its batch for {} of its time"
+
+    def at_best(change: str, why: str = "") -> Suggestion:
+        waits = f"a step waits for its batch for {{}} of its time{why}"
+        (bound,) = upper_bound(times, change, waits, "data_wait", margin=margin)
+        return bound
+
     whole = float(times.whole.mean())
     rest = whole * (1 - wait)
     make, workers, cores = times.batch_seconds, times.workers, times.cores
     if make is None or workers is None:
-        if workers and cores is not None and workers >= cores - 1:
-            yield from at_best(_CHEAPER, f"; none of {cores} cores is free for another worker, unless these are idle "
-                                         "(loader_times tells)")  # fmt: skip
-        else:
-            yield from at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", "")
+        yield at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes")
         return
     enough = max(1, ceil(make / rest))
     why = f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
     if enough <= workers:
         late = f"{why}, so {workers} could keep up: batches come unevenly, or late"
-        yield from at_best("prefetch further ahead, and keep the workers between epochs", late)
+        yield at_best("prefetch further ahead, and keep the workers between epochs", late)
         return
-    busy = 1.0 if times.batch_cpu_seconds is None else min(1.0, times.batch_cpu_seconds / make)
+    busy = 1.0 if times.batch_cpu_seconds is None else min(1.0, times.batch_cpu_seconds / make)  # of a worker's core
     wanted = min(enough, _MOST_MORE * max(workers, 1))
     room = wanted if cores is None or not busy else int((cores - 1) / busy)
-    if room <= workers:
-        none_free = f"{why}: {enough} workers could keep up, and none of {cores} cores is free for another"
-        yield from at_best(_CHEAPER, none_free)
+    more = min(wanted, room)
+    if more <= workers:
+        yield at_best(_CHEAPER, f"{why}: {enough} workers could keep up, and none of {cores} cores is free for another")
         return
-    affordable = min(wanted, room)
-    more = f"{affordable} worker{'s' if affordable > 1 else ''}"
-    ratio = max(rest, make / affordable) / whole  # ignores that workers share cores with the step: no interval
+    ratio = max(rest, make / more) / whole  # ignores that workers share cores with the step: no interval
     if ratio > 1 - margin:
-        yield from at_best(_CHEAPER, f"{why}: {more} on {cores} cores would change nothing")
+        yield at_best(_CHEAPER, f"{why}: {counted(more, 'worker')} on {cores} cores would change nothing")
         return
-    (bound,) = at_best("", f"{why}; {enough} workers could keep up" if affordable < enough else why)
-    change = f"load with {more} instead of {workers or 'none'}"
-    yield Suggestion(change, bound.why, ratio, None, MODEL, {"workers": affordable})
+    why += f"; {enough} workers could keep up" * (more < enough)
+    change = f"load with {counted(more, 'worker')} instead of {workers or 'none'}"
+    yield Suggestion(change, at_best(change, why).why, ratio, None, MODEL, {"workers": more})
 
 
 def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
@@ -378,24 +354,6 @@ def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
             why = f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run."
             change = f"{once}persistent_workers=True for {name}"
             yield Suggestion(change, why, 1 - share, None, MODEL, subject="the run")
-
-
-def exchange_suggestions(times: StepTimes, communication: Communication, margin: float) -> Iterator[Suggestion]:
-    """Yield suggestions from a `Communication`'s exposed seconds, for the stages that the ledger does not have."""
-    frame = communication.frame()
-    if frame.empty:
-        return
-    waiting = frame["exposed_rank_wait_seconds"].astype(float)
-    for stage, seconds, change, text in (
-        ("communication", frame["exposed_seconds"] - waiting, _OVERLAP, "the exchange of gradients is exposed for"),
-        ("rank_wait", waiting, _BALANCE, "waiting for the slowest rank takes"),
-    ):
-        known = seconds.dropna().to_numpy(float)
-        if len(known) < MIN_OBSERVATIONS or np.any(times.stages.get(stage, 0)):
-            continue
-        n = min(len(known), len(times.whole))
-        exposed = replace(times, whole=times.whole[:n], stages={stage: np.asarray(known[:n])})
-        yield from upper_bound(exposed, change, f"{text} {{}} of a step", stage, margin=margin)
 
 
 def host_sync_text(count: int, cuda: bool, places: str = "") -> str:

@@ -13,7 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -26,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from tclab._limits import number_of
 from tclab.errors import InputError
-from tclab.timing._environment import busy_notes
-from tclab.timing._race import Race, race
-from tclab.timing._race_blocks import Clock
+from tclab.timing._race import Race, check_settings, last_notes, race
 from tclab.timing._verdict import MARGIN
 
 SIDES = ("head", "base")
@@ -43,42 +42,28 @@ class CommandArm:
 
     - `side`: "head" or "base".
     - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
-    - `commit`: the revision's hash; `None` for a folder as it is.
-    - `setup`: what was run there before, for the shell; `None` for nothing.
     - `printed`: whether the seconds are those that the command prints.
+    - `identity`: what a record and a result say of this side.
     """
 
     side: str
     command: tuple[str, ...]
     folder: Path
     environment: Mapping[str, str]
-    commit: str | None
-    setup: str | None
     printed: bool
-    clock: Clock
+    identity: Mapping[str, Any]
 
     returns_seconds = True
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What a record and a result say of this side."""
-        place = {"folder": str(self.folder)} if self.commit is None else {"commit": self.commit}
-        return {"command": shlex.join(self.command), **place, "setup": self.setup, "printed": self.printed}
-
     def __call__(self) -> float:
-        begin = self.clock()
-        done = _run(self.side, self.command, self.folder, self.environment)
-        seconds = (self.clock() - begin) / 1e9
-        return seconds if not self.printed else self._printed_seconds(done)
+        begin = perf_counter_ns()
+        text = _run(self.side, self.command, self.folder, self.environment)
+        seconds = (perf_counter_ns() - begin) / 1e9
+        return self._printed_seconds(text) if self.printed else seconds
 
     def _printed_seconds(self, text: str) -> float:
         """Return the median of the lines that are a number."""
-        numbers = []
-        for line in text.splitlines():
-            try:
-                numbers.append(float(line))
-            except ValueError:
-                continue
+        numbers = [number for number in map(number_of, text.splitlines()) if number is not None]
         if not numbers or not all(0 < number < inf for number in numbers):
             raise InputError(
                 f"{self.side}: {shlex.join(self.command)} printed "
@@ -103,42 +88,37 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
     return done.stdout
 
 
-def _git(*words: str) -> str | None:
-    """Return what git says of the repository that this folder is in; `None` where it fails."""
+def _git(*words: str) -> str:
+    """Return what git says of the repository that this folder is in; empty where it fails."""
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True)
+        return subprocess.run(["git", *words], capture_output=True, text=True).stdout.strip()
     except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _commit_of(name: str) -> str | None:
-    """Return the hash of a revision; `None` of what is none, as a folder that begins with a dot, / or ~."""
-    return None if name.startswith((".", "/", "~")) else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return ""
 
 
 @contextmanager
 def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str | None]]:
     """Yield the folder in which a side runs, and its commit: a worktree of a revision, or a folder as it is.
 
-    A worktree is removed afterwards. In it the command runs in the folder that corresponds to this one.
+    A name that begins with a dot, / or ~ is a folder's. A worktree is removed afterwards. In it the command runs in the
+    folder that corresponds to this one.
     """
-    commit = _commit_of(name)
-    if commit is None:
-        folder = Path(name).expanduser()
-        if not folder.is_dir():
-            refs = _git("for-each-ref", "--format=%(refname:short)") or ""
-            near = get_close_matches(name, refs.split(), n=1)
-            guess = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{guess}")
+    is_path = name.startswith((".", "/", "~"))
+    commit = "" if is_path else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    folder = Path(name).expanduser()
+    if commit:
+        tree = scratch / side
+        _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
+        try:
+            yield tree / _git("rev-parse", "--show-prefix"), commit
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+    elif folder.is_dir():
         yield folder.resolve(), None
-        return
-    tree = scratch / side
-    _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
-    try:
-        yield tree / (_git("rev-parse", "--show-prefix") or ""), commit
-    finally:
-        _git("worktree", "remove", "--force", str(tree))
+    else:
+        refs = ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
+        near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))
+        raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{near}")
 
 
 def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> dict[str, str]:
@@ -174,13 +154,11 @@ def race_commands(
     budget_seconds: float = 120.0,
     margin: float = MARGIN,
     record: str | Path | None = None,
-    stop: Callable[[], bool] | None = None,
-    clock: Clock = perf_counter_ns,
 ) -> Race:
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
-    Runs take turns in balanced order, "head" and "base" twice in each round; at first "head" is raced against itself.
-    Each side is run once before that, unmeasured.
+    Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
+    unmeasured.
 
     **Arguments:**
 
@@ -193,33 +171,34 @@ def race_commands(
       this, and PYTHONPATH begins with the side's folder and its `src`.
     - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
       Otherwise a run is timed whole, its start included.
-    - `budget_seconds`, `margin`, `record`, `stop`, `clock`: as for `race`; setup and first runs come before the budget.
+    - `budget_seconds`, `margin`, `record`: as for `race`; setup and first runs come before the budget.
 
     **Raises:** `InputError` for what is neither a revision nor a folder; for a command that cannot be run or fails,
     with the last line that it wrote; with `printed`, for one that prints no number.
     """
+    check_settings(budget_seconds, margin)
     commands = {"head": tuple(command), "base": tuple(command if base_command is None else base_command)}
     for side, words in commands.items():
         if not words:
             raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
+    begin, arms = perf_counter_ns(), {}
     with ExitStack() as opened:
-        begin = clock()
         scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
-        arms = {}
         for side, name in (("head", head), ("base", base)):
             folder, commit = opened.enter_context(_folder_of(side, name, scratch))
             variables = _environment(side, folder, setup, scratch)
-            arms[side] = CommandArm(side, commands[side], folder, variables, commit, setup, printed, clock)
-        setup_seconds = (clock() - begin) / 1e9
-        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, stop=stop, clock=clock)
-    sides = {side: arm.identity for side, arm in arms.items()}
+            place = {"commit": commit} if commit else {"folder": str(folder)}
+            identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
+            arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
+        setup_seconds = (perf_counter_ns() - begin) / 1e9
+        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record)
     # each run is a process of its own
-    pairs = {key: replace(pair, why=pair.why.replace(", in this process", "")) for key, pair in found._pairs.items()}
+    pairs = [replace(pair, why=pair.why.replace(", in this process", "")) for pair in found.pairs]
     return replace(
         found,
-        settings={**found.settings, "sides": sides, "setup": setup},
+        pairs=pairs,
+        settings={**found.settings, "sides": {side: arm.identity for side, arm in arms.items()}},
         making_seconds=found.making_seconds + setup_seconds,
-        _pairs=pairs,
     )
 
 
@@ -236,8 +215,7 @@ def markdown_of(result: Race) -> str:
         "",
         f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
         f"{result.machine['cores']} cores; A/A floor {floor}, margin ±{pair.margin:.1%}.",
-        *(f"({note})" for note in busy_notes(result.busy_percent)),
-        *([f"(stopped: {result.stopped})"] if result.stopped else []),
+        *(f"({note})" for note in last_notes(result)),
     ]
     return "\n".join(lines)
 
@@ -246,7 +224,7 @@ def _markdown_row(result: Race, side: str) -> str:
     of_side = result.settings["sides"][side]
     place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
     what = f"`{of_side['command']}` at `{place}`".replace("|", "\\|")
-    seconds = [s["seconds"] for s in result.samples() if s["arm"] == side and s["phase"] == "race"]
+    seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
     if not seconds:
         return f"| {side} | {what} | | 0 |"
     q1, middle, q3 = np.quantile(seconds, [0.25, 0.5, 0.75])

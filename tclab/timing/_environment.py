@@ -7,7 +7,7 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -24,14 +24,12 @@ BUSY_PERCENT = 50.0
 # What is exceeded between two moments where the processors were shared. Two torch threads of small products on 2 cores
 # wait 0.01 and switch 43 times a second alone; beside a busy process, ten times as slow, 0.53 and 193.
 _WAITING, _STEAL, _SWITCHES = 0.2, 0.05, 100.0
-_CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 _ALLOCATOR = ("MALLOC_", "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # glibc's, a library's, torch's
 
 HARDWARE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
 _FINGERPRINTS = {
     "hardware": HARDWARE,
-    "software": SOFTWARE,
     "machine": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings"),
 }
 
@@ -48,34 +46,19 @@ def _nvml() -> Any:
     return pynvml
 
 
-_GPU_READINGS: dict[str, Callable[[Any, Any], Any]] = {  # by the library and a device's handle
-    "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-    "gpu_temperature_celsius": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-    "gpu_power_watts": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
-    "gpu_throttle_reasons": lambda nvml, gpu: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
-    "gpu_memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
-    "gpu_memory_total_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
-    "gpu_busy_percent": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
-    "gpu_other_processes": lambda nvml, gpu: sum(
-        process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-    ),
-}
-
-
-def _gpu(index: int) -> dict[str, Any]:
-    """Return the driver's readings of the GPU with this index among those that CUDA sees; `None` for what it lacks."""
-    readings: dict[str, Any] = dict.fromkeys(_GPU_READINGS)
-    nvml = _nvml()
-    if nvml is None:
+def _gpu() -> dict[str, Any]:
+    """Return the driver's readings of the first GPU that CUDA sees; `None` for what it does not tell."""
+    names = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_clock_mhz", "gpu_busy_percent")
+    readings: dict[str, Any] = dict.fromkeys(names)
+    if (nvml := _nvml()) is None:
         return readings
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    name = visible[index] if index < len(visible) else str(index)
-    with suppress(nvml.NVMLError):  # no GPU of that name
-        by_index = name.isdigit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
-        for reading, read in _GPU_READINGS.items():
-            with suppress(nvml.NVMLError):  # not every device has every reading
-                readings[reading] = read(nvml, handle)
+    name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    with suppress(nvml.NVMLError):  # no GPU of that name, or one that lacks the readings from here on
+        gpu = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+        readings |= {"gpu_memory_used_bytes": int(memory.used), "gpu_memory_total_bytes": int(memory.total)}
+        readings["gpu_clock_mhz"] = nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+        readings["gpu_busy_percent"] = nvml.nvmlDeviceGetUtilizationRates(gpu).gpu
     return readings
 
 
@@ -93,72 +76,46 @@ def _steal_seconds() -> float | None:
     return None if steal is None else steal / os.sysconf("SC_CLK_TCK")
 
 
-def _idle_ticks() -> tuple[int, ...] | None:
-    """Return for each processor that this process may use how long it has idled, in clock ticks; `None` where unknown.
-
-    That is what Linux calls idle and iowait.
-    """
+def _ticks_of_no_others(own: tuple[int, ...]) -> int | None:
+    """Return the clock ticks in which this process's processors idled or ran some processes; `None` where unknown."""
     text = limits.text_of(Path("/proc/stat"))
-    if text is None or not hasattr(os, "sched_getaffinity"):
+    if text is None:
         return None
-    fields = [line.split() for line in text.splitlines()]
     cpus = {f"cpu{i}" for i in os.sched_getaffinity(0)}
-    return tuple(int(one[4]) + int(one[5]) for one in fields if one and one[0] in cpus) or None
+    lines = [line.split() for line in text.splitlines()]
+    ticks = sum(int(line[4]) + int(line[5]) for line in lines if line and line[0] in cpus)  # idle and iowait
+    for pid in own:
+        used = (limits.text_of(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
+        ticks += int(used[11]) + int(used[12]) if used else 0  # of one that has not ended
+    return ticks
 
 
-def _used_ticks(pid: int) -> int:
-    """Return the processor time of a process, in clock ticks; 0 for one that has ended."""
-    fields = (limits.text_of(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]) if fields else 0
-
-
-def busy_cores(*own: int, seconds: float = 0.3) -> float | None:
+def busy_cores(*own: int) -> float | None:
     """Return how many of the processors that this process may use others keep busy; `None` where unknown.
 
-    **Arguments:**
-
-    - `own`: ids of processes that are no others, as this one is none.
-    - `seconds`: how long to look; this process waits meanwhile.
+    It looks for 0.3 s. `own` are ids of processes that are no others, as this one is none.
     """
-
-    def not_others() -> int | None:
-        idle = _idle_ticks()
-        return None if idle is None else sum(idle) + sum(map(_used_ticks, (os.getpid(), *own)))
-
-    before, begin = not_others(), monotonic()
+    own = (os.getpid(), *own)
+    before, begin = _ticks_of_no_others(own), monotonic()
     if before is None:
         return None
-    sleep(seconds)
-    after, took = not_others(), monotonic() - begin
-    assert after is not None  # it was there before
+    sleep(0.3)
+    after, took = _ticks_of_no_others(own) or before, monotonic() - begin
     return max(0.0, len(os.sched_getaffinity(0)) - (after - before) / os.sysconf("SC_CLK_TCK") / took)
 
 
-def _throttled() -> float | None:
-    """Return how often a CPU limit throttled this process's control groups: the largest count of any of them."""
-    times = [limits.field_of(str(group / "cpu.stat"), "nr_throttled") for group in limits.groups()]
-    return max((n for n in times if n is not None), default=None)
-
-
-def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
+def conditions() -> dict[str, float | int | None]:
     """Return readings of this moment; each is `None` where this machine does not provide it.
 
     They are the load average over one minute; the percentage of the last ten seconds in which something waited for a
-    processor (Linux's pressure stall information); memory left, in bytes; how often a CPU limit throttled the
-    container; the processor's governor and clock; and of one GPU its clocks, temperature, power, reasons for a lower
-    clock (NVML's bits), memory in use and in total, utilisation in percent, and the number of other processes that
-    use it. `contention` compares two moments, by `monotonic_seconds`, `cpu_pressure_seconds`, `steal_seconds` and
-    `involuntary_switches`, which are counts since the machine or the process started.
-
-    **Arguments:**
-
-    - `gpu`: index of the GPU among those that CUDA sees.
+    processor (Linux's pressure stall information); memory left, in bytes; and of the first GPU that CUDA sees memory in
+    use and in total, clock and utilisation in percent. `contention` compares two moments, by `monotonic_seconds`,
+    `cpu_pressure_seconds`, `steal_seconds` and `involuntary_switches`, which are counts since the machine or the
+    process started.
     """
-    try:
-        load: float | None = os.getloadavg()[0]
-    except OSError:
-        load = None
-    clock = limits.number_of(limits.text_of(_CPU0 / "scaling_cur_freq"))
+    load: float | None = None
+    with suppress(OSError):
+        load = os.getloadavg()[0]
     return {
         "load": load,
         "cpu_pressure_percent": limits.field_of("/proc/pressure/cpu", "some"),
@@ -167,10 +124,7 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         "steal_seconds": _steal_seconds(),
         "involuntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,  # of all threads
         "memory_available_bytes": limits.memory_available_bytes(),
-        "throttled_periods": _throttled(),
-        "governor": limits.text_of(_CPU0 / "scaling_governor"),
-        "cpu_clock_mhz": None if clock is None else clock / 1e3,
-        **_gpu(gpu),
+        **_gpu(),
     }
 
 
@@ -212,14 +166,13 @@ class Contention:
         """Return a sentence where they were shared; empty where not, or not known."""
         if not self.shared:
             return ""
-        parts = []
-        if self.waiting is not None:
-            parts.append(f"something waited for one {self.waiting:.0%} of the time")
-        if self.switches:
-            parts.append(f"this process lost one {self.switches:.0f} times a second")
-        if self.steal:
-            parts.append(f"a hypervisor took {self.steal:.2f} of them")
-        return f"the processors were shared during {self.seconds:.3g} s: {', '.join(parts)}"
+        parts = {
+            "something waited for one {:.0%} of the time": self.waiting,
+            "this process lost one {:.0f} times a second": self.switches,
+            "a hypervisor took {:.2f} of them": self.steal,
+        }
+        words = [text.format(value) for text, value in parts.items() if value]
+        return f"the processors were shared during {self.seconds:.3g} s: {', '.join(words)}"
 
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
@@ -358,7 +311,6 @@ def fingerprint(level: str, *, load_torch: bool = True) -> dict[str, str | int |
 
     - `level`: what must be the same: "hardware", CPU, memory and GPUs, for the comparison of rows; "machine", also
       versions, threads and allocator settings, for a point's rows and for a race that a later session continues.
-      "software" is the versions alone, for a Slurm job before its machine is known.
     - `load_torch`: as for `environment`.
     """
     here = {**environment(load_torch=load_torch), "omp_threads": os.environ.get("OMP_NUM_THREADS")}

@@ -5,9 +5,9 @@ A block is `calls` calls of one arm between two readings of the clock (what `tor
 so that a linear drift of the machine affects all arms alike within a round, and in as many rounds as there are arms
 each arm takes every position.
 
-A block's sample is a dict of JSON values: `cell`, `process`, `phase` ("floor" or "race"), `extension` (how often the
-budget had been made larger: 0, 1, …), `round`, `position`, `arm`, `role` ("x" or "y" in the floor, else null), `calls`,
-`seconds` (a call) and `spent_seconds` (of the budget, when its round ended).
+A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `seconds` (a call),
+`extension` (how often the budget had been made larger), `half` of that budget (0 or 1), `spent_seconds` (of the budget,
+when its round ended) and, in a race of several cells, `cell`.
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a
@@ -40,7 +40,6 @@ FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the proc
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
 _LEAST_ROUNDS = 12  # that fit into the race's seconds, where single calls allow it
-_COLLECT_SECONDS = 0.1
 _CALIBRATION_CHUNKS = 8
 
 
@@ -56,14 +55,6 @@ def order_of(arms: Sequence[str], i: int) -> list[str]:
         turn = Random(cycle).sample(range(len(arms)), len(arms))[turn]
     rotation = [*arms[turn:], *arms[:turn]]
     return rotation + rotation[::-1]
-
-
-def construction_order(arms: Sequence[str], process: int) -> list[str]:
-    """Return the arms in the order in which a process makes them and calls them first: reversed in every other process.
-
-    Where their objects lie in memory depends on that order, and would favour the same arm in all processes.
-    """
-    return list(arms)[:: -1 if process % 2 else 1]
 
 
 @contextmanager
@@ -85,26 +76,34 @@ class BlockRunner:
 
     **Arguments:**
 
-    - `arms`: name → the function to time.
-    - `clock`: as for `race`.
+    - `arms`: name → the function to time, or "module:function", a factory that makes it.
     - `process`: a number that tells this process from the others of the race, which every sample gets.
+    - `reverse`: make the arms in reverse. Where their objects lie in memory depends on the order in which they are
+      made, and would favour the same arm in all processes.
+    - `clock`: as for `race`.
     """
 
-    def __init__(self, arms: Mapping[str, Arm], *, clock: Clock = perf_counter_ns, process: int = 0) -> None:
-        self.arms, self.process = dict(arms), process
-        self._clock = clock
-        self._collected = clock()
+    def __init__(
+        self, arms: Mapping[str, Arm | str], process: int, *, reverse: bool = False, clock: Clock = perf_counter_ns
+    ) -> None:
+        self.process = process
+        self._given, self._reverse, self._clock = arms, reverse, clock
+        self._arms: dict[str, Arm] = {}
+        self._round_seconds = 0.0  # of the last one
 
     def make(self) -> None:
-        """Call each arm once, unmeasured, since a first call may load or compile."""
-        for arm in self.arms.values():
-            arm()
+        """Make the arms, and call each once, unmeasured, since a first call may load or compile."""
+        names = list(self._given)[:: -1 if self._reverse else 1]
+        made = {name: arm_from(self._given[name]) for name in names}
+        for name in names:
+            made[name]()
+        self._arms = {name: made[name] for name in self._given}
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen
 
     def close(self) -> None:
         """Drop the arms."""
-        self.arms.clear()
+        self._arms.clear()
 
     def _wait(self) -> None:
         """Wait for the device, where one is in use."""
@@ -117,7 +116,7 @@ class BlockRunner:
 
     def _timed(self, arm: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
-        call = self.arms[arm]
+        call = self._arms[arm]
         if (settle := getattr(call, "settle", None)) is not None:
             settle()
         if getattr(call, "returns_seconds", False):
@@ -129,21 +128,23 @@ class BlockRunner:
         self._wait()
         return self._since(begin)
 
-    def plan(self, seconds: float, race_seconds: float) -> dict[str, Any]:
-        """Return how long blocks are: `calls` a block of each arm, and about how many seconds, as `block_seconds`.
+    def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
+        """Return how many calls of each arm a block has.
 
-        They are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Where calls
+        Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Where calls
         take so long that whole periods leave fewer than 12 rounds, blocks are shorter. Arms of similar speed get the
         same number of calls and faster ones more by a power of 2, so that all blocks last about as long. `seconds` is
         what finding that out may take.
         """
-        blocks = 2 * len(self.arms)
+        if any(getattr(arm, "returns_seconds", False) for arm in self._arms.values()):
+            return dict.fromkeys(self._arms, 1)
+        blocks = 2 * len(self._arms)
         with collector_off():
             cost = min(self._clock_seconds() for _ in range(20))
             wanted = max(LEAST_BLOCK_SECONDS, cost / CLOCK_SHARE, race_seconds / (blocks * _MOST_ROUNDS))
-            call_seconds = {arm: self._call_seconds(arm, seconds / len(self.arms), wanted) for arm in self.arms}
+            call_seconds = {arm: self._call_seconds(arm, seconds / len(self._arms), wanted) for arm in self._arms}
         slowest = max(call_seconds.values())
-        periods = {arm: getattr(call, "period", 1) for arm, call in self.arms.items()}
+        periods = {arm: getattr(call, "period", 1) for arm, call in self._arms.items()}
         longest, fitting = max(periods.values()), int(race_seconds / (blocks * _LEAST_ROUNDS * slowest))
         if fitting < longest:  # whole periods would leave too few rounds for any verdict
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
@@ -152,7 +153,7 @@ class BlockRunner:
         for arm, took in call_seconds.items():
             wanted_calls = base * 2 ** int(log2(slowest / took))
             calls[arm] = ceil(wanted_calls / periods[arm]) * periods[arm]
-        return {"calls": calls, "block_seconds": base * slowest}
+        return calls
 
     def _clock_seconds(self) -> float:
         begin = self._clock()
@@ -160,66 +161,40 @@ class BlockRunner:
         return self._since(begin)
 
     def _call_seconds(self, arm: str, seconds: float, wanted: float) -> float:
-        """Return what a call takes, from the fastest of some chunks: preempted ones would make an arm look slow."""
-        begin, period, calls = self._clock(), getattr(self.arms[arm], "period", 1), 1
-        took = self._timed(arm, calls)
-        if getattr(self.arms[arm], "returns_seconds", False):
-            return max(self._since(begin), 1e-9)  # which may be longer than the seconds that it returns
-        if 1 < period < seconds / max(took, 1e-9):  # calls of a period may differ
-            calls = period
-            took = self._timed(arm, calls)
-        while took < wanted / 2 and self._since(begin) < seconds / 2:
-            calls *= 2
-            took = self._timed(arm, calls)
-        chunks = [took]
-        while len(chunks) < _CALIBRATION_CHUNKS and self._since(begin) + took < seconds:
-            chunks.append(self._timed(arm, calls))
-        return max(min(chunks), 1e-9) / calls
+        """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
+        begin, period = self._clock(), getattr(self._arms[arm], "period", 1)
+        call_seconds = max(self._timed(arm, 1), 1e-9)
+        if 1 < period < seconds / call_seconds:  # calls of a period may differ
+            call_seconds = self._timed(arm, period) / period
+        for _ in range(_CALIBRATION_CHUNKS):
+            calls = period * max(1, round(wanted / (period * call_seconds)))
+            if self._since(begin) + calls * call_seconds > seconds:
+                break
+            call_seconds = max(min(call_seconds, self._timed(arm, calls) / calls), 1e-9)
+        return call_seconds
 
-    def rounds(
-        self, phase: str, seconds: float, calls: Mapping[str, int], *, first: int, least: int = 0
-    ) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
         """Run whole rounds for about `seconds` and yield the samples of each.
 
         No round starts that would end more than half a round late, except the first `least` rounds of this process.
 
         **Arguments:**
 
-        - `phase`: "race"; or "floor", in which the first arm races itself, in two roles.
         - `calls`: a block, of each arm.
         - `first`: number of the first round.
         """
-        names, begin, took, i = list(self.arms), self._clock(), 0.0, first
+        begin, i = self._clock(), first
         with collector_off():
-            while (since := self._since(begin)) + took / 2 < seconds or i < least:
-                order = order_of("xy" if phase == "floor" else names, i)
-                samples = []
-                for position, name in enumerate(order):
-                    arm, role = (names[0], name) if phase == "floor" else (name, None)
-                    samples.append(
-                        {
-                            "kind": "block",
-                            "process": self.process,
-                            "phase": phase,
-                            "round": i,
-                            "position": position,
-                            "arm": arm,
-                            "role": role,
-                            "calls": calls[arm],
-                            "seconds": self._timed(arm, calls[arm]) / calls[arm],
-                        }
-                    )
-                yield samples
-                self._collect()
-                took = self._since(begin) - since
+            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < least:
+                yield [
+                    {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
+                     "seconds": self._timed(arm, calls[arm]) / calls[arm]}
+                    for position, arm in enumerate(order_of(list(self._arms), i))
+                ]  # fmt: skip
+                gc.collect()  # of what this round left alone
+                gc.freeze()
+                self._round_seconds = self._since(begin) - since
                 i += 1
-
-    def _collect(self) -> None:
-        """Collect garbage between rounds, at most every 0.1 s, and freeze what remains."""
-        if self._since(self._collected) > _COLLECT_SECONDS:
-            gc.collect()
-            gc.freeze()
-            self._collected = self._clock()
 
 
 class RaceProcess:
@@ -233,30 +208,29 @@ class RaceProcess:
     **Arguments:**
 
     - `specs`: name → factory, as for `race`.
-    - `process`: as for `BlockRunner`.
+    - `process`: as for `BlockRunner`; every other process makes its arms in reverse.
     - `environment`: variables in addition to this process's.
     """
 
     def __init__(self, specs: Mapping[str, str], process: int, environment: Mapping[str, str]) -> None:
         self.process = process
-        self._process = ChildProcess(child_command(__name__), {**os.environ, **environment})
-        path = [folder for folder in sys.path if folder] + [os.getcwd()]
-        self._process.send({"specs": specs, "process": process, "path": path})
+        path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
+        variables = {**os.environ, "PYTHONPATH": path, **environment}
+        self._process = ChildProcess(child_command(__name__), variables)
+        self._process.send({"specs": specs, "process": process})
 
     def make(self) -> None:
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
         list(self._asked(do="make"))
 
-    def plan(self, seconds: float, race_seconds: float) -> dict[str, Any]:
-        """Return how long blocks are, as a `BlockRunner` does."""
-        (plan,) = self._asked(do="plan", seconds=seconds, race_seconds=race_seconds)
-        return dict(plan)
+    def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
+        """Return how many calls a block has, as a `BlockRunner` does."""
+        (calls,) = self._asked(do="plan", seconds=seconds, race_seconds=race_seconds)
+        return dict(calls)
 
-    def rounds(
-        self, phase: str, seconds: float, calls: Mapping[str, int], *, first: int, least: int = 0
-    ) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
         """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked(do="rounds", phase=phase, seconds=seconds, calls=calls, first=first, least=least)
+        return self._asked(do="rounds", seconds=seconds, calls=calls, first=first, least=least)
 
     def _asked(self, **request: Any) -> Iterator[Any]:
         self._process.send(request)
@@ -274,48 +248,40 @@ class RaceProcess:
         self._process.close()
 
 
-# ---- in the process
-
-
-def arm_from(spec: str) -> Arm:
-    """Return the arm that a factory makes in this process; it is named as for `race`.
+def arm_from(given: Arm | str) -> Arm:
+    """Return an arm: where it is named as for `race`, what its factory makes in this process.
 
     **Raises:** `InputError` that says which part of the name is wrong.
     """
-    module, _, rest = spec.partition(":")
+    if not isinstance(given, str):
+        return given
+    module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
-    if not module or not name:
-        raise InputError(f"arm {spec!r}, expected 'module:function', a factory that returns the function to time")
     try:
         factory = getattr(import_module(module), name)
-    except ImportError as error:
-        raise InputError(f"arm {spec!r}: {error}; its module must be one that a fresh process can import") from None
-    except AttributeError:
-        raise InputError(f"arm {spec!r}: module {module!r} has no {name!r}") from None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"arm {given!r}: {error}; expected 'module:function', a factory of the function to time, "
+            "in a module that a fresh process can import"
+        ) from None
     arm: Arm = factory(*text)
-    if not callable(arm):
-        raise InputError(f"arm {spec!r} made {arm!r}, expected a factory that returns the function to time")
     return arm
 
 
 def main() -> None:
-    """Import the arms' modules, make the arms when asked to, then answer requests until none follows."""
+    """Run as a process of a race: import the arms' modules, then answer requests until none follows."""
     parent = ParentPipe()
     begin = parent.receive()
     assert begin is not None
-    sys.path[:] = [*sys.path, *(folder for folder in begin["path"] if folder not in sys.path)]
-    specs, process = begin["specs"], begin["process"]
-    for spec in specs.values():
+    for spec in begin["specs"].values():
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
-    runner = BlockRunner({}, process=process)
+    runner = BlockRunner(begin["specs"], begin["process"], reverse=begin["process"] % 2 == 1)
     for request in parent.requests():
         do = request.pop("do")
         try:
             if do == "make":
-                runner.arms = {name: arm_from(specs[name]) for name in construction_order(list(specs), process)}
                 runner.make()
-                runner.arms = {name: runner.arms[name] for name in specs}
             elif do == "plan":
                 parent.send(answer=runner.plan(**request))
             else:

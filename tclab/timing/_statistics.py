@@ -137,7 +137,7 @@ class Centre:
         from scipy.special import stdtr
 
         below = self._below(0.0)
-        p = min(1.0, 2 * min(below, 1 - below))
+        p = min(1.0, max(0.0, 2 * min(below, 1 - below)))  # weights may add up to more than 1 by rounding
         if len(self.processes) > 1:
             middle, error, freedom = self._of_processes
             p = max(p, 2 * float(stdtr(freedom, -abs(middle) / max(error, 1e-12))))

@@ -54,7 +54,6 @@ class Pair(Shown):
     - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
     - `failed_control`: that an arm differs from itself, in words; `None` if none does.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
-    - `a_seconds`, `b_seconds`: the median time of each arm's blocks, in seconds a call.
     - `cell`: name of the cell in a race of several.
     """
 
@@ -75,16 +74,15 @@ class Pair(Shown):
     needs_seconds: float | None = None
     failed_control: str | None = None
     processes: int = 0
-    a_seconds: float | None = None
-    b_seconds: float | None = None
     cell: str | None = None
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
         ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.decision_interval)]
         verdict, ratio = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio
-        exchanged = replace(self, a=self.b, b=self.a, a_seconds=self.b_seconds, b_seconds=self.a_seconds)
-        return replace(exchanged, verdict=verdict, ratio=ratio, interval=ends[0], decision_interval=ends[1])
+        return replace(
+            self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=ends[0], decision_interval=ends[1]
+        )
 
     def rescaled(self, scale: Callable[[float], float], why: str) -> Pair:
         """Return the comparison of other times: with `scale` of the ratio, and the verdict of its scaled interval."""
@@ -100,11 +98,6 @@ class Pair(Shown):
         """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
         ends = self.decision_interval
         return None if ends is None else max(ends[1] - 1, 1 - ends[0])
-
-    @property
-    def needs_rounds(self) -> bool:
-        """Whether more rounds could decide."""
-        return self.verdict == UNDECIDED and (self.needs_seconds is not None or self.ratio is None)
 
     @property
     def sentence(self) -> str:
@@ -167,7 +160,7 @@ class _Round:
     process: int
     i: int
     ended: float = 0.0  # seconds of the budget
-    blocks: dict[str, list[float]] = field(default_factory=dict)  # arm or role → seconds of its two blocks
+    blocks: dict[str, list[float]] = field(default_factory=dict)  # arm → seconds of its two blocks
     position: dict[str, int] = field(default_factory=dict)  # of the first of them
 
     def has(self, *arms: str) -> bool:
@@ -177,16 +170,15 @@ class _Round:
         return log(sum(self.blocks[a]) / sum(self.blocks[b]))  # of means, which of two are the medians
 
 
-def _rounds(samples: Iterable[Sample], phase: str, key: str) -> list[_Round]:
+def _rounds(samples: Iterable[Sample]) -> list[_Round]:
     """Return the rounds of all processes, one process after the other."""
     found: dict[tuple[int, int], _Round] = {}
     for sample in samples:
-        if sample["phase"] == phase:
-            place = sample["process"], sample["round"]
-            one = found.setdefault(place, _Round(*place))
-            one.ended = max(one.ended, sample["spent_seconds"])
-            one.blocks.setdefault(sample[key], []).append(sample["seconds"])
-            one.position.setdefault(sample[key], sample["position"])
+        place = sample["process"], sample["round"]
+        one = found.setdefault(place, _Round(*place))
+        one.ended = max(one.ended, sample["spent_seconds"])
+        one.blocks.setdefault(sample["arm"], []).append(sample["seconds"])
+        one.position.setdefault(sample["arm"], sample["position"])
     return [found[place] for place in sorted(found)]
 
 
@@ -203,23 +195,16 @@ def _against_itself(rounds: Sequence[_Round], arm: str) -> Series:
     return _series(rounds, [(-1) ** one * value for one, value in zip(odd, logs, strict=True)], odd)
 
 
-def floor_of(samples: Sequence[Sample]) -> float | None:
-    """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` if nothing ran.
+def floor_of(rounds: Iterable[_Round]) -> float | None:
+    """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` with too few rounds.
 
     It compares only blocks in the same position of their round, so that an effect of the position is not taken for
-    noise, and takes the median over two kinds of comparison. Before the race the first arm runs against itself: two
-    adjacent rounds give one comparison. Within the race each arm gives one comparison for every four of its rounds with
-    the same order: the first and fourth against the second and third, which cancels linear drift.
+    noise. Each arm gives one comparison for every four of its rounds with the same order: the first and fourth against
+    the second and third, which cancels linear drift. The floor is their median.
     """
     differences: list[float] = []
-    by_process: dict[int, list[float]] = {}
-    for one in _rounds(samples, "floor", "role"):
-        if one.has("x", "y"):
-            by_process.setdefault(one.process, []).append(one.log_ratio("x", "y"))
-    for ratios in by_process.values():
-        differences += [(x + y) / 2 for x, y in zip(ratios[::2], ratios[1::2], strict=False)]
     by_order: dict[tuple[int, str, int], list[float]] = {}
-    for one in _rounds(samples, "race", "arm"):
+    for one in rounds:
         for arm in filter(one.has, one.blocks):
             by_order.setdefault((one.process, arm, one.position[arm]), []).append(log(sum(one.blocks[arm])))
     for logs in by_order.values():
@@ -236,28 +221,31 @@ def _interval(series: Series, centre: Centre, alpha: float, parts: int) -> tuple
 
 def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
     """Return the comparison of two arms, before the others are known."""
-    rounds = [one for one in _rounds(samples, "race", "arm") if one.has(a, b)]
-    extension = max(s["extension"] for s in samples if s["phase"] == "race")
-    parts, floor = PARTS + extension, floor_of(samples)
+    every = _rounds(samples)
+    rounds = [one for one in every if one.has(a, b)]
+    extension = max(sample["extension"] for sample in samples)
+    parts, floor = PARTS + extension, floor_of(every)
     pair = Pair(
         a, b, UNDECIDED, f"{len(rounds)} rounds ran, at least {parts} are needed", alpha=alpha_of(extension),
         margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
         processes=len({one.process for one in rounds}), cell=cell,
     )  # fmt: skip
-    if len(rounds) < parts:
+    if not rounds:
         return pair
+    if len(rounds) < parts:
+        needs = 1.5 * parts / len(rounds) * max(one.ended for one in rounds)
+        return replace(pair, why=f"{pair.why}: a race of about {_about(needs)} s has them", needs_seconds=needs)
     series = _series(rounds, (one.log_ratio(a, b) for one in rounds), (one.position[a] for one in rounds))
     centre = centre_of(series)
     low, high = _interval(series, centre, pair.alpha, parts)
     widest = max(MOST_MARGIN, margin)
     level, ends = f"{100 * (1 - pair.alpha):.4g}%", centre.interval(0.95)
     words = f"[{exp(low):.4g}, {exp(high):.4g}], the {level} interval with all {parts} parts of the race,"
-    medians = [float(np.median([one.blocks[arm] for one in rounds])) for arm in (a, b)]
     pair = replace(
         pair, verdict=decide(low, high, pair.margin, widest=widest),
         why=f"{words} {lies(low, high, pair.margin, widest)}", ratio=exp(centre.quantile(0.5)),
         interval=(exp(ends[0]), exp(ends[1])), decision_interval=(exp(low), exp(high)),
-        p=centre.p, independent=centre.independent, a_seconds=medians[0], b_seconds=medians[1],
+        p=centre.p, independent=centre.independent,
     )  # fmt: skip
     seconds = float(series.seconds[-1])
     if pair.verdict == UNDECIDED:
@@ -324,11 +312,11 @@ def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple
     """
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
-        cells.setdefault(sample["cell"], []).append(sample)
+        cells.setdefault(sample.get("cell"), []).append(sample)
     pairs = [
         _compared(of_cell, a, b, cell, margin)
         for cell, of_cell in cells.items()
-        for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
+        for a, b in combinations(dict.fromkeys(sample["arm"] for sample in of_cell), 2)
     ]
     qs = iter(false_discovery([pair.p for pair in pairs if pair.p is not None]))
     pairs = [pair if pair.p is None else over_all(pair, next(qs)) for pair in pairs]
