@@ -217,7 +217,7 @@ def sgd_features(path: str | Path) -> Genes:
 
     16 columns between tabs, no header. Standard names and aliases become names of their genes. An alias of several
     genes (hundreds are: SGD lists free text such as `acetyltransferase` there) is in `genes.ambiguous` and unknown in a
-    lookup; notes in the report count such aliases, and the aliases that are another gene's standard name.
+    lookup.
 
     **Raises:** `ReadError` with the row for a wrong number of columns; for a gene without a name or that appears
     twice, and where no row is a gene.
@@ -255,9 +255,4 @@ def _genes(path: str | Path, rows: int, kept: list[tuple[str, str, str]], droppe
         raise ValueError(f"gene {quoted(times.most_common(1)[0][0])} appears twice")
     first = _owners((standard, name) for name, standard, _ in kept if standard)
     also = _owners((alias, name) for name, _, aliases in kept for alias in aliases.split("|") if alias)
-    shared = sum(len(owners) > 1 for owners in also.values())
-    shadowed = sum(len({*owners} - {*first[alias]}) for alias, owners in also.items() if alias in first)
-    notes = [f"{shared:,} aliases belong to several genes"] if shared else []
-    notes += [f"{shadowed:,} aliases are another gene's standard name"] if shadowed else []
-    report = Report(str(path), rows, len(kept), dict(dropped), notes=tuple(notes))
-    return Genes(tuple(sorted(times)), first, also, report)
+    return Genes(tuple(sorted(times)), first, also, Report(str(path), rows, len(kept), dict(dropped)))
