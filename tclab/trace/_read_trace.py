@@ -150,7 +150,7 @@ def read_trace(path: Path) -> Trace:
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
     columns = _Columns()
-    with opened(path, "a trace of torch.profiler", TraceError, limit_bytes=None) as file:
+    with opened(path, "a trace of torch.profiler", TraceError) as file:
         found = _parsed(file)
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"

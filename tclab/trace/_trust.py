@@ -164,7 +164,7 @@ def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
             window = (step["start"], step["start"] + ticks) if at == 0 else (step["end"] - ticks, step["end"])
             said = f"{side} with {us_text(us)} in which no event was recorded"
         what = f"{names[at]}, the {which} step, {said}"
-        yield _row(trace, "steps cut off", 1, us, window, "steps, step_categories, stages", what)
+        yield _row(trace, "steps cut off", 1, us, window, "steps, stages", what)
 
 
 def _clocks(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> pd.DataFrame:
