@@ -247,7 +247,8 @@ def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str], is_nam
     ends, others = {*first[:2]}, names - {*first[:2]}
     if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
         return False
-    if all(len(cell) == 1 for cell in ends) and any(len(name) == 1 and name.isalpha() for name in others):
+    letters = rest.empty or any(len(name) == 1 and name.isalpha() for name in others)
+    if len(first) == 2 and letters and all(len(cell) == 1 for cell in ends):
         return False  # a graph of the nodes a, b, c, …
     no_number = not any(cell.isdecimal() for cell in ends)
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
