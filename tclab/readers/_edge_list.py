@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -59,13 +58,6 @@ _SUFFIXES = {
 }  # fmt: skip
 _MISSING = ("", "na", "n/a", "null", "none")
 _SIF_RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts"}
-
-
-class _Chosen(NamedTuple):
-    """The positions of an edge's source and target and of its weight, if there is one; whether a header names them."""
-
-    places: list[int]
-    is_named: bool
 
 
 def edge_list(
@@ -175,14 +167,14 @@ def _separator(first: str) -> str:
     return found[0]
 
 
-def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> _Chosen:
-    """Return the columns of source, target, and of the weight if there is one."""
+def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> tuple[list[int], bool]:
+    """Return the columns of source, target, and of the weight if there is one; whether a header names them."""
     cells = table.columns
     if columns is not None:
         given = [table.column(each) if isinstance(each, str) else each for each in columns]
         if not all(0 <= i < len(cells) for i in given):
             raise ValueError(f"{len(cells)} columns, expected {max(given) + 1} or more: {quoted(table.first)}")
-        return _Chosen(given, any(isinstance(each, str) for each in columns))
+        return given, any(isinstance(each, str) for each in columns)
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
     ends = [] if header is False else _named_ends(cells)
@@ -194,7 +186,7 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
             raise _unnamed(cells)
     chosen = ends or [0, 1]
     further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
-    return _Chosen([*chosen, *[*weights, *further][:1]], is_named)
+    return [*chosen, *[*weights, *further][:1]], is_named
 
 
 def _named_ends(cells: Sequence[str]) -> list[int]:
@@ -271,8 +263,9 @@ def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
     """
     source, target = ([cell, *rest[end].cat.categories] for cell, end in zip(first, _ENDS, strict=False))
     numbered = all(name.isdecimal() for name in target) and all(float(w).is_integer() for w in rest["weight"][:1000])
+    is_counted = any(source == [str(i + start) for i in range(len(source))] for start in (0, 1))
     why = ""
-    if numbered and 2 < len(source) == len(rest) + 1 and source in _counted(len(source)):
+    if numbered and 2 < len(source) == len(rest) + 1 and is_counted:
         why = "the first column counts the rows"
     elif numbered and {*source} <= {"e", "a"}:
         why = "the first column is one letter, as in DIMACS"
@@ -280,10 +273,6 @@ def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
         why = "the second column is a relation, as in SIF"
     if why:
         raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
-
-
-def _counted(rows: int) -> list[list[str]]:
-    return [[str(i + start) for i in range(rows)] for start in (0, 1)]
 
 
 def _refuse_metis(first: Sequence[str], rest: pd.DataFrame) -> None:

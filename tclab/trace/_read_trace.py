@@ -17,7 +17,7 @@ import pandas as pd
 
 from tclab._display import us_text
 from tclab._source import opened
-from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST_US = 4e15  # 2^62 ns: more than a century
@@ -210,7 +210,6 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
     span_us = float((ts - origin + dur).max())
     if span_us > _LONGEST_US:
         raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
-    ticks = _ticks_per_us(ts, dur, origin, span_us)
     memory = pd.concat(found.memory)
     memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
     memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
@@ -219,16 +218,16 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
         settings=_settings(file, path, set(found.categories), len(memory) > 0),
         origin_us=origin,
         base_ns=file.baseTimeNanoseconds,
-        ticks_per_us=ticks,
-        start=np.rint((ts - origin) * ticks).astype(np.int64),
-        duration=np.rint(dur * ticks).astype(np.int64),
+        # A float of 10¹² µs lacks the last fraction of a nanosecond: rounding restores what was written.
+        start=np.rint((ts - origin) * US).astype(np.int64),
+        duration=np.rint(dur * US).astype(np.int64),
         correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
         **columns,
         names=names,
         categories=list(found.categories),  # type: ignore[arg-type]
         tracks=list(found.tracks),  # type: ignore[arg-type]
         collectives=list(found.collectives),  # type: ignore[arg-type]
-        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
+        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * US) / US),
         left_out=+left_out,  # those that occur
     )
 
@@ -250,17 +249,6 @@ def _far(ts: Floats, dur: Floats) -> Bools:
     stray = rows[part != np.bincount(part).argmax()]
     far[stray] = len(stray) <= max(1, len(rows) // 1000)
     return far
-
-
-def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> float:
-    """Return the resolution: whole nanoseconds, which Kineto writes; picoseconds where times are finer.
-
-    A time stamp of 10¹² µs loses the last fraction of a nanosecond as a float, so that a child could outlive its
-    parent; rounding to whole nanoseconds restores the written value.
-    """
-    lost_ns = 1e3 * float(np.spacing(np.abs(ts).max())) + 1e-3
-    ns = np.concatenate((ts - origin, dur)) * 1e3
-    return 1e6 if np.abs(ns - np.rint(ns)).max() > lost_ns and span_us < 4e12 else 1e3
 
 
 def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:

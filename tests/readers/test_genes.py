@@ -37,8 +37,8 @@ def test_gene_names_are_read(write):
 
 
 def test_lists_are_joined_and_a_name_with_two_owners_becomes_ambiguous():
-    one = Genes(("B", "A"), standard={"X": ("A",)})
-    other = Genes(("C",), standard={"X": ("C",), "Y": ("C",)})
+    one = Genes(("B", "A"), also={"X": ("A",)})
+    other = Genes(("C",), also={"X": ("C",), "Y": ("C",)})
     union = Genes.union([one, other])
     assert union.names == ("A", "B", "C")
     assert union.ambiguous == {"X": ("A", "C")}
@@ -65,7 +65,7 @@ def test_a_bad_list_is_an_error(write, read, text, why):
 def test_the_public_lists_have_their_counts(public):
     genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
     assert (genes.report.rows, len(genes)) == (16_454, 6_604)
-    assert len(genes) - len({gene for owners in genes.standard.values() for gene in owners}) == 1_460
+    assert len(genes.also) > 5_000
     assert len(genes.ambiguous) > 300
     names = sgd_gene_names(public("yeast_gem_9.0.2/SGDgeneNames.tsv"))
     assert set(names.names) == set(genes.names)

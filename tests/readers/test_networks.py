@@ -23,7 +23,7 @@ from tclab.readers import (
 from tclab.readers._genes import Genes
 
 GENES = ["YAL001C", "YAL002W", "YBR001C"]
-NAMED = Genes(("YEL009C", "YOR202W", "YPR015C"), standard={"GCN4": ("YEL009C",), "HIS3": ("YOR202W",)})
+NAMED = Genes(("YEL009C", "YOR202W", "YPR015C"), also={"GCN4": ("YEL009C",), "HIS3": ("YOR202W",)})
 BIOGRID = (
     "#BioGRID Interaction ID\tSystematic Name Interactor A\tSystematic Name Interactor B\t"
     "Experimental System Type\tOrganism ID Interactor A\tOrganism ID Interactor B\n"

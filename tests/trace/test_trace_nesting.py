@@ -87,7 +87,7 @@ def test_tracks_do_not_touch_and_order_does_not_matter(tree, tangle, rng):
     assert (parents == nest(start, duration, track, tie).parent[order]).all()
 
 
-@given(tangles, st.sampled_from([1e-3, 1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
+@given(tangles, st.sampled_from([1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
 def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit, origin):
     names = ["aten::mm", "loss", "autograd::engine", "Optimizer.step"]
 
@@ -98,9 +98,8 @@ def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit
             for i, (s, d) in enumerate(rows)
         ]
 
-    shift = origin if unit >= 1 else 0  # a float of 10^15 holds no nanoseconds
     plain = trace.analyze(write_trace(events(1, 0)))
-    changed = events(unit, shift)
+    changed = events(unit, origin)
     random.Random(len(rows)).shuffle(changed)
     other = trace.analyze(write_trace(changed, "other.json"))
     assert np.allclose(other.categories["self_us"], plain.categories["self_us"] * unit, atol=1e-9)
