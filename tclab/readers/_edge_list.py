@@ -94,9 +94,9 @@ def edge_list(
       number, or all other lines have numbers for names.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
-      `node2` (`gene_a` and `gene_b`, …), or the two that are left beside a weight and an id; without a header, the
-      first two. The weight, any finite number, is the column called `weight`, `score`, …, else the next after these
-      that is not called a time or an id, if there is one.
+      `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
+      any finite number, is the column called `weight`, `score`, …, else the next after these that is not called a time
+      or an id, if there is one.
     - `directed`: keep each edge as the file has it, from its source to its target.
     - `node_type`: what the nodes are.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
@@ -182,8 +182,10 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
     weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS] if is_named or header else []
     if not ends and (is_named or header):
         ends = [i for i, cell in enumerate(cells) if i not in weights and not _words(cell) <= _NO_WEIGHTS]
-        if len(ends) != 2:
+        if ends != [0, 1]:
             raise _unnamed(cells)
+    if not ends and len(cells) > 3:
+        raise _unnamed(cells)
     chosen = ends or [0, 1]
     further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
     return [*chosen, *[*weights, *further][:1]], is_named
@@ -259,18 +261,18 @@ def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str], is_nam
 def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
     """Raise `ValueError` where the first of three columns, without a header, may be no source, or the second no target.
 
-    Such are a running number before the two nodes, a letter that says what a line is, and a relation between nodes.
+    Such are a running number or a time before the two nodes, a letter that says what a line is, and a relation.
     """
     source, target = ([cell, *rest[end].cat.categories] for cell, end in zip(first, _ENDS, strict=False))
-    numbered = all(name.isdecimal() for name in target) and all(float(w).is_integer() for w in rest["weight"][:1000])
-    is_counted = any(source == [str(i + start) for i in range(len(source))] for start in (0, 1))
+    third = {first[2], *(f"{weight:g}" for weight in rest["weight"].unique()[:1000])}
+    is_counted = any(source == [str(i + start) for i in range(len(rest) + 1)] for start in (0, 1))
     why = ""
-    if numbered and 2 < len(source) == len(rest) + 1 and is_counted:
-        why = "the first column counts the rows"
-    elif numbered and {*source} <= {"e", "a"}:
-        why = "the first column is one letter, as in DIMACS"
-    elif {*target} <= _SIF_RELATIONS:
+    if {*target} <= _SIF_RELATIONS:
         why = "the second column is a relation, as in SIF"
+    elif is_counted and len(rest) > 1 and all(name.isdecimal() for name in third):
+        why = "the first column counts the rows"
+    elif not {*source} & {*target} and third & {*target}:
+        why = "the third column has names of the second"
     if why:
         raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
 
