@@ -53,7 +53,7 @@ YEAST = 559292  # NCBI taxon of S. cerevisiae S288C; STRING uses 4932
 _SYSTEM = "Experimental System Type"
 _SYSTEMS = ("physical", "genetic")
 # Why rows are dropped → the columns, each by the names that a header may have for it, and the value that all must hold.
-_Conditions: TypeAlias = dict[str, tuple[list[tuple[str, ...]], str]]
+_Conditions: TypeAlias = Mapping[str, tuple[Sequence[tuple[str, ...]], str]]
 
 
 def biogrid(
@@ -82,7 +82,7 @@ def biogrid(
     """
     if system_type not in (None, *_SYSTEMS):
         raise unknown("experimental system type", system_type, _SYSTEMS)
-    where: _Conditions = {}
+    where: dict[str, tuple[Sequence[tuple[str, ...]], str]] = {}
     if system_type:
         where[f"{_SYSTEM} is not {system_type}"] = ([(_SYSTEM,)], system_type)
     if organism is not None:

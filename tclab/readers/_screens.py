@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -214,7 +214,7 @@ def _no_array(strain: str) -> str | None:
 def _samples(
     path: str | Path,
     frame: pd.DataFrame,
-    genes: tuple[str, ...] | None,
+    genes: Sequence[str] | None,
     mutant_type: MutantType,
     unknown_limit: float,
 ) -> tuple[Perturbations, Genes, Report]:
@@ -225,7 +225,7 @@ def _samples(
     dropped: dict[str, int] = {}
     kept = np.ones(len(frame), dtype=bool)
 
-    def drop(reason: str, bad: np.ndarray) -> None:
+    def drop(reason: str, bad: Any) -> None:
         dropped[reason] = int((kept & bad).sum())
         kept[bad] = False
 

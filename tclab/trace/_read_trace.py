@@ -121,13 +121,13 @@ class _Columns:
         }
         self.events.append(pd.DataFrame(columns))
         held = [(event.ts, event.args) for event in events if event.ph == "i" and event.name == "[memory]"]
-        columns = {
+        memory = {
             "device": ["cpu" if a.device_type == 0 else f"device {a.device_id}" for _, a in held],
             "time_us": _numbers([ts for ts, _ in held]),
             "allocated_bytes": _numbers([a.allocated for _, a in held]),
             "reserved_bytes": _numbers([a.reserved for _, a in held]),
         }
-        self.memory.append(pd.DataFrame(columns))
+        self.memory.append(pd.DataFrame(memory))
 
 
 def _category(event: _Event) -> str:
