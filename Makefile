@@ -81,7 +81,7 @@ record: setup
 	$(BIN)/tclab race delta $(NEW) --batch-size 2 --allocator keep_pages --workers 0 --budget-seconds 600 $(OPTIONS)
 
 attack: setup
-	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500 --processes 2
+	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500
 	$(PYTEST) tests/test_damaged_rows.py tests/test_stores.py tests/test_orphans.py tests/test_race.py tests/test_ledger.py \
 		tests/test_source.py tests/trace/test_trace_hostile.py
 	$(BIN)/python benchmarks/kill_matrix.py

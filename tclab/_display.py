@@ -5,7 +5,6 @@ Nothing here takes pandas, so that `tclab.timing` shows its results with torch a
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
 from textwrap import wrap
-from typing import Any
-
-from tclab._child_process import PARENT
 
 WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
 _UNBROKEN = 40  # characters of a cell that stays in one line: a wide table is scrolled and keeps its lines low
-_DELAY_SECONDS, _LOG_SECONDS = 2.0, 30.0  # until a bar shows, and between the lines of one in a log
 
 
 def bytes_text(number: float) -> str:
@@ -182,20 +177,3 @@ def say(line: object) -> None:
 
 def _in_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel")
-
-
-def progress_bar(total: int, what: str, unit: str) -> Any:
-    """Return tqdm's bar: a widget in a notebook, a line in a terminal, a line every half a minute in a log.
-
-    It shows itself after two seconds and leaves nothing. `None` where tqdm is not installed, and in a process that
-    measures a point: what that says last is why it ended.
-    """
-    if PARENT in os.environ:
-        return None
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return None
-    watched = sys.stderr.isatty() or _in_notebook()
-    look = {"ascii": not watched, "mininterval": 0.2 if watched else _LOG_SECONDS, "delay": _DELAY_SECONDS}
-    return tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, **look)

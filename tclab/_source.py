@@ -1,9 +1,8 @@
 """The door for a user's file: opened here, unpacked within limits, and one sentence for whatever a parser raises.
 
-Every limit on what somebody else's file may do to this process is here and nowhere else: what it unpacks to, how often
-its own size that is, and what is no file (a FIFO would wait for ever for its writer). How deep it nests and how much
-memory it takes is found out by Python, whose error becomes a sentence as well; a parser in C that has no limit of its
-own asks `check_nesting` first.
+Every limit on what somebody else's file may do to this process is here and nowhere else: what it unpacks to, and what
+is no file (a FIFO would wait for ever for its writer). How deep it nests and how much memory it takes is found out by
+Python, whose error becomes a sentence as well; a parser in C that has no limit of its own asks `check_nesting` first.
 """
 
 from __future__ import annotations
@@ -16,23 +15,20 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from tclab._display import progress_bar
 from tclab._io import is_bomb
 from tclab.errors import InputError, require
 
-LIMIT_BYTES = 8 << 30  # of what a file unpacks to; STRING's largest table of one organism is a fortieth of this
+LIMIT_BYTES = 8 << 30  # of what a packed file unpacks to; STRING's largest table of one organism is a fortieth of this
 
 _MOST_NESTED = 1_000  # brackets in brackets, or columns of indentation
-
 _BUFFER_BYTES = 1 << 20
-_BAR_FROM_BYTES = 8 << 20  # smaller files are read before a bar would show
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _MEANING: dict[type[Exception], str] = {
@@ -87,27 +83,20 @@ def _why(cause: Exception) -> str:
 
 @contextmanager
 def opened(
-    path: str | Path,
-    what: str,
-    error: type[InputError] = InputError,
-    *,
-    limit_bytes: int | None = LIMIT_BYTES,
-    archive: bool = False,
+    path: str | Path, what: str, error: type[InputError] = InputError, *, archive: bool = False
 ) -> Iterator[Any]:
     """Open a user's file for reading within `guarded`: plain, gzipped, or the one file in a ZIP, whatever its name.
 
-    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read. A large file shows a
-    bar.
+    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read.
 
     **Arguments:**
 
     - `path`, `what`, `error`: see `guarded`.
-    - `limit_bytes`: what the file may unpack to; `None` for a reader that keeps no more than a part in memory.
     - `archive`: the format itself is a ZIP, such as XLSX or NPZ: what is read, and can be sought in, is the file as it
       is; its parts are held to the limits.
 
     **Raises:** `error` for a missing file, with the nearest name in its folder; a folder, a FIFO, a device; an empty
-    file; one that unpacks to more than `limit_bytes`, or to more than 150 times its size beyond 256 MiB; a ZIP of
+    file; one that unpacks to more than `LIMIT_BYTES`, or to more than 150 times its size beyond 256 MiB; a ZIP of
     several files; text in UTF-16 or with a NUL byte; and for whatever the block raises.
     """
     require("path", path, (str, os.PathLike), "the path of a file")
@@ -117,15 +106,11 @@ def opened(
         with open(path, "rb") as file:
             if archive:
                 parts = zipfile.ZipFile(file).infolist()
-                packed_bytes = sum(part.compress_size for part in parts)
-                _check_size(sum(part.file_size for part in parts), packed_bytes, limit_bytes)
+                _check_size(sum(part.file_size for part in parts), sum(part.compress_size for part in parts))
                 file.seek(0)
                 yield file
                 return
-            with (
-                _Unpacked(file, path.name, limit_bytes) as unpacked,
-                io.BufferedReader(unpacked, _BUFFER_BYTES) as text,
-            ):
+            with io.BufferedReader(_Unpacked(file), _BUFFER_BYTES) as text:
                 head = text.peek(3)
                 if not head:
                     raise ValueError("is empty")
@@ -147,29 +132,18 @@ def _check_regular(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise ValueError(f"no such file{_near(path)}") from None
-    except ValueError as error:
-        raise ValueError(f"is no path: {error}") from None
+        names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+        near = get_close_matches(path.name, names, n=1)
+        raise ValueError(f"no such file; did you mean {near[0]!r}?" if near else "no such file") from None
     if stat.S_ISDIR(mode):
         raise ValueError("is a folder, expected a file")
     if not stat.S_ISREG(mode):
         raise ValueError("is neither a file nor a folder")
 
 
-def _near(path: Path) -> str:
-    names: list[str] = []
-    with suppress(OSError):
-        names = sorted(each.name for each in path.parent.iterdir())
-    near = get_close_matches(path.name, names, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    few = [name for name in names if not name.startswith(".")][:5]
-    return f"; in its folder are {', '.join(few)}" if few else ""
-
-
-def _check_size(unpacked: int, packed: int, limit_bytes: int | None) -> None:
-    if limit_bytes is not None and unpacked > limit_bytes:
-        raise ValueError(f"unpacks to more than {limit_bytes:,} bytes, the limit; cut out the rows that are needed")
+def _check_size(unpacked: int, packed: int) -> None:
+    if unpacked > LIMIT_BYTES:
+        raise ValueError(f"unpacks to more than {LIMIT_BYTES:,} bytes, the limit; cut out the rows that are needed")
     if is_bomb(unpacked, packed):
         raise ValueError(f"unpacks to {unpacked // max(packed, 1):,} times its size or more")
 
@@ -177,21 +151,14 @@ def _check_size(unpacked: int, packed: int, limit_bytes: int | None) -> None:
 class _Unpacked(io.RawIOBase):
     """The bytes of an open file, unpacked as they are read and held to the limits."""
 
-    def __init__(self, file: IO[bytes], name: str, limit_bytes: int | None) -> None:
-        self._file, self._limit_bytes = file, limit_bytes
+    def __init__(self, file: IO[bytes]) -> None:
         head = file.read(4)
         file.seek(0)
-        self._stream: Any = file
-        self._packed = True
+        self._file, self._stream, self._count = file, file, 0
         if head.startswith(_GZIP):
-            self._stream = gzip.GzipFile(fileobj=file)
+            self._stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
         elif head == _ZIP:
             self._stream = _only_member(file)
-        else:
-            self._packed = False
-        self._count = 0
-        size = os.fstat(file.fileno()).st_size
-        self._bar = progress_bar(size, f"reading {name}", "B") if size > _BAR_FROM_BYTES else None
 
     def readable(self) -> bool:
         return True
@@ -201,19 +168,10 @@ class _Unpacked(io.RawIOBase):
         if (hole := chunk.find(b"\0")) >= 0:
             raise ValueError(f"byte {self._count + hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
         self._count += len(chunk)
-        if self._packed:
-            _check_size(self._count, self._file.tell(), self._limit_bytes)
-        elif self._limit_bytes is not None:
-            _check_size(self._count, self._count, self._limit_bytes)
-        if self._bar is not None:
-            self._bar.update(self._file.tell() - self._bar.n)
+        if self._stream is not self._file:
+            _check_size(self._count, self._file.tell())
         buffer[: len(chunk)] = chunk
         return len(chunk)
-
-    def close(self) -> None:
-        if not self.closed and self._bar is not None:
-            self._bar.close()
-        super().close()
 
 
 def _only_member(file: IO[bytes]) -> IO[bytes]:
@@ -222,6 +180,5 @@ def _only_member(file: IO[bytes]) -> IO[bytes]:
     names = [part.filename for part in archive.infolist() if not part.is_dir()]
     names = [name for name in names if not name.startswith("__MACOSX/")]
     if len(names) != 1:
-        few = ", ".join(names[:5]) or "none"
-        raise ValueError(f"is a ZIP of {len(names)} files, expected one: {few}")
+        raise ValueError(f"is a ZIP of {len(names)} files, expected one: {', '.join(names[:5]) or 'none'}")
     return archive.open(names[0])

@@ -56,7 +56,7 @@ def ledger():
 
 def recorded():
     with tempfile.TemporaryDirectory() as folder, trace.record(folder, wait=0, active=1) as recorder:
-        assert str(recorder).startswith("0 steps so far; step 2 is recorded")
+        assert str(recorder).startswith("0 steps so far; steps 2 to 2 are recorded")
         recorder.step()
         recorder.step()
     return recorder
@@ -105,7 +105,7 @@ def advice(measured=PAIR):
 RESULTS = {
     "Point": (lambda: POINT, "batch_size"),
     "Points": (lambda: tclab.grid(models="hetero_cell,dango", batch_sizes="2,5"), "5, 2"),
-    "Recorder": (recorded, "2 steps, of which step 2 is recorded"),
+    "Recorder": (recorded, "2 steps so far; steps 2 to 2 are recorded"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),

@@ -1,4 +1,8 @@
-"""Any delimited edge list: two columns of names, and a weight; what has to be guessed is said in the report."""
+"""Any delimited edge list: two columns of names, and a weight; what has to be guessed is said in the report.
+
+A header decides which column is which. Where neither a header nor the content can tell, the file is refused with the
+argument that says it.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +24,40 @@ from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, quoted
 _ENDS = ("source", "target")
 _SEPARATORS = ("\t", ",", ";", " ")
 _COMMENTS = ("#", "%")
-# What headers call an edge's source and its target, and the other words that they are made of.
-_SOURCES = {"source", "src", "from", "head", "tf", "regulator", "bait", "start"}
-_TARGETS = {"target", "dst", "to", "tail", "tg", "prey", "end", "destination", "dest", "regulated"}
+# What a header calls an edge's two ends, each in one word: the source's and the target's.
+_SOURCES = {"source", "src", "from", "head", "tf", "regulator", "bait", "start", "query", "parent", "subject"}
+_TARGETS = {
+    "target", "dst", "to", "tail", "tg", "prey", "end", "destination", "dest", "regulated", "array", "child", "object",
+}  # fmt: skip
+# Or by one name and its number: node1 and node2, gene_a and gene_b, u and v.
+_PAIRS = [("1", "2"), ("a", "b"), ("u", "v"), ("x", "y"), ("i", "j"), ("one", "two"), ("first", "second"),
+          ("left", "right")]  # fmt: skip
+_NUMBERS = {number for pair in _PAIRS for number in pair}
+# The other words that such names are made of.
 _WORDS = frozenset(
-    """a array b child entrez factor first gene genes i id ids interactor item j left locus n name node nodes number
-    official one orf other parent partner protein query right s second standard string sym symbol systematic t tag two
-    u uniprot v vertex x y""".split()  # noqa: SIM905 a list of fifty strings is harder to read
-) | (_SOURCES | _TARGETS)
+    """entity entrez factor gene genes id ids identifier index interactor item key label locus n name node nodes no
+    number official orf partner protein standard string sym symbol systematic t uniprot vertex""".split()  # noqa: SIM905
+)
+_OF_HEADERS = _WORDS | _SOURCES | _TARGETS | _NUMBERS
 _WEIGHTS = {"weight", "weights", "w", "score", "combined_score", "value"}
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z\d\s_.:-]+")
+_NO_WEIGHTS = {"id", "index", "unnamed", "edge", "key", "time", "timestamp", "date", "year", "type", "label", "name"}
+_WORD = re.compile(r"\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z\d\s_.:-]+")
 _BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
-_OTHER_FORMATS = {  # how another format's file begins, in lower case → what reads it
-    "%%matrixmarket": "scipy.io.mmread",
-    "*vertices": "networkx.read_pajek",
-    "graph [": "networkx.read_gml",
-    "<?xml": "networkx.read_graphml",
-    "<graphml": "networkx.read_graphml",
-    '{"': "json.load",
+_OTHER_FORMATS = {  # how the file of another format begins, in any case → its name, and what reads it
+    r"%%MatrixMarket": "MatrixMarket: scipy.io.mmread",
+    r"\*(vertices|network)": "Pajek: networkx.read_pajek",
+    r"(#.*\n|\s|(Creator|Version|Comment).*\n)*graph\s*\[": "GML: networkx.read_gml",
+    r"\s*<(\?xml|!|graphml|gexf)": "XML, such as GraphML: networkx.read_graphml",
+    r"[{\[]\s*[\[{\"]": "JSON: json.load",
+    r"(strict\s+)?(di)?graph\b[^\n,;\t]*\{": "DOT: networkx.nx_pydot.read_dot",
+    r"(c\b.*\n)*p\s+[a-z]+\s+\d+\s+\d+": "DIMACS: its lines “e” or “a” are the edges",
 }
+_SUFFIXES = {
+    ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
+    ".paj": "Pajek: networkx.read_pajek", ".metis": "METIS: a line lists the neighbours of a node",
+}  # fmt: skip
+_MISSING = ("", "na", "n/a", "null", "none")
+_SIF_RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts"}
 
 
 def edge_list(
@@ -71,42 +90,44 @@ def edge_list(
     - `sep`: one character between cells; None takes the first of tab, comma, semicolon and space that the first line
       has. Several spaces are like one.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
-      line has the names in these two cells, and they are words such as `source` and `target`, or the weight is no
+      line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
       number, or all other lines have numbers for names.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
-      positions from 0. None takes the columns that a header calls `source` and `target` (or `from` and `to`, …), else
-      the first two; and for the weight, any finite number, the one called `weight`, `score`, …, else the next after
-      these, if there is one.
+      positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
+      `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
+      any finite number, is the column called `weight`, `score`, …, else the next after these that is not called a time
+      or an id, if there is one.
     - `directed`: keep each edge as the file has it, from its source to its target.
     - `node_type`: what the nodes are.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
 
     **Raises:** `ReadError` with the row for a wrong number of columns, an empty name, a comment or a header between
     edges, or a weight that is not a finite number; for too many unknown names; for a format with a name of its own,
-    such as MatrixMarket's.
+    such as MatrixMarket's; for columns, a header or a separator that cannot be told.
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
     with opened(path, "an edge list", ReadError) as file:
-        begin = file.peek(80)[:80].decode(errors="replace").lower()
-        for sign, reader in _OTHER_FORMATS.items():
-            if begin.startswith(sign):
-                raise ValueError(f"begins with {sign}: {reader} reads that format, and CellGraph.from_edges its edges")
+        _refuse_other_formats(Path(path), file.peek(1)[:10_000].decode(errors="replace"), columns)
         table = Table(file, comment=_COMMENTS, loose=True)
         table.separator = sep or _separator(table.first)
-        table.columns = [_without_blanks(cell) for cell in table.cells(table.first)]
-        chosen = _chosen(table, columns, header)
-        first = [table.columns[i] for i in chosen]
+        table.columns = cells = [_without_blanks(cell) for cell in table.cells(table.first)]
+        chosen, is_named = _chosen(table, columns, header)
+        first = [cells[i] for i in chosen]
         rest = _read(table, chosen)
         names = {_without_blanks(name) for end in _ENDS for name in rest[end].cat.categories}
         guessed = header is None or (header and table.has_comments)  # the header may be a comment
-        is_header = _is_header(first, rest, names) if guessed else header
+        is_header = _is_header(first, rest, names, is_named) if guessed else bool(header)
         if not is_header and columns is None and chosen[:2] != [0, 1]:
             raise ValueError(f"the first line, {quoted(table.first)}, is a header or an edge: pass header= or columns=")
         if is_header and rest.empty:
             raise ValueError("holds no rows after its header")
         edge = [] if is_header else first[:2]
         weights = [] if is_header else [_weight(first)]
+        if columns is None and not is_header and len(chosen) > 2:
+            _refuse_unclear(first, rest)
+        if columns is None and header is None:
+            _refuse_metis(cells, rest)
         lookup = Lookup(Genes.of(sorted(names.union(edge)) if genes is None else genes), _without_blanks)
         source, target = (lookup.places(rest[end]) for end in _ENDS)
         if edge:
@@ -116,7 +137,7 @@ def edge_list(
             notes.append("a header" if is_header else "no header")
         if guessed and not is_header and not names & {*first[:2]}:
             notes.append(f"only the first line names {' and '.join(first[:2])}: if it is a header, pass header=True")
-        if columns is None and len(table.columns) > 2:
+        if columns is None and len(cells) > 2:
             notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
         return network_of(
             path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
@@ -126,35 +147,84 @@ def edge_list(
         )  # fmt: skip
 
 
+def _refuse_other_formats(path: Path, head: str, columns: object) -> None:
+    """Raise `ValueError` for a file that is, by its beginning or its name, of a format with a name of its own."""
+    for begin, format in _OTHER_FORMATS.items():
+        if re.match(begin, head, re.IGNORECASE):
+            raise ValueError(f"is no edge list but {format}; CellGraph.from_edges takes its edges")
+    suffixes = {suffix.lower() for suffix in path.suffixes} & _SUFFIXES.keys()
+    if suffixes and columns is None:
+        raise ValueError(f"is no edge list but, by its name, {_SUFFIXES[min(suffixes)]}; columns= reads it as one")
+
+
 def _separator(first: str) -> str:
-    for sign in _SEPARATORS:
-        if sign in first.strip():
-            return sign
-    raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
+    bare = re.sub(r'"[^"]*"', "", first).strip()
+    found = [sign for sign in _SEPARATORS if sign in bare]
+    if not found:
+        raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
+    if found[:2] == [",", ";"]:
+        raise ValueError(f"{quoted(first)} has commas and semicolons: pass sep=, the one between cells")
+    return found[0]
 
 
-def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> list[int]:
-    """Return the positions of source, target, and of the weight if there is one."""
+def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> tuple[list[int], bool]:
+    """Return the columns of source, target, and of the weight if there is one; whether a header names them."""
     cells = table.columns
     if columns is not None:
-        chosen = [table.column(each) if isinstance(each, str) else each for each in columns]
-    else:
-        ends = [[i for i, cell in enumerate(cells) if _says(cell, words)] for words in (_SOURCES, _TARGETS)]
-        named = header is not False and len(ends[0]) == len(ends[1]) == 1
-        chosen = [*ends[0], *ends[1]] if named else [0, 1]
-        weights = [i for i, cell in enumerate(cells) if named and cell.lower() in _WEIGHTS]
-        chosen += [*weights, *range(max(chosen) + 1, len(cells))][:1]
-    if not all(0 <= i < len(cells) for i in chosen):
-        raise ValueError(f"{len(cells)} columns, expected {max(chosen) + 1} or more: {quoted(table.first)}")
-    return chosen
+        given = [table.column(each) if isinstance(each, str) else each for each in columns]
+        if not all(0 <= i < len(cells) for i in given):
+            raise ValueError(f"{len(cells)} columns, expected {max(given) + 1} or more: {quoted(table.first)}")
+        return given, any(isinstance(each, str) for each in columns)
+    if len(cells) < 2:
+        raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
+    ends = [] if header is False else _named_ends(cells)
+    is_named = bool(ends) or (header is not False and _is_no_edge(cells))
+    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS] if is_named or header else []
+    if not ends and (is_named or header):
+        ends = [i for i, cell in enumerate(cells) if i not in weights and not _words(cell) <= _NO_WEIGHTS]
+        if ends != [0, 1]:
+            raise _unnamed(cells)
+    if not ends and len(cells) > 3:
+        raise _unnamed(cells)
+    chosen = ends or [0, 1]
+    further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
+    return [*chosen, *[*weights, *further][:1]], is_named
+
+
+def _named_ends(cells: Sequence[str]) -> list[int]:
+    """Return the columns that a header calls source and target, or by two names that differ in a number; or none."""
+    words = [_words(cell) for cell in cells]
+    ends = [[i for i, each in enumerate(words) if _says(each, end)] for end in (_SOURCES, _TARGETS)]
+    pairs = [ends] if ends[0] and ends[1] else []
+    for one, other in _PAIRS if not pairs else []:
+        firsts = [i for i, each in enumerate(words) if one in each and _says(each, {one})]
+        seconds = [i for i in range(len(cells)) for j in firsts if words[i] == words[j] - {one} | {other}]
+        if seconds:
+            pairs.append([firsts, seconds])
+    if not pairs:
+        return []
+    if len(pairs) > 1 or len(pairs[0][0]) > 1 or len(pairs[0][1]) > 1:
+        raise _unnamed(cells)
+    return [pairs[0][0][0], pairs[0][1][0]]
+
+
+def _unnamed(cells: Sequence[str]) -> ValueError:
+    few = quoted(", ".join(cells), 120)
+    return ValueError(f"its columns are {few}: which are source and target? pass columns=, by name or position from 0")
+
+
+def _is_no_edge(cells: Sequence[str]) -> bool:
+    """Return whether the first line can only be a header: an end without a name, or no number for a weight."""
+    return "" in cells[:2] or (len(cells) > 2 and number_of(cells[2]) is None and cells[2].lower() not in _MISSING)
 
 
 def _words(cell: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(cell)} or {"?"}
+    return {word.lower() for word in _WORD.findall(cell)} or {"index"}  # a column without a name is an index
 
 
-def _says(cell: str, words: set[str]) -> bool:
-    return _words(cell) <= _WORDS and bool(_words(cell) & words)
+def _says(words: set[str], end: set[str]) -> bool:
+    """Return whether the words of a column's name are one of an end, and such as names of columns are made of."""
+    return bool(words & end) and words <= _OF_HEADERS
 
 
 def _read(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
@@ -166,24 +236,56 @@ def _read(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
     return table.read(columns, may_be_empty=True)
 
 
-def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str]) -> bool:
-    """Return whether the first line's cells are a header, given the rows after it; raise where they come again."""
-    ends = {*first[:2]}
-    reads_so = all(_words(cell) <= _WORDS for cell in ends)
-    if len(first) > 2:
-        if number_of(first[2]) is not None or first[2].lower() in ("", "na", "n/a", "null", "none"):
-            return False
-        reads_so |= first[2].isidentifier()
-    if all(len(cell) == 1 for cell in ends) and any(len(name) == 1 for name in names - ends):
+def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str], is_named: bool) -> bool:
+    """Return whether the first line's cells are a header, given the rows after it; raise where it cannot be told."""
+    ends, others = {*first[:2]}, names - {*first[:2]}
+    if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
+        return False
+    letters = rest.empty or any(len(name) == 1 and name.isalpha() for name in others)
+    if len(first) == 2 and letters and all(len(cell) == 1 for cell in ends):
         return False  # a graph of the nodes a, b, c, …
-    numbered = not any(cell.isdecimal() for cell in ends) and all(name.isdecimal() for name in names)
+    no_number = not any(cell.isdecimal() for cell in ends)
+    reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
+    stem = _words(first[0]) - _NUMBERS
+    if reads_so and stem and any(stem < _words(name) and "".join(_words(name) - stem).isdigit() for name in others):
+        raise ValueError(f"the first line, {quoted(', '.join(first))}, is a header or an edge: pass header=")
     if not names & ends:
-        return reads_so or numbered
+        return reads_so or (no_number and all(name.isdecimal() for name in names))
     whole = ((rest["source"] == first[0]) & (rest["target"] == first[1])).to_numpy()
     if not reads_so or (rest[[*_ENDS]].isin(ends).any(axis=1) & ~whole).any():
         return False
     again = f"the header, {quoted(', '.join(first))}, comes again as row {int(np.argmax(whole)) + 1}"
     raise ValueError(f"{again}; are these two files?")
+
+
+def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
+    """Raise `ValueError` where the first of three columns, without a header, may be no source, or the second no target.
+
+    Such are a running number or a time before the two nodes, a letter that says what a line is, and a relation.
+    """
+    source, target = ([cell, *rest[end].cat.categories] for cell, end in zip(first, _ENDS, strict=False))
+    third = {first[2], *(f"{weight:g}" for weight in rest["weight"].unique()[:1000])}
+    is_counted = any(source == [str(i + start) for i in range(len(rest) + 1)] for start in (0, 1))
+    why = ""
+    if {*target} <= _SIF_RELATIONS:
+        why = "the second column is a relation, as in SIF"
+    elif is_counted and len(rest) > 1 and all(name.isdecimal() for name in third):
+        why = "the first column counts the rows"
+    elif not {*source} & {*target} and third & {*target}:
+        why = "the third column has names of the second"
+    if why:
+        raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
+
+
+def _refuse_metis(first: Sequence[str], rest: pd.DataFrame) -> None:
+    """Raise `ValueError` for a METIS file of nodes with equally many neighbours, whose lines look like edges."""
+    if not all(cell.isdecimal() for cell in first) or len(first[0]) > 12:
+        return
+    nodes, edges = int(first[0]), int(first[1])
+    if nodes == len(rest) and len(rest) * len(first) == 2 * edges:
+        numbers = [int(name) if name.isdecimal() else 0 for end in _ENDS for name in rest[end].cat.categories]
+        if min(numbers, default=0) >= 1 and max(numbers) <= nodes:
+            raise ValueError("may be METIS, whose first line counts nodes and edges; if not, pass header=False")
 
 
 def _weight(first: Sequence[str]) -> float:

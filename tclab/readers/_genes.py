@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,6 @@ UNKNOWN, AMBIGUOUS = -1, -2
 UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown names is another organism's
 
 DANGO_GENES_FILE = "yeast_string_genes.txt"
-
-Names: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -71,21 +69,19 @@ class Report:
 class Genes:
     """A gene list in its order, with the other names of its genes.
 
-    A name is looked up as a systematic name first, then as a standard name, then as an alias; a standard name is
-    reserved for one gene (SGD's gene-naming guidelines), so it precedes another gene's alias. Upper and lower case
-    differ. A name that several genes share at the level where it is found is ambiguous and treated as unknown.
+    A name is looked up as a systematic name first, then among the others. Upper and lower case differ. A name that
+    several genes share is ambiguous and treated as unknown.
 
     **Arguments:**
 
     - `names`: the systematic names, without repetition; a gene's index is its position here.
-    - `standard`: standard name → the systematic names that have it.
-    - `aliases`: alias → the systematic names that have it.
+    - `also`: standard name or alias → the systematic names that have it. A standard name is reserved for one gene
+      (SGD's gene-naming guidelines), so where it is another gene's alias it is the first's alone.
     - `report`: what the reader did with the file's rows.
     """
 
     names: tuple[str, ...]
-    standard: Names = field(default_factory=dict)
-    aliases: Names = field(default_factory=dict)
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     report: Report | None = None
 
     def __post_init__(self) -> None:
@@ -103,12 +99,9 @@ class Genes:
     @staticmethod
     def union(lists: Sequence[Genes]) -> Genes:
         """Return the sorted union of gene lists; a name that two of them give to different genes becomes ambiguous."""
-
-        def merged(each: Iterable[Names]) -> Names:
-            return _owners((name, owner) for names in each for name, owners in names.items() for owner in owners)
-
-        standard, aliases = merged(genes.standard for genes in lists), merged(genes.aliases for genes in lists)
-        return Genes(tuple(sorted({name for genes in lists for name in genes.names})), standard, aliases)
+        names = tuple(sorted({name for genes in lists for name in genes.names}))
+        pairs = ((name, gene) for genes in lists for name, owners in genes.also.items() for gene in owners)
+        return Genes(names, _owners(pairs))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -118,17 +111,15 @@ class Genes:
         index: dict[str, int] = self._index  # type: ignore[attr-defined]
         if name in index:
             return index[name]
-        for names in (self.standard, self.aliases):
-            owners = [owner for owner in names.get(name, ()) if owner in index]
-            if owners:
-                return index[owners[0]] if len(owners) == 1 else AMBIGUOUS
-        return UNKNOWN
+        owners = [index[owner] for owner in self.also.get(name, ()) if owner in index]
+        if len(owners) > 1:
+            return AMBIGUOUS
+        return owners[0] if owners else UNKNOWN
 
     @property
     def ambiguous(self) -> dict[str, tuple[str, ...]]:
-        """The standard names and aliases that several genes share: name → the genes."""
-        names = {**self.aliases, **self.standard}
-        return {name: owners for name, owners in names.items() if self.place(name) == AMBIGUOUS}
+        """The names that several genes share: name → the genes."""
+        return {name: owners for name, owners in self.also.items() if self.place(name) == AMBIGUOUS}
 
 
 def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -217,7 +208,7 @@ def sgd_features(path: str | Path) -> Genes:
 
     16 columns between tabs, no header. Standard names and aliases become names of their genes. An alias of several
     genes (hundreds are: SGD lists free text such as `acetyltransferase` there) is in `genes.ambiguous` and unknown in a
-    lookup; notes in the report count such aliases, and the aliases that are another gene's standard name.
+    lookup.
 
     **Raises:** `ReadError` with the row for a wrong number of columns; for a gene without a name or that appears
     twice, and where no row is a gene.
@@ -253,11 +244,6 @@ def _genes(path: str | Path, rows: int, kept: list[tuple[str, str, str]], droppe
         raise ValueError("a gene has no name, expected one such as YAL001C")
     if len(times) < len(kept):
         raise ValueError(f"gene {quoted(times.most_common(1)[0][0])} appears twice")
-    first = _owners((standard, name) for name, standard, _ in kept if standard)
-    also = _owners((alias, name) for name, _, aliases in kept for alias in aliases.split("|") if alias)
-    shared = sum(len(owners) > 1 for owners in also.values())
-    shadowed = sum(len({*owners} - {*first[alias]}) for alias, owners in also.items() if alias in first)
-    notes = [f"{shared:,} aliases belong to several genes"] if shared else []
-    notes += [f"{shadowed:,} aliases are another gene's standard name"] if shadowed else []
-    report = Report(str(path), rows, len(kept), dict(dropped), notes=tuple(notes))
-    return Genes(tuple(sorted(times)), first, also, report)
+    standard = _owners((standard, name) for name, standard, _ in kept if standard)
+    aliases = _owners((alias, name) for name, _, each in kept for alias in each.split("|") if alias)
+    return Genes(tuple(sorted(times)), aliases | standard, Report(str(path), rows, len(kept), dict(dropped)))

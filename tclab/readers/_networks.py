@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 import torch
 
 from tclab._source import opened
@@ -15,6 +16,10 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
 from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, quoted
+
+
+class OtherOrganismError(ReadError):
+    """A table none of whose rows is of the organism that is asked for."""
 
 
 class Format(NamedTuple):
@@ -47,6 +52,8 @@ FORMATS = {
 YEAST = 559292  # NCBI taxon of S. cerevisiae S288C; STRING uses 4932
 _SYSTEM = "Experimental System Type"
 _SYSTEMS = ("physical", "genetic")
+# Why rows are dropped → the columns, each by the names that a header may have for it, and the value that all must hold.
+_Conditions: TypeAlias = Mapping[str, tuple[Sequence[tuple[str, ...]], str]]
 
 
 def biogrid(
@@ -75,12 +82,12 @@ def biogrid(
     """
     if system_type not in (None, *_SYSTEMS):
         raise unknown("experimental system type", system_type, _SYSTEMS)
-    where: list[_Condition] = []
+    where: dict[str, tuple[Sequence[tuple[str, ...]], str]] = {}
     if system_type:
-        where.append(_Condition(f"{_SYSTEM} is not {system_type}", ((_SYSTEM,),), system_type))
+        where[f"{_SYSTEM} is not {system_type}"] = ([(_SYSTEM,)], system_type)
     if organism is not None:
-        taxa = tuple((f"Organism ID Interactor {end}", f"Organism Interactor {end}") for end in "AB")
-        where.append(_Condition(f"organism is not {organism}", taxa, str(organism)))
+        taxa = [(f"Organism ID Interactor {end}", f"Organism Interactor {end}") for end in "AB"]
+        where[f"organism is not {organism}"] = (taxa, str(organism))
     name = f"biogrid_{system_type}" if system_type else "biogrid"
     return _network(path, "biogrid", name, genes, where, unknown_limit)
 
@@ -90,29 +97,25 @@ def tflink(
     genes: Genes | Iterable[str],
     *,
     organism: str | None = "Saccharomyces cerevisiae",
-    factor: str | None = None,
     unknown_limit: float = UNKNOWN_LIMIT,
 ) -> Network:
     """Return a TFLink table as the directed network `tflink`, transcription factor → target.
 
-    https://tflink.net/download: `TFLink_<organism>_interactions_<kind>_simpleFormat_v1.0.tsv`, and the tables of one
-    factor's targets, `targets_of_<UniProt id>.tsv`. Genes have standard names; `-` is a missing one, and a cell with
-    several (`A;B`) is none of them for certain: both are unknown.
+    https://tflink.net/download: `TFLink_<organism>_interactions_<kind>_simpleFormat_v1.0.tsv`. Genes have standard
+    names; `-` is a missing one, and a cell with several (`A;B`) is none of them for certain: both are unknown.
 
     **Arguments:**
 
-    - `path`: a simpleFormat table, or with `factor` the table of one factor's targets.
+    - `path`: a simpleFormat table.
     - `genes`: the nodes of the network.
     - `organism`: the value required in the column `Organism`; None takes any.
-    - `factor`: the gene of the factor, for a table of its targets: only that file's name says whose they are, as a
-      UniProt id.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
-    names. `InputError` for a `factor` that is not in `genes`.
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, too many unknown names,
+    or a table without a row of the organism.
     """
-    where = [] if organism is None else [_Condition(f"organism is not {organism}", (("Organism",),), organism)]
-    return _network(path, "tflink", "tflink", genes, where, unknown_limit, factor)
+    where = {} if organism is None else {f"organism is not {organism}": ([("Organism",)], organism)}
+    return _network(path, "tflink", "tflink", genes, where, unknown_limit)
 
 
 def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_limit: float = UNKNOWN_LIMIT) -> Network:
@@ -130,15 +133,7 @@ def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_li
     **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names.
     """
-    return _network(path, "sgd_regulation", "sgd_regulation", genes, [], unknown_limit)
-
-
-class _Condition(NamedTuple):
-    """What a row must hold, else it is dropped for a reason: a value in each of some columns."""
-
-    reason: str
-    columns: tuple[tuple[str, ...], ...]  # of each the names that a header may have
-    value: str
+    return _network(path, "sgd_regulation", "sgd_regulation", genes, {}, unknown_limit)
 
 
 def _network(
@@ -146,30 +141,29 @@ def _network(
     kind: str,
     name: str,
     genes: Genes | Iterable[str],
-    where: Sequence[_Condition],
+    where: _Conditions,
     unknown_limit: float,
-    factor: str | None = None,
 ) -> Network:
-    """Return the network of one of `FORMATS`; with a `factor`, all edges start at that gene."""
+    """Return the network of one of `FORMATS`; rows that a condition does not hold for are dropped."""
     format, lookup = FORMATS[kind], Lookup(Genes.of(genes))
-    start = None if factor is None else lookup.genes.place(factor)
-    if start is not None and start < 0:
-        raise InputError(f"{path}: factor {quoted(factor)} is not in the gene list of {len(lookup.genes):,}")
     with opened(path, format.what, ReadError) as file:
         table = Table(file, separator=None, comment="!")
-        names = {"target": format.target} | ({"source": (format.source,)} if start is None else {})
-        names |= {column[0]: column for each in where for column in each.columns}
+        names = {"source": (format.source,), "target": format.target}
+        names |= {column[0]: column for columns, _ in where.values() for column in columns}
         columns = {field: Column(table.column(*known), NAME) for field, known in names.items()}
         if kind == "biogrid":
             columns[_SYSTEM] = Column(table.column(_SYSTEM), NAME, fault=_no_system)
         frame = table.read(columns)
         dropped = {}
-        for each in where:
-            kept = np.logical_and.reduce([frame[column[0]] == each.value for column in each.columns])
-            dropped[each.reason] = int((~kept).sum())
+        for reason, (wanted, value) in where.items():
+            kept = np.logical_and.reduce([frame[column[0]] == value for column in wanted])
+            dropped[reason] = int((~kept).sum())
+            if reason.startswith("organism") and len(kept) and not kept.any():
+                found = ", ".join(map(str, frame[wanted[0][0]].unique()[:3]))
+                why = f"none of its rows is of organism {value}, but of {found}; organism= takes another, or None any"
+                raise OtherOrganismError(f"{path}: {why} (read as {format.what})")
             frame = frame[kept]
-        target = lookup.places(frame["target"])
-        source = lookup.places(frame["source"]) if start is None else np.full(len(target), start)
+        source, target = lookup.places(frame["source"]), lookup.places(frame["target"])
         return network_of(
             path, name, source, target, lookup, directed=format.directed, dropped=dropped, unknown_limit=unknown_limit
         )
@@ -213,41 +207,32 @@ def network_of(
 
     **Raises:** `ValueError` where more are lost.
     """
-    n = len(lookup.genes)
     known = (source >= 0) & (target >= 0)
     lost = int((~known).sum())
     lookup.check_lost(len(known), lost, unknown_limit)
-    mirrored = (source > target)[known] & (not directed)
-    low, high = np.minimum(source, target)[known], np.maximum(source, target)[known]
-    if directed:
-        low, high = source[known], target[known]
-    key = low.astype(np.int64) * n + high
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    starts = np.flatnonzero(np.diff(key, prepend=-1))  # where the rows of each edge begin
-    edges = key[starts]
-    times = np.diff(starts, append=len(key))
-    backward = _over_edges(np.add, mirrored[order].astype(np.int64), starts)
-    twice = int(((backward > 0) & (backward < times)).sum())
-    duplicates = len(key) - len(edges) - twice
+    rows = pd.DataFrame({"source": source, "target": target, "score": 0 if scores is None else scores})[known]
+    rows["mirrored"] = (rows["source"] > rows["target"]) & (not directed)
+    if not directed:
+        ends = rows[["source", "target"]].to_numpy()
+        rows["source"], rows["target"] = ends.min(axis=1), ends.max(axis=1)
+    edges = rows.groupby(["source", "target"]).agg(
+        times=("score", "size"), score=("score", "max"), backward=("mirrored", "sum")
+    )
+    twice = int(((edges["backward"] > 0) & (edges["backward"] < edges["times"])).sum())
+    duplicates = len(rows) - len(edges) - twice
     reasons = dict(dropped or {})
     reasons["unknown gene"] = reasons.get("unknown gene", 0) + lost
     reasons |= {"reverse of an undirected edge": twice, "duplicate edge": duplicates}
-    once = int((times == 1).sum()) if both_ways else 0
-    if once:
+    if both_ways and (once := int((edges["times"] == 1).sum())):
         more["notes"] = (f"{once:,} edges appear once, though the format has each twice: an excerpt, or cut short",)
-    edge_index = torch.from_numpy(np.stack([edges // max(n, 1), edges % max(n, 1)]))
     if scores is not None:
-        more["scores"] = torch.from_numpy(_over_edges(np.maximum, scores[known][order], starts))
-    more |= {"self_loops": int((edge_index[0] == edge_index[1]).sum()), "duplicates": duplicates}
+        more["scores"] = torch.from_numpy(edges["score"].to_numpy(copy=True))
+    index = torch.tensor(np.stack([edges.index.get_level_values(i) for i in (0, 1)]), dtype=torch.int64)
+    more |= {"self_loops": int((index[0] == index[1]).sum()), "duplicates": duplicates}
     report = lookup.report(path, sum(reasons.values()) + len(edges), len(edges), reasons, **more)
     weight = report.scores.to(torch.float64) if weighted and scores is not None else None
-    return Network(name, edge_index, node_type, node_type, n, n, weight=weight, directed=directed, report=report)
-
-
-def _over_edges(what: np.ufunc, values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sum or the highest of each edge's values; there may be no edge."""
-    return np.asarray(what.reduceat(values, starts)) if len(starts) else values[:0]
+    n = len(lookup.genes)
+    return Network(name, index, node_type, node_type, n, n, weight=weight, directed=directed, report=report)
 
 
 LINKS_FILE = re.compile(  # "v12.0 (1).txt" is a second download
@@ -271,7 +256,6 @@ def string_links(
     *,
     channels: Sequence[str] | None = None,
     threshold: int = 1,
-    transferred: bool = True,
     unknown_limit: float = UNKNOWN_LIMIT,
 ) -> dict[str, Network]:
     """Return one undirected network for each channel of STRING's links, called `string<version>_<channel>`
@@ -279,7 +263,9 @@ def string_links(
 
     `<taxon>.protein.links[.detailed|.full].v<version>.txt[.gz]` of https://string-db.org/cgi/download, any version;
     columns between single spaces. The taxon (`4932.`) is removed from the names. STRING has each pair twice; it is kept
-    once, from the lower index to the higher. Scores, 1 to 1000 (thousandths), are in `network.report.scores`.
+    once, from the lower index to the higher. Scores, 1 to 1000 (thousandths), are in `network.report.scores`; in a
+    `full` table, evidence transferred from other organisms is combined with a channel's own as in STRING's
+    `combine_subscores.py`.
 
     **Arguments:**
 
@@ -288,8 +274,6 @@ def string_links(
     - `channels`: names among `neighborhood`, `fusion`, `cooccurence`, `coexpression`, `experimental`, `database`,
       `textmining` and `combined`; None takes the first six that the table has, or else `combined`.
     - `threshold`: the lowest score of an edge, in thousandths; a score of 0 is never an edge.
-    - `transferred`: in a `full` table, whether evidence from other organisms counts too; the two scores are combined
-      as in STRING's `combine_subscores.py`.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
     **Raises:** `ReadError` with the row for a wrong number of columns or a score outside 0 to 1000; for a
@@ -298,29 +282,23 @@ def string_links(
     if isinstance(threshold, bool) or not 0 <= threshold <= 1000:
         raise InputError(f"threshold is {threshold!r}, expected 0 to 1000 (STRING's scores are thousandths)")
     lookup = Lookup(Genes.of(genes), lambda name: _TAXON.sub("", name, count=1))
+    match = LINKS_FILE.fullmatch(Path(path).name)
+    release = match["version"].replace(".", "_") if match else ""
+    networks = {}
     with opened(path, "STRING's table of links", ReadError) as file:
         table = Table(file, separator=" ")
         ends = {name: Column(table.column(name), NAME) for name in ("protein1", "protein2")}
-        wanted = _wanted(table, channels, transferred)
+        wanted = _wanted(table, channels)
         scores = {part: Column(table.column(part), SCORE, 0, 1000) for parts in wanted.values() for part in parts}
         frame = table.read({**ends, **scores})
         one, other = (lookup.places(frame.pop(name)) for name in ends)
         known = (one >= 0) & (other >= 0)
-        rows, lost = len(known), int(len(known) - known.sum())
-        lookup.check_lost(rows, lost, unknown_limit)
-        key = np.minimum(one, other).astype(np.int64) * len(lookup.genes) + np.maximum(one, other)
-        order = np.argsort(key, kind="stable").astype(np.int32)  # once for all channels
-        order = order[known[order]]
-        one, other = one[order], other[order]
-        del key
-        match = LINKS_FILE.fullmatch(Path(path).name)
-        release = match["version"].replace(".", "_") if match else ""
-        networks = {}
+        lost = int((~known).sum())
+        lookup.check_lost(len(known), lost, unknown_limit)
         for channel, parts in wanted.items():
-            score = _combined([frame[part].to_numpy()[order] for part in parts])
-            kept = score >= max(threshold, 1)
-            absent = int((score == 0).sum())
-            low = len(score) - absent - int(kept.sum())
+            score = _combined([frame[part].to_numpy() for part in parts])
+            kept, absent = known & (score >= max(threshold, 1)), int((known & (score == 0)).sum())
+            low = len(known) - lost - absent - int(kept.sum())
             dropped = {"unknown gene": lost, "no score in this channel": absent, f"score below {threshold}": low}
             name = f"string{release}_{channel}"
             networks[name] = network_of(
@@ -330,13 +308,13 @@ def string_links(
     return networks
 
 
-def _wanted(table: Table, channels: Sequence[str] | None, transferred: bool) -> dict[str, list[str]]:
+def _wanted(table: Table, channels: Sequence[str] | None) -> dict[str, list[str]]:
     """Return the columns of each channel that is asked for."""
     there: dict[str, list[str]] = {}
     for channel, names in _COLUMNS_OF.items():
         for column in set(names) & set(table.columns):
             also = f"{column}_transferred"
-            there[channel] = [column, also] if transferred and also in table.columns else [column]
+            there[channel] = [column, also] if also in table.columns else [column]
     if not there:
         table.column("combined_score")
     if channels is None:
@@ -371,7 +349,7 @@ def string_dango(
     `yeast_string_<channel>_adjacency.txt[.gz]`, folder `data/yeast_network` of the repository of Zhang et al., *DANGO*
     (Cell Systems 2024). Three columns between tabs, no header: two genes as row numbers of the gene list, counted from
     1, and a score, 0 to 1. The file has each edge in both directions, with one score; it is kept once, from the lower
-    index to the higher. The scores are in `network.report.scores`.
+    index to the higher. The scores are in `network.report.scores`; a note says how many edges lack their reverse.
 
     **Arguments:**
 
@@ -379,8 +357,7 @@ def string_dango(
     - `genes`: the nodes of the network; None takes `counted_in`.
     - `counted_in`: the list whose line numbers the file has; None takes `yeast_string_genes.txt` in the same folder.
 
-    **Raises:** `ReadError` with the row for a gene outside the list, a score outside 0 to 1, an edge whose
-    reverse is missing (the file was cut) or has another score, and an edge that appears more than twice.
+    **Raises:** `ReadError` with the row for a gene outside the list, or a score outside 0 to 1.
     """
     path = Path(path)
     match = ADJACENCY_FILE.fullmatch(path.name)
@@ -389,33 +366,15 @@ def string_dango(
         why = f"expected {DANGO_GENES_FILE} in the same folder, or the list as counted_in"
         raise ReadError(f"{path}: has line numbers of a gene list; {why}")
     listed = dango_genes(list_file) if counted_in is None else Genes.of(counted_in)
+    lookup = Lookup(listed if genes is None else Genes.of(genes))
     with opened(path, "one of DANGO's adjacencies", ReadError) as file:
         table = Table(file, columns=["first gene", "second gene", "score"])
         ends = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(("one", "other"))}
         frame = table.read({**ends, "score": Column(2, NUMBER, 0, 1)})
         one, other, score = (frame[column].to_numpy() for column in frame)
-        _check_mirrored(one, other, score, len(listed))
-        lookup = Lookup(listed if genes is None else Genes.of(genes))
         place_of = np.full(len(listed) + 1, -1, dtype=np.int64)
         for line in np.union1d(one, other).tolist():
             place_of[line] = lookup.place(listed.names[line - 1])
-        return network_of(path, name, place_of[one], place_of[other], lookup, directed=False, scores=score)
-
-
-def _check_mirrored(one: np.ndarray, other: np.ndarray, score: np.ndarray, n: int) -> None:
-    """Raise `ValueError` for the first row without exactly one reverse of the same score."""
-    key, reverse = one * (n + 1) + other, other * (n + 1) + one
-    order = np.argsort(key, kind="stable")
-    again = np.zeros(len(key), dtype=bool)
-    again[order[1:]] = key[order][1:] == key[order][:-1]
-    at = order[np.searchsorted(key[order], reverse).clip(max=len(key) - 1)]
-    faults = [
-        (one == other, "joins a gene to itself, which STRING never does"),
-        (again, "appears again"),
-        (key[at] != reverse, "has no reverse, though the format has both directions: the file was cut"),
-        (score[at] != score, "has another score than its reverse"),
-    ]
-    for bad, why in faults:
-        if bad.any():
-            i = int(np.argmax(bad))
-            raise ValueError(f"row {i + 1}: edge {one[i]} to {other[i]} {why}")
+        return network_of(
+            path, name, place_of[one], place_of[other], lookup, directed=False, scores=score, both_ways=True
+        )

@@ -15,9 +15,10 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.readers import _networks as networks
 from tclab.readers._genes import DANGO_GENES_FILE, Genes, Report, dango_genes, sgd_features, sgd_gene_names
+from tclab.readers._networks import OtherOrganismError
 from tclab.readers._screens import SCREENS
 from tclab.readers._table import ReadError
-from tclab.readers._yeast_gem import YML_FILE, metabolism_of, yeast_gem
+from tclab.readers._yeast_gem import YML_FILE, yeast_gem
 
 _Formats = list[tuple[re.Pattern[str], Callable[..., Any]]]
 _GENE_FILES: _Formats = [
@@ -31,11 +32,7 @@ _NETWORK_FILES: _Formats = [
     *((format.files, getattr(networks, name)) for name, format in networks.FORMATS.items()),
 ]
 _NOT_THE_GRAPH = [
-    *(
-        (screen.files, f"perturbations: read it with tclab.readers.read_perturbations or tclab.readers.{screen.name}")
-        for screen in SCREENS
-    ),
-    (re.compile(r"targets_of_\w+.*\.tsv(\.gz)?"), "read it with tclab.readers.tflink and factor="),
+    *((screen.files, "perturbations: read it with tclab.readers.read_perturbations") for screen in SCREENS.values()),
     (re.compile(r"RegulationTwoColumnTable_.*|.*yeastract.*"), "read it with tclab.readers.edge_list"),
     (YML_FILE, "a second metabolic model"),
 ]
@@ -102,7 +99,11 @@ def _graph(path: Path) -> CellGraph:
     read |= {name: each.report for name, each in lists.items()}
     found: dict[str, Network] = {}
     for name, function in _known(files, _NETWORK_FILES):
-        result = function(files[name], genes)
+        try:
+            result = function(files[name], genes)
+        except OtherOrganismError as error:
+            ignored[name] = str(error)
+            continue
         for network in result.values() if isinstance(result, dict) else [result]:
             if not network.num_edges:
                 ignored[name] = f"keeps no edge: {network.report}"
@@ -114,21 +115,19 @@ def _graph(path: Path) -> CellGraph:
     num_nodes, node_names = {"gene": len(genes)}, {"gene": genes.names}
     relations = {name: found[name] for name in sorted(found, key=_place)}
     for name, function in _known(files, [(YML_FILE, yeast_gem)])[:1]:  # a second is ignored
-        model = function(files[name])
-        gpr, stoichiometry = metabolism_of(model, genes)
+        gpr, stoichiometry = function(files[name], genes)
         relations |= {"gpr": gpr, "stoichiometry": stoichiometry}
         num_nodes |= {"reaction": gpr.num_targets, "metabolite": stoichiometry.num_targets}
         node_names |= {"reaction": gpr.report.node_names, "metabolite": stoichiometry.report.node_names}
-        read[name] = Report(str(files[name]), len(model.reactions), len(model.reactions))
-    for name in files:
-        why = next((why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(files[name].name)), None)
-        ignored.setdefault(name, why or "not a file name of a known format")
+        read[name] = gpr.report
     if not relations:
         like = "yeast_string_fusion_adjacency.txt or BIOGRID-….tab3.txt"
         raise ValueError(f"no network in it that tclab can read; expected a file such as {like}")
-    report = FolderReport(
-        str(path), read, {name: why for name, why in sorted(ignored.items()) if name not in read}, genes.ambiguous
-    )
+    for name in files.keys() - read.keys() - ignored.keys():
+        why = next((why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(files[name].name)), None)
+        ignored[name] = why or "not a file name of a known format"
+    ignored = {name: why for name, why in sorted(ignored.items()) if name not in read}
+    report = FolderReport(str(path), read, ignored, genes.ambiguous)
     return CellGraph(num_nodes, relations, "gene", node_names, source=path.resolve().name, report=report)
 
 

@@ -1,11 +1,11 @@
-"""Delimited text, read strictly by pyarrow a block of lines at a time: the one loader under all tables."""
+"""Delimited text, read strictly by pyarrow: the one loader under all tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -19,10 +19,9 @@ from tclab.errors import InputError
 NAME = pa.dictionary(pa.int32(), pa.string())  # each distinct name once
 INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 
-_BLOCK_BYTES = 1 << 20
 _LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
 _LARGEST = np.finfo(np.float64).max
-_SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons", "|": "bars"}
+_SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
 
 
 class ReadError(InputError):
@@ -120,80 +119,57 @@ class Table:
         **Raises:** `ValueError` with the row for a wrong number of columns, or a cell that is not as its column
         expects; where there is no row, unless it `may_be_empty`.
         """
-        types = {str(column.i): column.kind for column in columns.values()}
-        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int32)] for name in columns}
-        names: dict[str, dict[str, int]] = {name: {} for name in columns}  # of each column: name → code
-        rows = 0
-        for content in self._blocks():
-            try:
-                block = pa.csv.read_csv(
-                    pa.BufferReader(content),
-                    read_options=pa.csv.ReadOptions(
-                        use_threads=False,  # so that errors have a row
-                        block_size=len(content) + 1,
-                        column_names=[str(i) for i in range(len(self.columns))],
-                    ),
-                    parse_options=pa.csv.ParseOptions(
-                        delimiter=self.separator, quote_char=self.loose and '"', double_quote=self.loose
-                    ),
-                    convert_options=pa.csv.ConvertOptions(
-                        column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
-                    ),
-                )
-            except pa.ArrowInvalid as error:
-                raise ValueError(self._as_sentence(str(error), rows)) from error
-            for name, column in columns.items():
-                cells = block.column(str(column.i)).chunk(0)
-                self._check(cells, column, rows)
-                if column.kind is NAME:
-                    codes = [names[name].setdefault(each, len(names[name])) for each in cells.dictionary.to_pylist()]
-                    parts[name].append(np.array(codes, dtype=np.int32)[cells.indices])
-                else:
-                    parts[name].append(cells.to_numpy(zero_copy_only=False))
-            rows += block.num_rows
-        if not rows and not may_be_empty:
+        cells = self._parsed(self._pending + self._file.read(), columns, missing)
+        if not cells.num_rows and not may_be_empty:
             raise ValueError("holds no rows; the file was cut short, or its export was empty")
         frame: dict[str, Any] = {}
         for name, column in columns.items():
-            frame[name] = np.concatenate(parts.pop(name)[bool(rows) :])  # the first stands for no row
-            if column.kind is NAME:
-                labels = pd.Index([*names[name]], dtype=object)
-                frame[name] = pd.Categorical.from_codes(frame[name], labels, validate=False)
+            found = cells.column(str(column.i)).combine_chunks()
+            self._check(found, column)
+            frame[name] = found.to_numpy(zero_copy_only=False) if column.kind is not NAME else _categories(found)
         return pd.DataFrame(frame, copy=False)
 
-    def _blocks(self) -> Iterator[bytes]:
-        """Yield whole lines, about a megabyte at a time, so that memory does not grow with the text.
+    def _parsed(self, content: bytes, columns: Mapping[str, Column], missing: tuple[str, ...]) -> pa.Table:
+        """Return some columns of the lines that are left, by their positions."""
+        if self.loose and self.separator == " ":
+            content = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb"  +", b" ", content))
+        types = {str(column.i): column.kind for column in columns.values()}
+        if not content.strip(b"\r\n"):
+            return pa.schema(types).empty_table()
+        quote = '"' if self.loose else False
+        positions = [str(i) for i in range(len(self.columns))]
+        # Errors have a row where a thread alone reads one block.
+        reading = pa.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=positions)
+        parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=quote, double_quote=self.loose)
+        converting = pa.csv.ConvertOptions(
+            column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
+        )
+        try:
+            return pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
+        except pa.ArrowInvalid as error:
+            text = re.sub(r"In CSV column #(\d+)", lambda match: f"column {self.columns[int(match[1])]}", str(error))
+            text = text.removeprefix("CSV parse error: ").replace("Row #", "row ")[:300]
+            raise ValueError(f"{text}; cells are between {self.between}") from error
 
-        pyarrow's own streaming reader (26.0) aborts a process that ends soon after it, as its threads still run.
-        """
-        while block := self._pending + self._file.read(_BLOCK_BYTES) + self._line():
-            self._pending = b""
-            if self.loose and self.separator == " ":
-                block = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb"  +", b" ", block))
-            if block.strip(b"\r\n"):
-                yield block
-
-    def _check(self, cells: Any, column: Column, rows: int) -> None:
-        """Raise `ValueError` for a cell of a block, after so many rows, that is not as its column expects."""
+    def _check(self, cells: Any, column: Column) -> None:
+        """Raise `ValueError` for a cell that is not as its column expects."""
         if column.kind is NAME:
             for code, name in enumerate(cells.dictionary.to_pylist()):
                 if why := column.fault(name):
                     i = cells.indices.to_pylist().index(code)
-                    raise ValueError(f"row {rows + i + 1}: {self.columns[column.i]} {why}")
+                    raise ValueError(f"row {i + 1}: {self.columns[column.i]} {why}")
             return
         values = cells.to_numpy(zero_copy_only=False)
-        good = (values >= column.low) & (values <= column.high)
-        bad = ~good & cells.is_valid().to_numpy(zero_copy_only=False)
+        bad = ~((values >= column.low) & (values <= column.high)) & cells.is_valid().to_numpy(zero_copy_only=False)
         if bad.any():
             i = int(np.argmax(bad))
             wanted = "a finite number" if column.high == _LARGEST else f"{column.low:g} to {column.high:g}"
-            raise ValueError(f"row {rows + i + 1}: {self.columns[column.i]} is {values[i]:g}, expected {wanted}")
+            raise ValueError(f"row {i + 1}: {self.columns[column.i]} is {values[i]:g}, expected {wanted}")
 
-    def _as_sentence(self, error: str, rows: int) -> str:
-        """Return pyarrow's error with the row in the file and the column's name."""
-        error = re.sub(r"Row #(\d+)", lambda match: f"row {rows + int(match[1])}", error)
-        error = re.sub(r"In CSV column #(\d+)", lambda match: f"column {self.columns[int(match[1])]}", error)
-        return f"{error.removeprefix('CSV parse error: ')[:300]}; cells are between {self.between}"
+
+def _categories(names: Any) -> pd.Categorical:
+    labels = pd.Index(names.dictionary.to_pylist(), dtype=object)
+    return pd.Categorical.from_codes(names.indices.to_numpy(), labels, validate=False)
 
 
 def plain_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""yeast-GEM, the consensus model of yeast's metabolism, and the bipartite networks of its genes and reactions.
+"""yeast-GEM, the consensus model of yeast's metabolism, as the bipartite networks of its genes and reactions.
 
 https://github.com/SysBioChalmers/yeast-GEM, `model/yeast-GEM.yml`, as RAVEN's `exportForGit` writes it.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from tclab._io import atomic_write, cache_folder
-from tclab._source import check_nesting, guarded, opened
+from tclab._source import check_nesting, opened
 from tclab.errors import need
 from tclab.graph import Network
 from tclab.graph._cell_graph import Metabolism
@@ -27,63 +27,72 @@ from tclab.readers._table import ReadError, quoted
 
 YML_FILE = re.compile(r"yeast-GEM\.ya?ml(\.gz)?")
 
-_WHAT = "a yeast-GEM model"
 _MOST_GENES = 100_000  # in all branches of a rule; yeast-GEM's longest rule has some hundred
-_LONGEST_RULE = 1_000  # genes as written
 
 
 class Reaction(NamedTuple):
-    """One reaction: its gene rule, its flux bounds, and its metabolites' signed stoichiometric coefficients.
+    """One reaction: its gene rule, whether it runs backward too, and its metabolites' stoichiometric coefficients.
 
-    A coefficient is below 0 where the metabolite is consumed; bounds are in mmol / gDW / h.
+    A coefficient is below 0 where the metabolite is consumed. A reaction is reversible where the lower bound of its
+    flux is below 0.
     """
 
     name: str
     rule: str
-    lower: float
-    upper: float
+    reversible: bool
     coefficients: Mapping[str, float]
 
 
-class MetabolicModel(NamedTuple):
-    """The reactions and metabolites of a model, in the file's order."""
+def yeast_gem(
+    path: str | Path, genes: Genes | Iterable[str] | None = None, *, unknown_limit: float = UNKNOWN_LIMIT
+) -> Metabolism:
+    """Return the relations `gpr` (gene → reaction, cascading) and `stoichiometry` (reaction → metabolite) of a
+    `yeast-GEM.yml[.gz]`; it needs PyYAML.
 
-    path: str
-    reactions: tuple[Reaction, ...]
-    metabolites: tuple[str, ...]
+    A reaction node is (reaction × branch of its rule × direction), the reverse direction where the lower
+    bound is below 0, so that deleting a gene removes just the nodes whose branch needs it; a reaction without
+    a rule has one branch that needs nothing. `gpr.report.node_names` names the reaction nodes,
+    `stoichiometry.report.node_names` the metabolites.
 
+    Parsing takes seconds, so what was read is kept in `TCLAB_CACHE` or the user's cache folder, under a hash of the
+    file.
 
-def yeast_gem(path: str | Path) -> MetabolicModel:
-    """Return the model of a `yeast-GEM.yml[.gz]`; it needs PyYAML.
+    **Arguments:**
 
-    A reaction without `gene_reaction_rule` has no rule. Parsing takes seconds, so what was read is kept in
-    `TCLAB_CACHE` or the user's cache folder, under a hash of the file.
+    - `path`: the file.
+    - `genes`: the genes of the graph; None takes those of the rules.
+    - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch does not
+      need the gene.
 
-    **Raises:** `ReadError` for a file that is not YAML, or not such a model, with the reaction where one is at fault.
+    **Raises:** `ReadError` for a file that is not YAML, or not such a model, with the reaction where one is at fault;
+    for too many unknown genes.
     """
     need("yeast-GEM.yml", "data", "yaml")
-    with opened(path, _WHAT, ReadError) as file:
-        content = file.read()
-        kept = cache_folder() / f"yeast_gem-2-{hashlib.sha256(content).hexdigest()}.json"
-        with suppress(OSError, ValueError, TypeError):  # not there, or not whole
-            reactions, metabolites = json.loads(kept.read_text(encoding="utf-8"))
-            return MetabolicModel(str(path), tuple(Reaction(*each) for each in reactions), tuple(metabolites))
-        check_nesting(content)
-        model = _model(str(path), content.decode())
+    with opened(path, "a yeast-GEM model", ReadError) as file:
+        reactions, metabolites = _model(file.read())
+        return _relations(str(path), reactions, metabolites, genes, unknown_limit)
+
+
+def _model(content: bytes) -> tuple[list[Reaction], list[str]]:
+    """Return a model's reactions and metabolites, in the file's order; kept once they have been parsed."""
+    kept = cache_folder() / f"yeast_gem-3-{hashlib.sha256(content).hexdigest()}.json"
+    with suppress(OSError, ValueError, TypeError):  # not there, or not whole
+        reactions, metabolites = json.loads(kept.read_text(encoding="utf-8"))
+        return [Reaction(*each) for each in reactions], metabolites
+    model = _parsed(content)
     with suppress(OSError):  # it is parsed again next time
         kept.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(kept, json.dumps(model[1:]))
+        atomic_write(kept, json.dumps(model))
     return model
 
 
-def _model(path: str, text: str) -> MetabolicModel:
+def _parsed(content: bytes) -> tuple[list[Reaction], list[str]]:
     import yaml
 
+    check_nesting(content)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml it takes a minute
-    top = _entries(yaml.load(text, Loader=loader))
+    top = _entries(yaml.load(content.decode(), Loader=loader))
     metabolites = dict.fromkeys(str(_entries(each)["id"]) for each in top["metabolites"])
-    if len(metabolites) < len(top["metabolites"]):
-        raise ValueError("a metabolite appears twice")
     reactions: dict[str, Reaction] = {}
     for each in top["reactions"]:
         fields = _entries(each)
@@ -92,15 +101,15 @@ def _model(path: str, text: str) -> MetabolicModel:
             raise ValueError(f"reaction {quoted(name)} appears twice")
         try:
             coefficients = {str(key): float(value) for key, value in _entries(fields.get("metabolites")).items()}
-            lower, upper = float(fields["lower_bound"]), float(fields["upper_bound"])
+            lower = float(fields["lower_bound"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"reaction {quoted(name)}: {type(error).__name__}: {error}") from error
-        if not np.isfinite([lower, upper, *coefficients.values()]).all():
+        if not np.isfinite([lower, *coefficients.values()]).all():
             raise ValueError(f"reaction {quoted(name)}: a bound or coefficient is not a finite number")
         if strangers := sorted(coefficients.keys() - metabolites.keys()):
             raise ValueError(f"reaction {quoted(name)}: metabolite {quoted(strangers[0])} is not in the model's list")
-        reactions[name] = Reaction(name, str(fields.get("gene_reaction_rule", "")), lower, upper, coefficients)
-    return MetabolicModel(path, tuple(reactions.values()), tuple(metabolites))
+        reactions[name] = Reaction(name, str(fields.get("gene_reaction_rule", "")), lower < 0, coefficients)
+    return list(reactions.values()), list(metabolites)
 
 
 def _entries(node: Any) -> dict[Any, Any]:
@@ -127,9 +136,6 @@ def branches(rule: str) -> list[tuple[str, ...]]:
         names.append(word[0])
         return f"_{len(names) - 1}"
 
-    text = re.sub(r"[^\s()]+", variable, " ".join(rule.split()))
-    too_large = ValueError(f"rule {quoted(rule)} is too large: more than {_MOST_GENES:,} genes in its branches")
-
     def expanded(node: ast.AST) -> set[frozenset[str]]:
         if isinstance(node, ast.Name):
             return {frozenset([names[int(node.id[1:])]])}
@@ -138,19 +144,16 @@ def branches(rule: str) -> list[tuple[str, ...]]:
         found, *parts = map(expanded, node.values)
         for part in parts:
             if isinstance(node.op, ast.Or):
-                found = found | part
+                found |= part
             elif len(found) * len(part) > _MOST_GENES:
-                raise too_large
+                raise ValueError(f"rule {quoted(rule)} is too large: more than {_MOST_GENES:,} branches")
             else:
                 found = {one | other for one in found for other in part}
-        if sum(map(len, found)) > _MOST_GENES:
-            raise too_large
         return found
 
+    text = re.sub(r"[^\s()]+", variable, " ".join(rule.split()))
     if not text:
         return []
-    if len(names) > _LONGEST_RULE:
-        raise too_large
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, MemoryError) as error:  # brackets that do not match, or nested too deeply
@@ -158,47 +161,33 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(genes)) for genes in expanded(tree))
 
 
-def metabolism_of(
-    model: MetabolicModel, genes: Genes | Iterable[str] | None = None, *, unknown_limit: float = UNKNOWN_LIMIT
+def _relations(
+    path: str,
+    reactions: Sequence[Reaction],
+    metabolites: Sequence[str],
+    genes: Genes | Iterable[str] | None,
+    unknown_limit: float,
 ) -> Metabolism:
-    """Return the relations `gpr` (gene → reaction, cascading) and `stoichiometry` (reaction → metabolite).
-
-    A reaction node is (reaction × branch of its rule × direction), the reverse direction where the lower
-    bound is below 0, so that deleting a gene removes just the nodes whose branch needs it; a reaction without
-    a rule has one branch that needs nothing. `gpr.report.node_names` names the reaction nodes,
-    `stoichiometry.report.node_names` the metabolites.
-
-    **Arguments:**
-
-    - `model`: reactions with their rules, bounds and metabolites.
-    - `genes`: the genes of the graph; None takes those of the rules.
-    - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch does not
-      need the gene.
-
-    **Raises:** `ReadError` with the reaction for an invalid rule; for too many unknown genes.
-    """
-    with guarded(model.path, _WHAT, ReadError):
-        rules = [_branches_of(reaction) for reaction in model.reactions]
-        in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
-        lookup = Lookup(Genes.of(in_rules if genes is None else genes))
-        row_of = {name: i for i, name in enumerate(model.metabolites)}
-        names: list[str] = []
-        needs: list[tuple[int, int]] = []  # gene, reaction node
-        turns: list[tuple[int, int, float]] = []  # reaction node, metabolite, coefficient
-        for reaction, rule in zip(model.reactions, rules, strict=True):
-            for i, branch in enumerate(rule):
-                for direction, sign in (("forward", 1), ("reverse", -1)):
-                    if sign > 0 or reaction.lower < 0:
-                        needs += [(lookup.place(gene), len(names)) for gene in branch]
-                        turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
-                        names.append(f"{reaction.name} {i} {direction}")
-        known = [pair for pair in needs if pair[0] >= 0]
-        lost = len(needs) - len(known)
-        lookup.check_lost(len(needs), lost, unknown_limit, "gpr incidences")
-    report = lookup.report(model.path, len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
-    turned = Report(model.path, len(turns), len(turns), node_names=model.metabolites)
+    rules = [_branches_of(reaction) for reaction in reactions]
+    in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
+    lookup = Lookup(Genes.of(in_rules if genes is None else genes))
+    row_of = {name: i for i, name in enumerate(metabolites)}
+    names: list[str] = []
+    needs: list[tuple[int, int]] = []  # gene, reaction node
+    turns: list[tuple[int, int, float]] = []  # reaction node, metabolite, coefficient
+    for reaction, rule in zip(reactions, rules, strict=True):
+        for i, branch in enumerate(rule):
+            for direction, sign in (("forward", 1), ("reverse", -1))[: 1 + reaction.reversible]:
+                needs += [(lookup.place(gene), len(names)) for gene in branch]
+                turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
+                names.append(f"{reaction.name} {i} {direction}")
+    known = [pair for pair in needs if pair[0] >= 0]
+    lost = len(needs) - len(known)
+    lookup.check_lost(len(needs), lost, unknown_limit, "gpr incidences")
+    report = lookup.report(path, len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
+    turned = Report(path, len(turns), len(turns), node_names=tuple(metabolites))
     weight = torch.tensor([turn[2] for turn in turns], dtype=torch.float64)
-    sizes = (len(lookup.genes), len(names), len(model.metabolites))
+    sizes = (len(lookup.genes), len(names), len(metabolites))
     return Metabolism(
         Network("gpr", _edges(known), "gene", "reaction", *sizes[:2], cascades=True, report=report),
         Network("stoichiometry", _edges(turns), "reaction", "metabolite", *sizes[1:], weight=weight, report=turned),

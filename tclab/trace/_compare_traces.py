@@ -21,7 +21,6 @@ class Comparison(Shown):
     stages: pd.DataFrame  # as categories, by stage
     ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us
     device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks and devices added
-    steps: pd.DataFrame  # a_wall_us, b_wall_us, ratio by position in the trace, mean over ranks
     warnings: list[str]  # why the two may not be comparable
     a: str  # the files of `a`, or their folder
     b: str
@@ -54,7 +53,6 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
         stages=_per_step(a.stages, b.stages, "stage", a, b),
         ops=_ops(a.ops, b.ops),
         device=_per_step(_device(a), _device(b), "quantity", a, b),
-        steps=_steps(a.steps, b.steps),
         warnings=list(_warnings(a, b)),
         a=_place(a),
         b=_place(b),
@@ -102,12 +100,6 @@ def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     table["difference_us"] = table["b_us"].fillna(0) - table["a_us"].fillna(0)
     order = table["difference_us"].abs().sort_values(ascending=False, kind="stable").index
     return table.loc[order].reset_index(drop=True)
-
-
-def _steps(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    walls = [side["wall_us"].groupby(side.groupby("file").cumcount()).mean() for side in (a, b)]
-    table = pd.DataFrame({"a_wall_us": walls[0], "b_wall_us": walls[1]}).rename_axis("position")
-    return table.assign(ratio=_ratio(table["b_wall_us"], table["a_wall_us"])).reset_index()
 
 
 def _warnings(a: Report, b: Report) -> Iterator[str]:

@@ -42,16 +42,13 @@ class DeviceWork:
     rows: Ints  # in the order of their start
     is_kernel: Bools  # [rows]
     is_collective: Bools  # [rows]
-    busy: Intervals
-    compute: Intervals  # kernels that are not collectives
-    communication: Intervals  # collective kernels
-    copies: Intervals
-    sets: Intervals
+    times: dict[str, Intervals]  # busy (all), compute (kernels but collectives), communication (these), copy, set
 
     @property
     def exposed(self) -> int:
         """The ticks of collectives during which no other kernel runs."""
-        return self.communication.length - int(self.compute.covered(*self.communication).sum())
+        communication = self.times["communication"]
+        return communication.length - int(self.times["compute"].covered(*communication).sum())
 
 
 def device_work(trace: Trace, of: Bools | None = None, label: str = "") -> DeviceWork:
@@ -60,21 +57,15 @@ def device_work(trace: Trace, of: Bools | None = None, label: str = "") -> Devic
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     is_kernel = trace.is_category(KERNEL_CATEGORIES)[rows]
     is_collective = is_kernel & trace.names_match(COLLECTIVE_KERNEL)[rows]
-
-    def of_kind(chosen: Bools) -> Intervals:
-        return union(trace.start[rows[chosen]], trace.stop[rows[chosen]])
-
-    return DeviceWork(
-        label=label or trace.label,
-        rows=rows,
-        is_kernel=is_kernel,
-        is_collective=is_collective,
-        busy=of_kind(np.ones(len(rows), dtype=bool)),
-        compute=of_kind(is_kernel & ~is_collective),
-        communication=of_kind(is_collective),
-        copies=of_kind(trace.is_category(COPY_CATEGORIES)[rows]),
-        sets=of_kind(trace.is_category(SET_CATEGORIES)[rows]),
-    )
+    kinds = {
+        "busy": np.ones(len(rows), dtype=bool),
+        "compute": is_kernel & ~is_collective,
+        "communication": is_collective,
+        "copy": trace.is_category(COPY_CATEGORIES)[rows],
+        "set": trace.is_category(SET_CATEGORIES)[rows],
+    }
+    times = {kind: union(trace.start[rows[chosen]], trace.stop[rows[chosen]]) for kind, chosen in kinds.items()}
+    return DeviceWork(label or trace.label, rows, is_kernel, is_collective, times)
 
 
 def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
@@ -84,11 +75,8 @@ def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
     found = list(dict.fromkeys(process[track] for track in np.unique(trace.track[is_device]).tolist()))
     if len(found) < 2:
         return {found[0] if found else None: device_work(trace)}
-    return {
-        pid: device_work(trace, is_device & np.array([p == pid for p in process])[trace.track],
-                         f"{trace.label}, device {pid}")
-        for pid in found
-    }  # fmt: skip
+    mine = {pid: is_device & np.array([p == pid for p in process])[trace.track] for pid in found}
+    return {pid: device_work(trace, of, f"{trace.label}, device {pid}") for pid, of in mine.items()}
 
 
 def breakdown(trace: Trace, device: Hashable, work: DeviceWork) -> dict[str, object]:
@@ -112,9 +100,9 @@ def breakdown(trace: Trace, device: Hashable, work: DeviceWork) -> dict[str, obj
     is_compute = work.is_kernel & ~work.is_collective
     span = float(end.max() - ts.min())
     busy, compute = union(ts, end).length, union(ts[is_compute], end[is_compute]).length
-    ticks = (work.communication.length, work.exposed, work.copies.length, work.sets.length,
-             int(trace.duration[work.rows[work.is_kernel]].sum()))  # fmt: skip
-    times = (span, compute, busy - compute, span - busy, busy, *(trace.us(count) for count in ticks))
+    kernels = int(trace.duration[work.rows[work.is_kernel]].sum())
+    ticks = (work.times["communication"].length, work.exposed, *(work.times[kind].length for kind in ("copy", "set")))
+    times = (span, compute, busy - compute, span - busy, busy, *(trace.us(count) for count in (*ticks, kernels)))
     counts = {"kernels": int(work.is_kernel.sum()), "device_events": len(work.rows)}
     return row | dict(zip(TIMES, times, strict=True)) | counts
 
@@ -127,26 +115,13 @@ def step_table(trace: Trace, work: DeviceWork) -> pd.DataFrame:
     only. No rows where the trace has no steps.
     """
     steps = trace.steps
-
-    def within(part: Intervals) -> object:
-        if len(work.rows) == 0:
-            return np.full(len(steps.names), np.nan)
-        return trace.us(part.covered(steps.start, steps.end))
-
-    table = pd.DataFrame(
-        {
-            "file": trace.path.name,
-            "step": steps.names,
-            "marked_on": steps.marked_on,
-            "start_us": trace.us(steps.start),
-            "wall_us": trace.us(steps.end - steps.start),
-            "busy_us": within(work.busy),
-            "compute_us": within(work.compute),
-            "communication_us": within(work.communication),
-            "copy_us": within(work.copies),
-        }
-    )
-    return trace.ranked(table.assign(idle_us=table["wall_us"] - table["busy_us"]))
+    wall = trace.us(steps.end - steps.start)
+    table = {"file": trace.path.name, "step": steps.names, "marked_on": steps.marked_on,
+             "start_us": trace.us(steps.start), "wall_us": wall}  # fmt: skip
+    for kind in ("busy", "compute", "communication", "copy"):
+        within = trace.us(work.times[kind].covered(steps.start, steps.end))
+        table[f"{kind}_us"] = within if len(work.rows) else np.full(len(wall), np.nan)
+    return trace.ranked(pd.DataFrame(table | {"idle_us": wall - table["busy_us"]}))
 
 
 @dataclass(frozen=True)
@@ -175,7 +150,7 @@ def launches(trace: Trace, device_rows: Ints) -> Ints:
 
 def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     """Return the gaps between the events of a device and what the thread that launched the next one did meanwhile."""
-    gaps = device.busy.gaps
+    gaps = device.times["busy"].gaps
     # The event that ends a gap is the first to start where the gap ends.
     ended_by = device.rows[np.searchsorted(trace.start[device.rows], gaps.end, side="left")]
     launch = launches(trace, ended_by)

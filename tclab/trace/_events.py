@@ -18,6 +18,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+US = 1e3
+"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes."""
+
 HOST, DEVICE, ANNOTATION = 0, 1, 2
 """Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
 
@@ -58,7 +61,6 @@ class Trace:
     settings: dict[str, Any]  # a row of `Report.settings`
     origin_us: float  # the file's time of tick 0
     base_ns: int  # what the file says is to be added to its times, ns
-    ticks_per_us: float
     ts: Floats  # µs as in the file, with a float's rounding
     dur: Floats
     start: Ints  # ticks
@@ -140,7 +142,7 @@ class Trace:
 
     def us(self, ticks: Any) -> Any:
         """Return ticks as microseconds."""
-        return ticks / self.ticks_per_us
+        return ticks / US
 
     def ranked(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table with the trace's rank as first column, null where it is not known."""

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise
 from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
-from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of
+from tclab.trace._nesting import Nesting, nearest, nest, tie_of
 
 WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)(Malloc|Free)(Host)?$"
 """Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
@@ -92,26 +92,6 @@ def _table(trace: Trace, host: HostWork, of: pd.Categorical, column: str, rest: 
             }
         )
     )
-
-
-def step_category_table(trace: Trace, host: HostWork) -> pd.DataFrame:
-    """Return the main thread's self time per step: rank, step, category, self_us, share of the step's wall time.
-
-    Time without an event within a step is `other`, so each step sums to its wall time.
-    """
-    steps = trace.steps
-    if host.main is None or len(steps.names) == 0:
-        return pd.DataFrame(columns=["rank", "step", "category", "self_us", "share"])
-    mine = host.track[host.owner] == host.main  # stretches of one thread, in the order of time
-    names, codes, wall = list(host.category.categories), host.category.codes[host.owner], steps.end - steps.start
-    spent = np.zeros((len(wall), len(names)))
-    for code in range(len(names)):
-        part = mine & (codes == code)
-        spent[:, code] = Intervals(host.start[part], host.end[part]).covered(steps.start, steps.end)
-    spent[:, names.index("other")] += wall - spent.sum(axis=1)
-    share = spent / np.where(wall > 0, wall, np.nan)[:, None]
-    rows = pd.MultiIndex.from_product([steps.names, names], names=["step", "category"]).to_frame(index=False)
-    return trace.ranked(rows.assign(self_us=trace.us(spent.ravel()), share=share.ravel()))
 
 
 def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 Read are traces of torch 1.8 to 2.14: times in whole µs or in ns after `baseTimeNanoseconds`, keys before or after the
 events, categories in mixed case; the categories of 2.15 are known too. An out-of-tree device may name categories of its
-own: an event that says on which `device` it ran is that device's, whatever its category is called.
+own: an event that says on which `device` or `stream` it ran is that device's, whatever its category is called.
 """
 
 import re
@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tclab._display import us_text
 from tclab._source import opened
-from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST_US = 4e15  # 2^62 ns: more than a century
@@ -37,6 +36,7 @@ class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
     bytes: float | str | None = None
     size: Any = None
     device: Any = None
+    stream: Any = None
     collective: Any = None
     group: Any = None
     allocated: float | None = None
@@ -99,46 +99,42 @@ class _Columns:
     def __init__(self) -> None:
         self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
         self.left_out: Counter[str] = Counter()
-        self.pieces: list[dict[str, npt.NDArray[Any]]] = []
-        self.memory: list[pd.DataFrame] = []
+        self.events: list[pd.DataFrame] = []  # those with a duration
+        self.memory: list[pd.DataFrame] = []  # what the allocator did
 
     def add(self, events: list[_Event]) -> None:
-        """Take a chunk of events: those with a duration, and what the allocator did."""
+        """Take a chunk of events."""
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         complete = [event for event in events if event.ph == "X"]
         args = [event.args for event in complete]
         groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
-        self.pieces.append(
-            {
-                "ts": _numbers([event.ts for event in complete]),
-                "dur": _numbers([event.dur for event in complete]),
-                "name": self.names.of([event.name or "" for event in complete]),
-                "category": self.categories.of(list(map(_category, complete))),
-                "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
-                "correlation": _numbers([a.correlation for a in args]),
-                "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
-                "collective": self.collectives.of(groups),
-            }
-        )
-        memory = [event for event in events if event.ph == "i" and event.name == "[memory]"]
-        places = [(event.args.device_type, event.args.device_id) for event in memory]
-        self.memory.append(
-            pd.DataFrame(
-                {
-                    "device": ["cpu" if kind == 0 else f"device {number}" for kind, number in places],
-                    "time_us": _numbers([event.ts for event in memory]),
-                    "allocated_bytes": _numbers([event.args.allocated for event in memory]),
-                    "reserved_bytes": _numbers([event.args.reserved for event in memory]),
-                }
-            )
-        )
+        columns = {
+            "ts": _numbers([event.ts for event in complete]),
+            "dur": _numbers([event.dur for event in complete]),
+            "name": self.names.of([event.name or "" for event in complete]),
+            "category": self.categories.of(list(map(_category, complete))),
+            "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
+            "correlation": _numbers([a.correlation for a in args]),
+            "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
+            "collective": self.collectives.of(groups),
+        }
+        self.events.append(pd.DataFrame(columns))
+        held = [(event.ts, event.args) for event in events if event.ph == "i" and event.name == "[memory]"]
+        memory = {
+            "device": ["cpu" if a.device_type == 0 else f"device {a.device_id}" for _, a in held],
+            "time_us": _numbers([ts for ts, _ in held]),
+            "allocated_bytes": _numbers([a.allocated for _, a in held]),
+            "reserved_bytes": _numbers([a.reserved for _, a in held]),
+        }
+        self.memory.append(pd.DataFrame(memory))
 
 
 def _category(event: _Event) -> str:
     """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
     category = (event.cat or "").lower()
-    if event.args.device is None or category in TORCH_CATEGORIES:
+    on_device = event.args.device is not None or event.args.stream is not None
+    if category in TORCH_CATEGORIES or not on_device:
         return category
     name = (event.name or "").lower()
     return next((kind for kind in ("memcpy", "memset") if kind in name), "kernel")
@@ -150,7 +146,7 @@ def read_trace(path: Path) -> Trace:
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
     columns = _Columns()
-    with opened(path, "a trace of torch.profiler", TraceError, limit_bytes=None) as file:
+    with opened(path, "a trace of torch.profiler", TraceError) as file:
         found = _parsed(file)
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
@@ -193,85 +189,66 @@ def _broken(text: bytearray, error: str) -> str:
 
 
 def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
-    columns = {key: np.concatenate([piece[key] for piece in found.pieces]) for key in found.pieces[0]}
+    events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
     names: list[Any] = list(found.names)
-    ts, dur, left_out = columns["ts"], columns["dur"], found.left_out
-    numeric = np.isfinite(ts) & np.isfinite(dur)
-    positive = numeric & (dur >= 0)
+    numeric = np.isfinite(events["ts"]) & np.isfinite(events["dur"])
     left_out["events whose time or duration is no number"] = int((~numeric).sum())
-    left_out["events with a negative duration"] = int((numeric & ~positive).sum())
-    if not positive.any():
+    left_out["events with a negative duration"] = int((events["dur"][numeric] < 0).sum())
+    events = events[numeric & (events["dur"] >= 0)]
+    if events.empty:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    far = _far(ts, dur, positive)
-    good = positive & ~far
-    origin = float(np.floor(ts[good].min()))
-    if far.any():
-        us = float(ts[far][0]) - origin
+    far = _far(events["ts"].to_numpy(), events["dur"].to_numpy())
+    stray, events = events[far], events[~far]
+    columns = {name: events[name].to_numpy() for name in events}
+    ts, dur, correlation = columns["ts"], columns["dur"], columns.pop("correlation")
+    origin = float(np.floor(ts.min()))
+    if len(stray):
+        us = float(stray["ts"].iloc[0]) - origin
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {names[columns['name'][far][0]]!r}, {side}"] = int(far.sum())
-    columns = {key: values[good] for key, values in columns.items()}
-    ts, dur = columns["ts"], columns["dur"]
+        left_out[f"far from all others, such as {names[stray['name'].iloc[0]]!r}, {side}"] = len(stray)
     span_us = float((ts - origin + dur).max())
     if span_us > _LONGEST_US:
         raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
-    ticks = _ticks_per_us(ts, dur, origin, span_us)
     memory = pd.concat(found.memory)
     memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
     memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
-    correlation = columns.pop("correlation")
     return Trace(
         path=path,
         settings=_settings(file, path, set(found.categories), len(memory) > 0),
         origin_us=origin,
         base_ns=file.baseTimeNanoseconds,
-        ticks_per_us=ticks,
-        start=np.rint((ts - origin) * ticks).astype(np.int64),
-        duration=np.rint(dur * ticks).astype(np.int64),
+        # A float of 10¹² µs lacks the last fraction of a nanosecond: rounding restores what was written.
+        start=np.rint((ts - origin) * US).astype(np.int64),
+        duration=np.rint(dur * US).astype(np.int64),
         correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
         **columns,
         names=names,
         categories=list(found.categories),  # type: ignore[arg-type]
         tracks=list(found.tracks),  # type: ignore[arg-type]
         collectives=list(found.collectives),  # type: ignore[arg-type]
-        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
+        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * US) / US),
         left_out=+left_out,  # those that occur
     )
 
 
-def _far(ts: Floats, dur: Floats, use: Bools) -> Bools:
+def _far(ts: Floats, dur: Floats) -> Bools:
     """Return the few events that lie far from all others, [N]: a profiler's buffer may keep one of an earlier run.
 
     They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
     times as long as the rest lasts.
     """
     far = np.zeros(len(ts), dtype=bool)
-    rows = np.flatnonzero(use)
-    if len(rows) < 20:
+    if len(ts) < 20:
         return far
-    rows = rows[np.argsort(ts[rows], kind="stable")]
+    rows = np.argsort(ts, kind="stable")
     reach = np.maximum.accumulate(ts[rows] + dur[rows])
     gap = ts[rows][1:] - reach[:-1]
     recorded = reach[-1] - ts[rows[0]] - gap[gap > 1e6].sum()
     part = np.concatenate(([0], np.cumsum(gap > max(1e6, 10 * recorded))))
     stray = rows[part != np.bincount(part).argmax()]
-    if len(stray) <= max(1, len(rows) // 1000):
-        far[stray] = True
+    far[stray] = len(stray) <= max(1, len(rows) // 1000)
     return far
-
-
-def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> float:
-    """Return the resolution: whole nanoseconds, which Kineto writes; picoseconds where times are finer.
-
-    A time stamp of 10¹² µs loses the last fraction of a nanosecond as a float, so that a child could outlive its
-    parent; rounding to whole nanoseconds restores the written value.
-    """
-    lost_ns = 1e3 * float(np.spacing(np.abs(ts).max())) + 1e-3
-    for values in (ts - origin, dur):
-        residue = np.abs(values * 1e3 - np.rint(values * 1e3))
-        if residue.max() > lost_ns and span_us < 4e12:
-            return 1e6
-    return 1e3
 
 
 def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:

@@ -18,10 +18,7 @@ import msgspec
 
 from tclab._display import Display, Shown, counted
 from tclab._io import atomic_write
-
-
-class ScheduleError(ValueError):
-    """A profiling window that the run does not reach; the message shows the arithmetic."""
+from tclab.errors import InputError
 
 
 class Recorder(Shown):
@@ -50,16 +47,11 @@ class Recorder(Shown):
         self._since = time.perf_counter_ns()
 
     def _display(self) -> Display:
-        made = counted(len(self.step_ns), "step")
-        window = f"step {self._first} is recorded"
-        if self._first != self._last:
-            window = f"steps {self._first} to {self._last} are recorded"
-        if self.path is None:
-            return Display(f"{made} so far; {window}", notes=["Call step() after each batch."])
-        notes = [f"tclab.trace.analyze({str(self.path)!r}) says where their time went."]
-        if self.overhead_ratio is not None:
-            notes.insert(0, f"A recorded step took {self.overhead_ratio:.3g} × the time of one that was not.")
-        return Display(f"{made}, of which {window}", notes=notes)
+        window = f"steps {self._first} to {self._last} are recorded"
+        notes = ["Call step() after each batch."]
+        if self.path is not None:
+            notes = [f"tclab.trace.analyze({str(self.path)!r}) says where their time went."]
+        return Display(f"{counted(len(self.step_ns), 'step')} so far; {window}", notes=notes)
 
 
 @contextmanager
@@ -98,12 +90,17 @@ def record(
     - `shapes`: record the shapes of operators' inputs.
     - `memory`: record the allocator.
 
-    **Raises:** `ScheduleError` for a window that the run does not reach.
+    **Raises:** `InputError` for a window that the run does not reach.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
 
-    _check_schedule(wait, warmup, active, steps)
+    first, end = wait + warmup, wait + warmup + active
+    window = f"the window of {active} steps begins after wait {wait} + warmup {warmup} = {first}"
+    if wait < 0 or warmup < 0 or active < 1:
+        raise InputError(f"wait {wait}, warmup {warmup}, active {active}: expected 0, 0 and 1, or more")
+    if steps is not None and end > steps:
+        raise InputError(f"{window} and needs {end}, but the run makes {steps}")
     folder, rank = Path(folder), _rank()
     folder.mkdir(parents=True, exist_ok=True)
     raw = folder / f".rank{rank}.{os.getpid()}.json"
@@ -119,18 +116,14 @@ def record(
     )
     try:
         with profiler:
-            recorder = Recorder(profiler, wait + warmup, active, torch.cuda.synchronize if on_device else lambda: None)
+            recorder = Recorder(profiler, first, active, torch.cuda.synchronize if on_device else lambda: None)
             yield recorder
-        made = len(recorder.step_ns) - wait - warmup
-        if made <= 0 or not raw.exists():
-            raise ScheduleError(
-                f"the loop made {len(recorder.step_ns)} steps, but the window begins after wait {wait} + warmup "
-                f"{warmup} = {wait + warmup} steps: nothing was recorded"
-            )
-        if made < active:
-            said = f"the loop made {len(recorder.step_ns)} steps, so the window holds {made} of {active}"
-            warnings.warn(said, stacklevel=3)
-        told = _overhead(recorder.step_ns, wait, wait + warmup, active)
+        made = len(recorder.step_ns)
+        if made <= first or not raw.exists():
+            raise InputError(f"{window}, but the loop made {made}: nothing was recorded")
+        if made < end:
+            warnings.warn(f"{window}, and the loop made {made}: it holds {made - first}", stacklevel=3)
+        told = _overhead(recorder.step_ns, wait, first, active)
         recorder.overhead_ratio = told["overhead_ratio"]
         recorder.path = folder / f"rank{rank}.pt.trace.json.gz"
         text = raw.read_bytes()
@@ -139,22 +132,6 @@ def record(
         atomic_write(recorder.path, gzip.compress(text, compresslevel=4))
     finally:
         raw.unlink(missing_ok=True)
-
-
-def _check_schedule(wait: int, warmup: int, active: int, steps: int | None) -> None:
-    """Check the window.
-
-    **Raises:** `ScheduleError` where it is empty or ends after the run's last step.
-    """
-    if wait < 0 or warmup < 0 or active < 1:
-        raise ScheduleError(f"wait {wait}, warmup {warmup}, active {active}: expected 0, 0 and 1, or more")
-    first, end = wait + warmup, wait + warmup + active
-    if steps is not None and end > steps:
-        outcome = "is never reached" if first >= steps else f"is cut short after {steps - first} of {active}"
-        raise ScheduleError(
-            f"the window of {active} steps begins after wait {wait} + warmup {warmup} = {first} steps and needs {end}, "
-            f"but the run makes {steps} steps: it {outcome}; wait + warmup + active may be {steps} at most"
-        )
 
 
 def _overhead(step_ns: list[int], wait: int, first: int, active: int) -> dict[str, Any]:

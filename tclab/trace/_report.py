@@ -36,7 +36,6 @@ class Report(Shown):
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank
     steps: pd.DataFrame  # one row per ProfilerStep and rank
-    step_categories: pd.DataFrame  # as categories, for every step: rank, step, category, self_us, share
     ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added
     gaps: pd.DataFrame  # the longest times without work of a device
     idle_causes: pd.DataFrame  # what the host did while the device was idle
@@ -130,7 +129,6 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
         "threads": host_work.thread_table(trace, host),
         "stage_threads": host_work.stage_table(trace, host),
         "steps": device_work.step_table(trace, device),
-        "step_categories": host_work.step_category_table(trace, host),
         "ops": host_work.op_table(trace, host),
         "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
         "idle_causes": _of_devices(trace, {pid: idle.causes for pid, idle in idles.items()}),

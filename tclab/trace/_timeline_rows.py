@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import categorise
-from tclab.trace._events import ANNOTATION, DEVICE, Ints, Trace
+from tclab.trace._events import ANNOTATION, DEVICE, US, Ints, Trace
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
@@ -24,7 +24,7 @@ def timeline_rows(
     """
     first, last = _last_step(trace)
     start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
-    begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
+    begin, finish = start_us * US, end_us * US
     rows = np.flatnonzero(
         (trace.kind != ANNOTATION) & (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
     )

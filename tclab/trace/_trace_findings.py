@@ -10,7 +10,6 @@ from tclab._display import bytes_text, counted, us_text
 from tclab.trace._device_work import DeviceWork, Idle
 from tclab.trace._events import Trace
 from tclab.trace._host_work import HostWork
-from tclab.trace._nesting import nearest
 
 SMALL_KERNEL_US = 10.0
 """A kernel shorter than this costs about as much to launch as to run."""
@@ -47,7 +46,7 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
             found.append(_not_enough("whether a device was idle", rank.trace.label, "it has no device events"))
         for device, idle in rank.devices:
             found += [*_idle(rank.trace, device, idle), *_kernels(rank.trace, device)]
-        found += [*_steps(rank.trace, rank.tables["steps"]), *_optimizer_holds_step(rank), *_left_out(rank.trace)]
+        found += [*_steps(rank.trace, rank.tables["steps"]), *_left_out(rank.trace)]
     for name, of_rank in (("syncs", _syncs), ("copies", _copies), ("memory", _memory)):
         for rank in ranks:
             found += of_rank(rank.trace, rank.tables[name])
@@ -67,12 +66,6 @@ def _where_time_went(trace: Trace, threads: pd.DataFrame) -> Iterator[str]:
     parts = ", ".join(f"{row['category']} {row['share']:.1%}" for row in top.to_dict("records") if row["share"] > 0)
     thread = mine["thread"].iloc[0]
     yield f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, process and thread {thread})."
-    unrecorded = float(mine["unrecorded_us"].sum()) / wall
-    if unrecorded > 0.2:
-        yield (
-            f"For {unrecorded:.1%} of the main thread's time no event was recorded ({place}): Python "
-            "between operators; record with stacks to see it."
-        )
 
 
 def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
@@ -82,9 +75,10 @@ def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
         why = "its kernels ran in graph replays, which this trace records without kernels"
         yield _not_enough("whether the device was idle", place, why)
         return
-    span = int(device.busy.end[-1] - device.busy.start[0])
-    total = float(trace.us(span - device.busy.length))
-    share = (span - device.busy.length) / span if span else 0.0
+    busy = device.times["busy"]
+    span = int(busy.end[-1] - busy.start[0])
+    total = float(trace.us(span - busy.length))
+    share = (span - busy.length) / span if span else 0.0
     text = f"{us_text(total)} in {counted(idle.count, 'gap')}, {place}"
     yield f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
     if total == 0:
@@ -130,7 +124,7 @@ def _kernels(trace: Trace, device: DeviceWork) -> Iterator[str]:
             f"{small.mean():.1%} of the {len(duration)} kernels are shorter than {SMALL_KERNEL_US:.0f} µs{time}; the "
             f"median kernel takes {us_text(float(np.median(duration)))} ({place})."
         )
-    whole, exposed = device.communication.length, device.exposed
+    whole, exposed = device.times["communication"].length, device.exposed
     if whole:
         yield (
             f"Collectives ran for {us_text(trace.us(whole))}; {exposed / whole:.1%} of it was exposed "
@@ -150,20 +144,6 @@ def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
         ratio = float(wall.max() / wall.median()) if wall.median() else float("nan")
         text += f"; the slowest, {slowest['step']}, took {us_text(float(wall.max()))}, {ratio:.2f} × the median"
     yield f"{text} ({place})."
-
-
-def _optimizer_holds_step(rank: RankWork) -> Iterator[str]:
-    """Yield a finding if `Optimizer.step` runs a closure: its duration then includes forward and backward."""
-    trace, host = rank.trace, rank.host
-    is_step = trace.names_match(r"^Optimizer\.step")[host.rows]
-    inside = nearest(is_step, host.parent)
-    held = np.unique(inside[host.category.isin(["model_forward", "backward"]) & (inside >= 0)])
-    if len(held):
-        whole, own = trace.us(trace.duration[host.rows[held]].sum()), float(trace.us(host.self_time[held].sum()))
-        yield (
-            f"{len(held)} of {int(is_step.sum())} Optimizer.step events contain a forward or backward (closures): "
-            f"{us_text(whole)} in all, {us_text(own)} of it self time ({trace.label})."
-        )
 
 
 def _left_out(trace: Trace) -> Iterator[str]:

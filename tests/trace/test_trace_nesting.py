@@ -1,6 +1,5 @@
 """Self time: random trees of events, well nested and badly, against first principles."""
 
-import json
 import random
 
 import numpy as np
@@ -88,7 +87,7 @@ def test_tracks_do_not_touch_and_order_does_not_matter(tree, tangle, rng):
     assert (parents == nest(start, duration, track, tie).parent[order]).all()
 
 
-@given(tangles, st.sampled_from([1e-3, 1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
+@given(tangles, st.sampled_from([1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
 def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit, origin):
     names = ["aten::mm", "loss", "autograd::engine", "Optimizer.step"]
 
@@ -99,9 +98,8 @@ def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit
             for i, (s, d) in enumerate(rows)
         ]
 
-    shift = origin if unit >= 1 else 0  # a float of 10^15 holds no nanoseconds
     plain = trace.analyze(write_trace(events(1, 0)))
-    changed = events(unit, shift)
+    changed = events(unit, origin)
     random.Random(len(rows)).shuffle(changed)
     other = trace.analyze(write_trace(changed, "other.json"))
     assert np.allclose(other.categories["self_us"], plain.categories["self_us"] * unit, atol=1e-9)
@@ -132,13 +130,6 @@ def test_device_times_are_unions(write_trace, rows):
     assert row["exposed_communication_us"] == len(talk - compute)
 
 
-def test_far_apart_tracks_do_not_overflow():
-    start = np.array([0, 2**60, 5, 2**60 + 5])
-    found = nest(start, np.array([10, 10, 3, 3]), np.array([0, 999, 0, 999]), np.zeros(4, dtype=np.int64))
-    assert found.self_time.tolist() == [7, 7, 3, 3]
-    assert found.parent.tolist() == [-1, -1, 0, 1]
-
-
 def test_an_instant_belongs_to_the_event_around_it():
     rows = [(0, 10), (2, 5), (3, 0), (7, 0), (10, 0)]
     assert nest(*columns(rows)).parent.tolist() == [-1, 0, 1, 0, -1]
@@ -155,32 +146,9 @@ def test_nearest_climbs_to_the_first_wanted(wanted, rng):
     assert nearest(np.array(wanted), parent).tolist() == expected
 
 
-def test_floats_of_real_stamps_do_not_break_nesting(write_trace):
+def test_floats_of_real_stamps_do_not_break_nesting(write_trace, complete):
     """At 4·10¹² µs a float is off by half a nanosecond, which must not turn a child into a sibling."""
     base = 4_458_676_522_690
-    text = json.dumps(
-        [
-            {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": "outer",
-                "pid": 1,
-                "tid": 1,
-                "ts": base + 0.655,
-                "dur": 0.345,
-            },
-            {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": "inner",
-                "pid": 1,
-                "tid": 1,
-                "ts": base + 0.701,
-                "dur": 0.299,
-            },
-        ]
-    )
-    path = write_trace([])
-    path.write_text(text)
-    ops = trace.analyze(path).ops.set_index("name")
+    events = [complete("outer", base + 0.655, 0.345), complete("inner", base + 0.701, 0.299)]
+    ops = trace.analyze(write_trace(events)).ops.set_index("name")
     assert ops["self_us"].to_dict() == pytest.approx({"outer": 0.046, "inner": 0.299})

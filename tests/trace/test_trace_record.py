@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tclab.trace as trace
+from tclab import InputError
 from tclab.timing import Ledger
-from tclab.trace._record import ScheduleError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -33,43 +33,28 @@ def test_records_the_window_and_states_its_overhead(tmp_path):
     assert any(f"took {recorder.overhead_ratio:.2f} × as long as 6 unprofiled" in f for f in report.findings)
 
 
-def test_overhead_is_null_without_unprofiled_steps(tmp_path):
-    with trace.record(tmp_path, wait=1, warmup=1, active=1) as recorder:
-        loop(recorder, 3)
-    assert recorder.overhead_ratio is None
-
-
 @pytest.mark.parametrize(
     ("window", "words"),
     [
-        ({"wait": 600, "warmup": 0, "active": 5, "steps": 3}, "wait 600 [+] warmup 0 = 600 steps .* never reached"),
-        (
-            {"wait": 3, "warmup": 1, "active": 3, "steps": 6},
-            "cut short after 2 of 3; wait . warmup . active may be 6 at most",
-        ),
+        ({"wait": 600, "warmup": 0, "active": 5, "steps": 3}, "wait 600 . warmup 0 = 600 and needs 605, .* makes 3"),
         ({"active": 0}, "expected"),
         ({"wait": -1}, "expected"),
     ],
 )
 def test_refuses_a_window_that_the_run_never_reaches(tmp_path, window, words):
-    with pytest.raises(ScheduleError, match=words), trace.record(tmp_path / "traces", **window):
+    with pytest.raises(InputError, match=words), trace.record(tmp_path / "traces", **window):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_a_loop_too_short_is_an_error_or_a_warning(tmp_path):
-    with (
-        pytest.raises(ScheduleError, match="made 2 steps"),
-        trace.record(tmp_path, wait=3, warmup=1, active=2) as recorder,
-    ):
+    with pytest.raises(InputError, match="made 2: nothing"), trace.record(tmp_path, wait=3, active=2) as recorder:
         loop(recorder, 2)
     assert not list(tmp_path.iterdir())
-    with (
-        pytest.warns(UserWarning, match="holds 2 of 5"),
-        trace.record(tmp_path, wait=3, warmup=1, active=5) as recorder,
-    ):
-        loop(recorder, 6)
-    assert len(trace.analyze(recorder.path).steps) >= 2
+    with pytest.warns(UserWarning, match="made 3: it holds 1"), trace.record(tmp_path, wait=1, active=5) as recorder:
+        loop(recorder, 3)
+    assert recorder.overhead_ratio is None
+    assert len(trace.analyze(recorder.path).steps) >= 1
 
 
 def failing_loop(folder):
@@ -82,14 +67,6 @@ def test_an_error_in_the_loop_comes_through_and_leaves_nothing(tmp_path):
     with pytest.raises(ZeroDivisionError):
         failing_loop(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_one_file_per_rank(tmp_path, monkeypatch):
-    for rank in (0, 1):
-        monkeypatch.setenv("RANK", str(rank))
-        with trace.record(tmp_path, wait=1, warmup=1, active=1) as recorder:
-            loop(recorder, 3)
-    assert trace.analyze(tmp_path).breakdown["rank"].tolist() == [0, 1]
 
 
 DDP_LOOP = """
@@ -114,17 +91,12 @@ def test_under_ddp_each_rank_writes_its_file(tmp_path):
     script = tmp_path / "loop.py"
     script.write_text(DDP_LOOP)
     root = str(Path(trace.__file__).resolve().parents[2])
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     # now and then a gloo rank of a two-core machine aborts in C++ (SIGABRT), which is not what is tested here
     for attempt in range(4):
         folder = tmp_path / f"run{attempt}"
-        done = subprocess.run(
-            [sys.executable, *launch, str(script), str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        )
+        done = subprocess.run([*launch, str(folder)], capture_output=True, text=True, timeout=120, env=environment)
         if "SIGABRT" not in done.stderr:
             break
     assert done.returncode == 0, done.stderr[-2000:]

@@ -216,10 +216,3 @@ def test_ranks_that_share_no_collective_have_no_known_clock(write_trace, complet
     for rank in (0, 1):
         write_trace([complete("aten::mm", 0, 10)], f"run/rank{rank}.json")
     assert "share fewer than three collectives" in trace.analyze(tmp_path / "run").trust.verdict
-
-
-def test_a_file_of_another_program_is_said_to_be_one(write_trace):
-    events = [{"ph": "X", "name": f"fusion.{i}", "pid": 1, "tid": 1, "ts": 10 * i, "dur": 5} for i in range(3)]
-    report = trace.analyze(write_trace(events))
-    assert report.trust.table["pathology"].tolist() == ["no categories of torch.profiler"]
-    assert any("another program wrote it" in finding for finding in report.findings)

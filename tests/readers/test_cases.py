@@ -1,0 +1,151 @@
+"""Edge lists as people bring them, by their kind: read as plain Python reads them, or refused in a sentence."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tclab.readers import ReadError, biogrid, edge_list
+
+YEAST_PAIR = {("A", "B"), ("B", "C")}
+WEIGHTED = {("A", "B", 0.5), ("B", "C", 1)}
+
+
+def edges_of(network):
+    """Return the edges by the nodes' names, with the weight where there is one."""
+    names = network.report.node_names
+    weights = [] if network.weight is None else [network.weight.tolist()]
+    ends = [[names[node] for node in nodes] for nodes in network.edge_index.tolist()]
+    return set(zip(*ends, *weights, strict=True))
+
+
+# The header, the rows, and the edges. Found in public bug reports, and others of their kinds.
+READ = [
+    ("id,node1,node2,weight", "7,A,B,0.5 8,B,C,1", WEIGHTED),
+    ("weight,node1,node2", "0.5,A,B 1,B,C", WEIGHTED),
+    ("weight,source,target", "0.5,A,B 1,B,C", WEIGHTED),
+    ("Quelle,Ziel,weight", "A,B,0.5 B,C,1", WEIGHTED),
+    ("target,weight,source", "B,0.5,A C,1,B", WEIGHTED),
+    ("index;gene_a;gene_b;score", "0;A;B;0.5 1;B;C;1", WEIGHTED),
+    ("time,u,v,w", "1,A,B,0.5 2,B,C,1", WEIGHTED),
+    ("interactor_1,interactor_2,confidence", "A,B,0.5 B,C,1", WEIGHTED),
+    ("protein1,protein2,fusion,combined_score", "A,B,9,0.5 B,C,9,1", WEIGHTED),
+    ("id,to,x,from,w", "1,B,7,A,0.5 2,C,7,B,1", WEIGHTED),
+    ('"source","target","w"', '"A","B",0.5 "B","C",1', WEIGHTED),
+    (",source,target", "0,A,B 1,B,C", YEAST_PAIR),  # a pandas index
+    (",node1,node2", "0,A,B 1,B,C", YEAST_PAIR),
+    ("Unnamed: 0,source,target", "0,A,B 1,B,C", YEAST_PAIR),  # and once more
+    ('"","from","to"', '"1",A,B "2",B,C', YEAST_PAIR),  # R's row names
+    ("edge_id,source,target", "100,A,B 101,B,C", YEAST_PAIR),
+    ("label,node_1,node_2", "x,A,B y,B,C", YEAST_PAIR),
+    ("target,source", "B,A C,B", YEAST_PAIR),
+    ("source,target,timestamp", "A,B,1577836800 B,C,1577836801", YEAST_PAIR),
+    ("node_id_1,node_id_2,year", "A,B,2001 B,C,2002", YEAST_PAIR),
+    ("parent\tchild", "A\tB B\tC", YEAST_PAIR),
+    ("ORF\tName", "A\tB B\tC", YEAST_PAIR),
+    ("source,target", '"A",B B,"C"', YEAST_PAIR),
+    ('"Bern;CH","Olten"', '"Ol""ten",Chur', {("Bern;CH", "Olten"), ('Ol"ten', "Chur")}),
+]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(("header", "rows", "edges"), READ)
+def test_a_header_decides_which_column_is_which(write, header, rows, edges, end):
+    text = end.join([header, *rows.split(" ")])
+    for content in (text, "\ufeff" + text + end, "# a comment" + end + text):
+        assert edges_of(edge_list(write("edges.csv", content), directed=True)) == edges
+
+
+@pytest.mark.parametrize(("header", "rows", "edges"), READ[:-1])
+def test_the_order_of_columns_and_rows_makes_no_difference(write, header, rows, edges):
+    sign = next(sign for sign in "\t;," if sign in header)
+    table = [line.split(sign) for line in (header, *rows.split(" "))]
+    is_decided = {"source", "target", "to", "from", "w", "node1"} & {cell.strip('"') for cell in table[0]}
+    for seed in range(4 if is_decided and "Quelle" not in header else 0):
+        order = random.Random(seed).sample(range(len(table[0])), len(table[0]))
+        lines = [sign.join(row[i] for i in order) for row in (table[0], *reversed(table[1:]))]
+        found = edges_of(edge_list(write("edges.csv", "\n".join(lines)), directed=True))
+        assert {edge[:2] for edge in found} == {edge[:2] for edge in edges}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("source_id,source_name,target_id,target_name\n1,A,2,B\n", "which are source and target. pass columns="),
+        ("gewicht,Quelle,Ziel\n3,1,2\n4,2,3\n", "its columns are 'gewicht, Quelle, Ziel': .* pass columns="),
+        ("Quelle,Ziel,km\nBern,Olten,3\n", "pass columns="),
+        (",Quelle,Ziel,km\n0,Bern,Olten,3\n", "pass columns="),
+        ("src_ip,dst_ip,bytes\n1.1.1.1,2.2.2.2,9\n", "pass columns="),
+        ("weight,Quelle,Ziel\n3,1,2\n4,2,3\n", "pass columns="),
+        ("1577836800,5,6\n1577836801,6,7\n", "the third column has names of the second: pass columns="),
+        ("x,5,6\ny,6,7\nx,7,5\n", "the third column has names of the second"),
+        ("1 2 1 1217567877\n2 3 1 1217567878\n", "which are source and target. pass columns="),
+        ("0,10,11\n1,11,12\n2,12,10\n", "the first column counts the rows: pass columns="),
+        ("1\t7\t8\n2\t8\t9\n3\t9\t7\n", "the first column counts the rows: pass columns="),
+        ("gene1,gene2\ngene3,gene4\n", "'gene1, gene2', is a header or an edge: pass header="),
+        ("target,source\nsource,Bern\n", "'target,source', is a header or an edge: pass header="),
+        ("A;B;0,5\nB;C;1,5\n", "has commas and semicolons: pass sep="),
+        ("source;target;weight\nA;B;0,5\n", "invalid value '0,5'"),  # a decimal comma
+        ("%%MatrixMarket matrix coordinate real general\n4 4 1\n2 1 0.5\n", "MatrixMarket: scipy.io.mmread"),
+        ("*Vertices 2\n1 a\n", "Pajek: networkx.read_pajek"),
+        ("*network x\n*Vertices 2\n", "Pajek"),
+        ('Creator "x"\ngraph\n[\n', "GML: networkx.read_gml"),
+        ("graph [\n", "GML"),
+        ('<?xml version="1.0"?>\n', "GraphML: networkx.read_graphml"),
+        ("<graphml>\n", "GraphML"),
+        ('{"nodes": []}', "JSON"),
+        ("[[1, 2], [2, 3]]", "JSON"),
+        ("digraph G {\n a -> b;\n}\n", "DOT"),
+        ("graph { a -- b }\n", "DOT"),
+        ("c made by hand\np edge 3 2\ne 1 2\ne 2 3\n", "DIMACS"),
+        ("p sp 3 2\na 1 2 5\n", "DIMACS"),
+        ("a 1 2\na 2 3\na 3 4\n", "the third column has names of the second|header or an edge"),
+        ("3 3\n2 3\n1 3\n1 2\n", "METIS"),
+        ("4 6 0\n2 3 4\n1 3 4\n1 2 4\n1 2 3\n", "METIS|the first column counts"),
+        ("1 pp 2\n2 pp 3\n3 pp 1\n", "relation|header or an edge"),
+        ("n1 pd 2\nn2 pp 3\n", "the second column is a relation, as in SIF"),
+    ],
+)
+def test_what_cannot_be_known_is_asked_for_and_another_format_is_named(write, text, why):
+    with pytest.raises(ReadError, match=rf"edges\.txt: .*{why}"):
+        edge_list(write("edges.txt", text))
+
+
+def test_what_is_asked_for_is_taken(write):
+    named = write("named.csv", "source_id,source_name,target_id,target_name\n1,A,2,B\n")
+    assert edges_of(edge_list(named, columns=("source_name", "target_name"))) == {("A", "B")}
+    counted = write("counted.csv", "0,10,11\n1,11,12\n2,12,10\n")
+    assert edge_list(counted, columns=(1, 2)).num_edges == edge_list(counted, columns=(0, 1, 2)).num_edges == 3
+    assert edges_of(edge_list(write("x.sif", "A pp B\n"), columns=(0, 2))) == {("A", "B")}
+    with pytest.raises(ReadError, match="by its name, SIF"):
+        edge_list(write("x.sif", "A pp B\n"))
+
+
+FOLDERS = {
+    "f01_matrixmarket": "MatrixMarket",
+    "f03_columns": {("10", "11"), ("11", "12"), ("12", "10"), ("1", "2"), ("2", "3"), ("3", "1")},
+    "f06_quotes": {("Bern", "Olten"), ("Olten", "Chur"), ("St. Gallen", "Bern"), ("Bern", "St. Gallen"),
+                   ("St. Gallen", "Olten")},
+    "f07_header_order": {("Olten", "Bern"), ("Chur", "Olten")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_files_of_public_reports_have_their_right_value(folder, public):
+    right = FOLDERS[folder]
+    for path in sorted(public(f"../cases/{folder}").iterdir()):
+        if isinstance(right, str):
+            with pytest.raises(ReadError, match=right):
+                edge_list(path)
+        else:
+            assert {edge[:2] for edge in edges_of(edge_list(path, directed=True))} <= right
+
+
+def test_a_table_of_another_organism_is_refused_with_its_taxon(write):
+    ends = "Systematic Name Interactor {0}\tOrganism ID Interactor {0}"
+    header = f"{ends.format('A')}\t{ends.format('B')}\tExperimental System Type\n"
+    path = write("BIOGRID-ORGANISM-x-4.4.tab3.txt", header + "A\t9606\tB\t9606\tphysical\n")
+    with pytest.raises(ReadError, match="none of its rows is of organism 559292, but of 9606; organism= takes"):
+        biogrid(path, "AB")
+    assert biogrid(path, "AB", organism=9606).num_edges == 1
