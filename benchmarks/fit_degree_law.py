@@ -18,7 +18,7 @@ import numpy as np
 from tclab import CellGraph
 from tclab.graph import Network
 from tclab.graph._synthetic_graph import network_edges
-from tclab.lab.reports._graph_statistics import degrees, gini
+from tclab.lab.reports._graphs import degrees, gini
 
 SEEDS = range(3)
 

@@ -131,6 +131,7 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
 
     - `table`: of `published_ratios`. `rows`: those it was made of, for the title.
     """
+    rows = rows_of(rows)
     here = table["standing"] == "measured here"
     found = table.rename(columns={"ratio": "value"}).assign(
         line=table["mode"] + " · " + table["figure"] + (", " + table["standing"]).where(~here, ""),
@@ -140,7 +141,7 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
     )
     title = chart_title(
         "Hetero against DANGO", "line: 95 % interval; hollow: published, of another machine, batch sizes and code",
-        rows=rows_of(rows),
+        rows=rows,
     )  # fmt: skip
     colour = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
     colours = dict(zip(found["line"], map(colour.get, found["figure"]), strict=True))
