@@ -339,7 +339,7 @@ def test_masks_runs_headlessly_and_shows_its_charts(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")
     for cell in ("subgraph", "edge-mask", "gpu-mask", "gpu-filter", "node-mask", "delta", "khop", "race-chart",
-                 "break-even", "held-out", "roofline-chart"):  # fmt: skip
+                 "break-even", "roofline-chart"):  # fmt: skip
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
     assert "winners predicted" in json.dumps(shown)
 

@@ -5,7 +5,7 @@ import pytest
 from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
-from test_cost_model import SEEN, UNSEEN, draws_of, made_up
+from test_cost_model import SEEN, draws_of, made_up
 from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
@@ -16,7 +16,6 @@ from tclab import case_study, lab, timing
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch, Prediction
-from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.sweeps.store._machine_label import this_machine
 from tclab.timing import environment
@@ -94,10 +93,6 @@ OF_THIS_MACHINE = {
     "break_even_chart": lambda **where: lab.charts.break_even_chart(
         {"fit": costs()}, [16, 64], deleted_share=0.01, **where),
     "result_chart, epoch": lambda **where: lab.charts.result_chart(epochs(), **where),
-    "held_out_chart": lambda **where: lab.charts.held_out_chart(
-        *costs().against(made_up(UNSEEN)), **where),
-    "result_chart, largest batches": lambda **where: lab.charts.result_chart(
-        [LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
     "result_chart, ledger": lambda **where: lab.charts.result_chart(ledger(), **where),
     "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
     "race_chart, cells": lambda **where: lab.charts.race_chart(CELLS, "b", by="samples", title="Two sizes", **where),

@@ -3,7 +3,7 @@
 from tclab.lab.charts._graph_charts import graph_chart, reach_chart, scaling_chart, speed_up, steps_per_epoch_chart
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._mask_pictures import mask_picture
-from tclab.lab.charts._result_charts import break_even_chart, held_out_chart, race_chart, result_chart, roofline_chart
+from tclab.lab.charts._result_charts import break_even_chart, race_chart, result_chart, roofline_chart
 from tclab.lab.charts._style import chart_title
 from tclab.lab.charts._sweep_charts import stages, throughput, time_against_bytes
 from tclab.lab.charts._trace_charts import trace_chart, trace_timeline
@@ -12,7 +12,6 @@ __all__ = [
     "break_even_chart",
     "chart_title",
     "graph_chart",
-    "held_out_chart",
     "lines",
     "mask_picture",
     "race_chart",

@@ -13,7 +13,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import records, step_throughput
-from tclab.lab.reports._graphs import degree_ranks, network_table
+from tclab.lab.reports._graphs import degree_ranks
 from tclab.lab.reports._tables import EXCHANGE, KEY, scaling_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -26,26 +26,14 @@ _SHARES = {
 }
 
 
-def graph_chart(graphs: Mapping[str, CellGraph], of: str = "sizes") -> Any:
-    """Return a chart of the networks of some graphs.
+def graph_chart(graphs: Mapping[str, CellGraph]) -> Any:
+    """Return degrees over the mean degree, by rank from the largest, a line a network, a panel for each kind of it.
 
     **Arguments:**
 
     - `graphs`: name → graph.
-    - `of`: "sizes", each network's edges; or "degrees", over the mean degree, by rank from the largest, a panel for
-      each kind of network.
-
-    **Raises:** `InputError` for another `of`.
     """
-    if of not in ("sizes", "degrees"):
-        raise unknown("chart of graphs", of, ("sizes", "degrees"))
     colours = dict(zip(graphs, _GRAPHS * len(graphs), strict=False))
-    if of == "sizes":
-        table = network_table(graphs)
-        found = pd.DataFrame({"line": table["network"], "kind": table["graph"], "value": table["edges"]})
-        found = found.assign(low=None, high=None, text=table["edges"].map("{:,}".format))
-        title = chart_title("How large each network is", "edges, logarithmic")
-        return ratios(found, title, axis="edges", colours=colours, one=None)
     frame = pd.concat([degree_ranks(graph).assign(graph=name) for name, graph in graphs.items()])
     points = pd.DataFrame(
         {
@@ -77,7 +65,7 @@ def reach_chart(rows: pd.DataFrame) -> Any:
     points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
     colours = dict(zip(dict.fromkeys(rows["graph"]), _GRAPHS * rows["graph"].nunique(), strict=False))
     title = chart_title("What a deletion affects", "median and quartiles over samples")
-    return lines(points, title, x="layer", y="share of all", log="", percent="y", colours=colours, legend=True,
+    return lines(points, title, x="layer", y="share of all", log="", percent=True, colours=colours, legend=True,
                  x_values=sorted(rows["layer"].unique().astype(float)), width=170, height=160)  # fmt: skip
 
 

@@ -7,6 +7,7 @@ axes are numbers, dragging moves them and Ctrl with the wheel zooms (the wheel a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -18,6 +19,7 @@ from tclab.lab.charts._style import GREY, colours_of, log_ticks
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
+_SPREAD = ((3.5, "#ffffff"), (1.5, "#000000"))  # a line on bars of any colour: its halo, and itself
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
@@ -44,51 +46,37 @@ def ratios(
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
     rows = _with_columns(rows, {"widest_low": np.nan, "widest_high": np.nan, "sure": True, "text": "", "why": ""})
-    several = "kind" in rows
-    by = "kind" if several else "line"
-    rows["order"] = range(len(rows))
     numbers = ["value", "low", "high", "widest_low", "widest_high"]
     rows[numbers] = rows[numbers].astype(float)
-    found = rows[numbers].to_numpy().ravel()
-    kinds = list(colours or colours_of(rows[by]))
-    kinds = [kind for kind in kinds if kind in set(rows[by])]
-    palette = dict(colours or colours_of(rows[by]))
-    scale: dict[str, Any] = (
-        _log_axis([*found, one, *(band or ())]) if log else {"scale": alt.Scale(zero=False, padding=20)}
-    )
+    several = "kind" in rows
+    by = "kind" if several else "line"
+    picked = _picked(by, rows[by], colours, legend=several)
+    scale: dict[str, Any] = {"scale": alt.Scale(zero=False, padding=20)}
+    if log:
+        scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
     x = alt.X("value:Q", title=axis, **scale)
-    pick = alt.selection_point(fields=["kind"], bind="legend") if several else None
+    more: dict[str, Any] = {}
+    if several:
+        kinds = list(dict.fromkeys(rows["kind"]))
+        more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
+        more["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
     base = alt.Chart(rows).encode(
         y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
-        color=alt.Color(f"{by}:N", scale=_fixed(palette, kinds), legend=_legend() if several else None),
-        tooltip=[
-            alt.Tooltip("line:N", title="row"),
-            *([alt.Tooltip("kind:N")] if several else []),
-            alt.Tooltip("value:Q", format=".4~g"),
-            alt.Tooltip("low:Q", format=".4~g", title="95 % from"),
-            alt.Tooltip("high:Q", format=".4~g", title="to"),
-            *([alt.Tooltip("why:N")] if rows["why"].any() else []),
-        ],
-        **({"yOffset": alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))} if several else {}),
-        **({"opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))} if several else {}),
+        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
+        **picked.channels,
+        **more,
     )
-    shape = (
-        {"shape": alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_shapes(kinds)), legend=None)}
-        if several
-        else {}
-    )
-    dots = base.mark_point(filled=True, size=80)
+    solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
+    hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
     layers = [
         *_references(one, band),
         base.mark_rule(strokeWidth=1).encode(x=alt.X("widest_low:Q", **scale), x2="widest_high:Q"),
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
-        dots.transform_filter("datum.sure").encode(x=x, **shape),
-        base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure").encode(x=x, **shape),
+        solid.encode(x=x),
+        hollow.encode(x=x),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
     ]
-    chart = alt.layer(*layers)
-    if pick is not None:
-        chart = chart.add_params(pick)
+    chart = alt.layer(*layers).add_params(*picked.params)
     return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
 
 
@@ -129,74 +117,59 @@ def stacked(
     - `zoom`: the axis can be moved and zoomed.
     - `named`: the bars have their names at the left. `legend`: the parts are named below.
     """
-    parts = _with_columns(parts, {"panel": "", "label": None, "low": np.nan, "high": np.nan, "text": ""})
+    parts = _placed(parts, list(colours), seconds)
+    if seconds:
+        axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
+    begin, longest = float(parts["start"].min()), float(parts[["end", "high"]].max().max())
+    words = min(0.7, parts["text"].str.len().max() * _LETTER / width)  # the share of the axis that they take
+    domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
+    room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
+    parts["name"] = [name if len(name) < fits else "" for name, fits in zip(parts["label"], room, strict=True)]
+    picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
+    ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **({} if seconds else {"format": ".0%"}))
+    x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
+    of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
+    base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
+    tips = _tips(["bar", "label"], value=axis, share="share")
+    inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
+    layers = [
+        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **picked.channels),
+        inside.encode(x=x, text="name:N"),
+        *(base.mark_rule(strokeWidth=size, color=ink).encode(x=alt.X("low:Q"), x2="high:Q") for size, ink in _SPREAD),
+        base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
+    ]
+    chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
+    chart = chart.add_params(*picked.params, *([_zoom(["x"])] if zoom else []))
+    if (parts["panel"] == "").all():
+        return chart.properties(data=parts, title=title)
+    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
+    panels = alt.Row("panel:N", sort=list(dict.fromkeys(parts["panel"])), header=header, title=None)
+    return chart.facet(data=parts, row=panels, spacing=6).resolve_scale(y="independent").properties(title=title)
+
+
+def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFrame:
+    """Return parts with `start`, `end`, `share` and `text_at`; seconds in the unit that `attrs["unit"]` names.
+
+    What is of the whole bar, its interval and its words, stands at its first part alone.
+    """
+    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "low": np.nan, "high": np.nan, "text": ""})
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
-    parts["order"] = parts["part"].map({name: place for place, name in enumerate(colours)}).astype(float)
     if "start" not in parts:
-        parts = parts.sort_values("order", kind="stable")
-        parts["start"] = parts.groupby(bar, sort=False)["value"].cumsum() - parts["value"]
+        ranks = parts["part"].map({name: place for place, name in enumerate(order)})
+        inside = parts.assign(rank=ranks).sort_values("rank", kind="stable")
+        parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
     parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
-    first = ~parts.duplicated(bar)
-    parts.loc[~first, ["low", "high"]] = np.nan
-    parts.loc[~first, "text"] = ""
-    parts["text_at"] = parts.groupby(bar)["end"].transform("max")
-    parts["text_at"] = parts[["text_at", "high"]].max(axis=1)
+    later = parts.duplicated(bar)
+    parts["low"], parts["high"] = parts["low"].mask(later), parts["high"].mask(later)
+    parts["text"] = parts["text"].mask(later, "")
+    parts["text_at"] = parts.groupby(bar)["end"].transform("max").to_frame().assign(high=parts["high"]).max(axis=1)
     numbers = ["value", "start", "end", "low", "high", "text_at"]
-    if seconds:
-        unit, factor = ("s", 1.0) if parts["end"].max() >= 1 else ("ms", 1e3)
-        parts[numbers] = factor * parts[numbers].astype(float)
-        axis = axis.replace("[s]", f"[{unit}]")
-    begin, longest = float(parts["start"].min()), float(parts[["end", "high"]].max().max())
-    words = parts["text"].str.len().max() * _LETTER / width
-    domain = [begin, begin + (longest - begin) * (1 + (words / max(0.3, 1 - words) if words else 0.02))]
-    room = (width * parts["value"] / (domain[1] - domain[0]) / _LETTER).astype(float)
-    names = parts["label"].where(parts["label"].notna(), parts["part"])
-    parts["name"] = [name if len(name) < fits else "" for name, fits in zip(names, room, strict=True)]
-    parts["label"] = names
-    shown = [name for name in colours if name in set(parts["part"])]
-    pick = alt.selection_point(fields=["part"], bind="legend")
-    order = list(dict.fromkeys(parts.sort_index()["bar"]))
-    x = alt.X(
-        "start:Q",
-        title=axis,
-        scale=alt.Scale(domain=domain, nice=False),
-        axis=alt.Axis(tickCount=6, gridOpacity=0.4, **({} if seconds else {"format": ".0%"})),
-    )
-    base = alt.Chart().encode(
-        y=alt.Y("bar:N", sort=order, title=None, axis=alt.Axis(labelLimit=380, ticks=False, labels=named))
-    )
-    bars = base.mark_bar(stroke="white", strokeWidth=0.4).encode(
-        x=x,
-        x2="end:Q",
-        color=alt.Color(
-            "part:N", scale=_fixed(colours, shown), legend=_legend() if legend and len(shown) > 1 else None
-        ),
-        opacity=alt.condition(pick, alt.value(1.0), alt.value(_FADED)),
-        tooltip=[
-            alt.Tooltip("bar:N"),
-            alt.Tooltip("label:N", title="part"),
-            alt.Tooltip("value:Q", format=".4~g", title=axis),
-            alt.Tooltip("share:Q", format=".1%"),
-        ],
-    )
-    spread = [
-        base.mark_rule(strokeWidth=size, color=colour).encode(x=alt.X("low:Q"), x2="high:Q")
-        for size, colour in ((3.5, "#ffffff"), (1.5, "#000000"))
-    ]
-    words_in = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True).encode(x=x, text="name:N")
-    words_behind = base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N")
-    layers = [bars.add_params(pick), words_in, *(spread if parts["low"].notna().any() else []), words_behind]
-    chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
-    if zoom:
-        chart = chart.add_params(_zoom(["x"]))
-    if (parts["panel"] == "").all():
-        return chart.properties(data=parts.sort_index(), title=title)
-    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
-    panels = alt.Row("panel:N", sort=list(dict.fromkeys(parts.sort_index()["panel"])), header=header, title=None)
-    chart = chart.facet(data=parts.sort_index(), row=panels, spacing=6)
-    return chart.resolve_scale(y="independent").properties(title=title)
+    unit, factor = ("s", 1.0) if not seconds or parts["end"].max() >= 1 else ("ms", 1e3)
+    parts[numbers] = factor * parts[numbers].astype(float)
+    parts.attrs["unit"] = unit
+    return parts
 
 
 def lines(
@@ -208,7 +181,7 @@ def lines(
     colours: Mapping[str, str] | None = None,
     log: str = "xy",
     x_values: list[float] | None = None,
-    percent: str = "",
+    percent: bool = False,
     legend: bool = False,
     interpolate: str = "linear",
     width: int = 440,
@@ -220,7 +193,7 @@ def lines(
 
     - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of a 95 % interval; `kind`, which has
       the colour where several lines share one; `dashed`, a line without points; `panel`; `text`, words at a point.
-    - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: those that are shares.
+    - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
     - `colours`: kind, or else line → colour.
     - `x_values`: of the ticks.
     - `legend`: name the colours in a legend and not at the lines.
@@ -228,37 +201,23 @@ def lines(
     more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
     points = _with_columns(points, more)
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
-    palette = dict(colours or colours_of(points["kind"]))
-    shown = [name for name in palette if name in set(points["kind"])]
-    pick = alt.selection_point(fields=["kind"], bind="legend")
+    picked = _picked("kind", points["kind"], colours, legend=legend)
     reach = {"x": points["x"], "y": points[["y", "low", "high"]].stack()}
     given: dict[str, dict[str, Any]] = {}
     for name, values in reach.items():
-        if name in log:
-            given[name] = _log_axis(values)
-        else:
-            more_axis = {"format": "%"} if name in percent else {}
-            given[name] = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(**more_axis)}
+        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis()}
+        given[name] = _log_axis(values) if name in log else plain
+    if percent:
+        given["y"]["axis"] = alt.Axis(format="%")
     if x_values is not None:
         given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
     to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
-    base = alt.Chart().encode(
-        x=to_x,
-        color=alt.Color("kind:N", scale=_fixed(palette, shown), legend=_legend() if legend else None),
-        detail="line:N",
-        opacity=alt.condition(pick, alt.value(1.0), alt.value(_FADED)),
-        tooltip=[
-            alt.Tooltip("line:N"),
-            alt.Tooltip("x:Q", format=".4~g", title=x),
-            alt.Tooltip("y:Q", format=".4~g", title=y),
-            alt.Tooltip("low:Q", format=".4~g", title="95 % from"),
-            alt.Tooltip("high:Q", format=".4~g", title="to"),
-        ],
-    )
+    tips = _tips(["line"], x=x, y=y, low="95 % from", high="to")
+    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **picked.channels)
     solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
     few = len(points) <= 400
     layers = [
-        solid.mark_line(strokeWidth=2, interpolate=interpolate).encode(y=to_y).add_params(pick),
+        solid.mark_line(strokeWidth=2, interpolate=interpolate).encode(y=to_y),
         dashed.mark_line(strokeWidth=1.5, strokeDash=[5, 3]).encode(y=to_y),
         *([solid.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")] if few else []),
         *([solid.mark_point(filled=True, size=50).encode(y=to_y)] if few else []),
@@ -268,7 +227,7 @@ def lines(
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=8, fontSize=11, clip=False)
     layers.append(named.encode(y=alt.Y("at:Q"), text="name:N"))
-    chart = alt.layer(*layers).properties(width=width, height=height).add_params(_zoom(["x", "y"]))
+    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*picked.params, _zoom(["x", "y"]))
     if (points["panel"] == "").all():
         return chart.properties(data=points, title=title)
     panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
@@ -306,16 +265,31 @@ def _log_axis(values: Any) -> dict[str, Any]:
     }
 
 
-def _fixed(colours: Mapping[str, str], shown: list[str]) -> alt.Scale:
-    return alt.Scale(domain=shown, range=[colours[name] for name in shown])
+@dataclass(frozen=True)
+class _Picked:
+    """Colour and opacity of marks, and the selection that a click on their legend makes."""
+
+    channels: dict[str, Any]
+    params: list[Any]
 
 
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
+def _picked(field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool) -> _Picked:
+    """Return how a field is told apart by colour; a click on its legend fades the others."""
+    palette = colours or colours_of(names)
+    shown = [name for name in palette if name in set(names)]
+    scale = alt.Scale(domain=shown, range=[palette[name] for name in shown])
+    below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
+    colour = alt.Color(f"{field}:N", scale=scale, legend=below if legend else None)
+    if not legend:
+        return _Picked({"color": colour, "opacity": alt.value(1.0)}, [])
+    pick = alt.selection_point(fields=[field], bind="legend")
+    return _Picked({"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick])
 
 
-def _shapes(kinds: list[str]) -> list[str]:
-    return [_SHAPES[place % len(_SHAPES)] for place in range(len(kinds))]
+def _tips(texts: list[str], **numbers: str) -> list[Any]:
+    """Return what a mark shows under the mouse: fields of text, and field → title of numbers."""
+    words = [alt.Tooltip(f"{field}:N") for field in texts]
+    return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
 
 
 def _zoom(axes: list[str]) -> Any:

@@ -14,9 +14,8 @@ from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empt
 from tclab.lab.charts._trace_charts import trace_comparison_chart
 from tclab.lab.reports._tables import epoch_name, pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
-from tclab.sweeps.predict._cost_model import CostModel, HitRate
+from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch
-from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
@@ -28,7 +27,6 @@ from tclab.trace._compare_traces import Comparison as TraceComparison
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
 _KINDS = {"measured": _NEUTRAL, "predicted": "#8f9aa8", "at best": "#b9c0c9"}
-_WAYS = {"mask": "#d55e00", "filter": "#56b4e9"}
 _WITHIN = 0.10  # error that a prediction or a recovered delay may have
 _LEFT = "logarithmic; left is faster"
 
@@ -198,23 +196,10 @@ def _epoch_chart(epochs: Sequence[Epoch], where: str | None) -> Any:
                   colours=dict.fromkeys(found["line"], _NEUTRAL), band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
 
-def _largest_batches_chart(batches: Sequence[LargestBatch], where: str | None) -> Any:
-    """Return the largest batch of each strategy that ran within a memory limit, and the expected one."""
-    found = pd.DataFrame(
-        {"line": one.point.strategy, "kind": kind, "value": size, "low": None, "high": None, "text": f"{size} {kind}"}
-        for one in batches
-        for kind, size in (("measured", one.size), ("predicted", one.expected))
-    )
-    limit = f"{batches[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process"
-    title = chart_title("The largest batch that fits", machine_text(where or batches[0].point.device), limit)
-    return ratios(found, title, axis="samples in a batch", colours=_KINDS, log=False, one=None)
-
-
 _CHARTS: dict[type, Callable[[Any, str | None], Any]] = {
     Advice: _advice_chart,
     Comparison: _comparison_chart,
     Epoch: _epoch_chart,
-    LargestBatch: _largest_batches_chart,
     Ledger: _ledger_chart,
     SpikeIn: _spike_chart,
     TraceComparison: trace_comparison_chart,
@@ -232,7 +217,6 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     | `tclab.timing.spike_in` | measured over injected delays |
     | `tclab.trace.compare` | two runs by category |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
-    | `tclab.sweeps.largest_batch`, a list of them | the largest batch of each strategy that ran, and the expected one |
 
     Intervals are of 95 %; what is undecided is hollow.
 
@@ -245,8 +229,8 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     **Raises:** `InputError` for anything else.
     """
     one = result[0] if isinstance(result, list | tuple) and result else result
-    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, spikes, or a list of "
-            "epochs or largest batches")  # fmt: skip
+    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, spikes, or "
+            "a list of epochs")  # fmt: skip
     draw = next(draw for kind, draw in _CHARTS.items() if isinstance(one, kind))
     return draw(result, where)
 
@@ -279,7 +263,7 @@ def break_even_chart(
         "Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval",
         f"at {deleted_share:.2%} removed: {said}",
     )  # fmt: skip
-    return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent="y",
+    return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
                  x_values=[float(width) for width in widths])  # fmt: skip
 
 
@@ -295,29 +279,6 @@ def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: 
             verdict = "filtering is faster"
         found[verdict].append(str(width))
     return ", ".join(f"{verdict} at {' '.join(at)} features" for verdict, at in found.items() if at)
-
-
-def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:
-    """Return predicted over measured times of the held-out cells, masking and filtering of each.
-
-    **Arguments:**
-
-    - `both`, `rate`: of `CostModel.against`.
-    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
-    """
-    names = [
-        f"{edges:,.0f} edges · {width:.0f} features · batch {size:.0f} · {removed:.0%} removed"
-        for edges, width, size, removed in both[["edges", "width", "batch_size", "removed"]].to_numpy()
-    ]
-    found = pd.concat(
-        pd.DataFrame(
-            {"line": names, "kind": way, "value": both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"],
-             "low": None, "high": None}
-        )
-        for way in _WAYS
-    ).sort_index(kind="stable")  # fmt: skip
-    title = chart_title("Held-out cells, predicted before they ran", machine_text(where), str(rate))
-    return ratios(found, title, axis="predicted over measured time (logarithmic)", colours=_WAYS)
 
 
 def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:

@@ -33,8 +33,6 @@ from tclab.timing._warmup import NOT_STEADY
 
 _NAMED_OUTLIERS = 3  # points; more are counted
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
-_MIN_BATCH_SIZES = 3  # batch sizes: a line goes through any two
-_FITS = 0.9  # R² from which on the line counts as a fit
 
 
 def findings(rows: Runs, about: str = "sweep") -> Sentences:
@@ -45,8 +43,8 @@ def findings(rows: Runs, about: str = "sweep") -> Sentences:
     - `rows`: of a sweep.
     - `about`: "sweep": which strategy is the fastest, by how much and undecided with which, what was not run, and how
       models compare; "steps", of points in the modes of `tclab.Point.mode`: the largest stages, the workers, whether
-      timelines add up; or "bytes", whether loading is bound by bytes: where a line fits, most of the time grows with
-      bytes, and the same samples in few bytes take less than half as long.
+      timelines add up; or "bytes", whether loading is bound by bytes: the same samples in a tenth of the bytes take
+      less than half as long.
 
     **Raises:** `InputError` for another `about`.
     """
@@ -268,61 +266,27 @@ def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
     return made.sort_values(["label", "batch_size"]).reset_index(drop=True)
 
 
-def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the least-squares line of mean seconds against bytes, over batch sizes, by `label`: model · strategy.
-
-    Columns: batch_sizes (how many), seconds_per_byte with `low` and `high` (95 %), seconds_at_none (the constant),
-    r_squared. Missing where fewer than 3 batch sizes were measured.
-    """
-    from scipy.stats import linregress, t
-
-    found = {}
-    for label, group in loading_points(rows).groupby("label"):
-        line: dict[str, Any] = {"batch_sizes": group["batch_size"].nunique()}
-        if line["batch_sizes"] >= _MIN_BATCH_SIZES and group["batch_bytes"].nunique() > 1:
-            fit = linregress(group["batch_bytes"], group["mean_seconds"])
-            reach = float(t.ppf(0.975, len(group) - 2)) * fit.stderr
-            line |= {"seconds_per_byte": fit.slope, "low": fit.slope - reach, "high": fit.slope + reach}
-            line |= {"seconds_at_none": fit.intercept, "r_squared": 0.0 if pd.isna(fit.rvalue) else fit.rvalue**2}
-        found[label] = line
-    columns = ["batch_sizes", "seconds_per_byte", "low", "high", "seconds_at_none", "r_squared"]
-    return pd.DataFrame.from_dict(found, orient="index").reindex(columns=columns)
-
-
 def _of_bytes(rows: pd.DataFrame) -> list[str]:
-    """Return whether loading is bound by bytes, a sentence for each model and strategy.
+    """Return whether loading is bound by bytes, a sentence for each model and strategy, at its largest batch.
 
-    Within one strategy bytes grow with samples, so its line alone cannot separate the two: a strategy that makes
-    the same samples of fewer bytes can.
+    Bytes grow with samples, so a line over batch sizes cannot separate the two: a strategy that makes the same samples
+    of a tenth of the bytes can. Where it surely takes less than half of the time, the bytes are the bound.
     """
-    points, fits, sentences = loading_points(rows), bytes_fit(rows), []
+    points, sentences = loading_points(rows), []
     for label in ordered_labels(points):
-        fit, top = fits.loc[label], points[points["label"] == label].iloc[-1]
-        if pd.isna(fit["r_squared"]):
-            sentences.append(f"{label}: {fit['batch_sizes']:.0f} batch sizes are too few for a line.")
+        top = points[points["label"] == label].iloc[-1]
+        same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
+        least = same.sort_values("batch_bytes").iloc[0]
+        text = f"{label}: a batch of {top['batch_size']:.0f}, {bytes_text(top['batch_bytes'])}, is loaded in "
+        text += seconds_text(top["mean_seconds"])
+        if least["batch_bytes"] > 0.1 * top["batch_bytes"]:
+            sentences.append(f"{text}; no other strategy loads the same samples in far fewer bytes.")
             continue
-        words = f"{label}: R² = {fit['r_squared']:.3f} over {fit['batch_sizes']:.0f} batch sizes"
-        lean, cheaper = _lean(points, top)
-        if fit["r_squared"] < _FITS or not fit["low"] > 0:
-            sentences.append(f"{words}: it is not shown that time follows bytes.{lean}")
-            continue
-        grows = min(1.0, max(0.0, 1 - fit["seconds_at_none"] / top["mean_seconds"]))
-        words += f": time follows bytes, {bytes_text(1 / fit['seconds_per_byte'])} a second, and {grows:.0%} of it at "
-        words += f"batch {top['batch_size']:.0f} grows with them.{lean}"
-        sentences.append(f"{words} So it is bound by bytes." if cheaper and grows > 0.5 else words)
+        share = least["mean_seconds"] / top["mean_seconds"]
+        text += f"; with {least['strategy']}, in {bytes_text(least['batch_bytes'])}, it takes {share:.1%} of that"
+        bound = least["high_seconds"] < 0.5 * top["low_seconds"]
+        sentences.append(f"{text}: loading is bound by bytes." if bound else f"{text}: it is not bound by bytes.")
     return sentences
-
-
-def _lean(points: pd.DataFrame, top: pd.Series) -> tuple[str, bool]:
-    """Return the time of the same samples in the fewest bytes, and whether it is surely less than half."""
-    same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
-    least = same.sort_values("batch_bytes").iloc[0]
-    if least["label"] == top["label"] or least["batch_bytes"] > 0.1 * top["batch_bytes"]:
-        return "", False
-    few, many = bytes_text(least["batch_bytes"]), bytes_text(top["batch_bytes"])
-    share = least["mean_seconds"] / top["mean_seconds"]
-    words = f" The same samples with {least['strategy']}, in {few} and not {many}, take {share:.1%} of that time."
-    return words, bool(least["high_seconds"] < 0.5 * top["low_seconds"])
 
 
 _ABOUT = {"sweep": _of_sweep, "steps": _of_steps, "bytes": _of_bytes}
