@@ -3,7 +3,6 @@
 import json
 import sys
 import textwrap
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -238,32 +237,9 @@ def test_a_chart_and_tables_of_epochs(tmp_path):
         run_epoch(tiny(workers=0, **fields), 3, tmp_path) for fields in ({}, {"model": "dango", "strategy": "indices"})
     ]
     chart = lab.charts.result_chart(shown).to_dict()
-    drawn = [row for rows in chart["datasets"].values() for row in rows if "ratio" in row]
-    assert [row["ratio"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])
+    drawn = [row for rows in chart["datasets"].values() for row in rows if "widest_low" in row]
+    assert [row["value"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])
     table = lab.reports.epoch_table(shown)
     assert list(table["measured s"]) == [epoch.measured_seconds for epoch in shown]
-    slow, fast = sorted(shown, key=lambda epoch: -epoch.measured_seconds)
-    ratios = lab.reports.model_ratios(shown)
-    assert list(ratios.index) == [f"{slow.point.model} : {fast.point.model}"]
-    assert ratios["measured"].iloc[0] == pytest.approx(slow.measured_seconds / fast.measured_seconds)
-    assert ratios["full epoch, predicted"].iloc[0] == pytest.approx(slow.full.seconds / fast.full.seconds)
-    assert ratios[["strategies", "batches"]].iloc[0].tolist() == [
-        f"{slow.point.strategy} : {fast.point.strategy}", f"{slow.point.batch_size} : {fast.point.batch_size}"
-    ]  # fmt: skip
-    assert lab.reports.model_ratios(shown[:1]).empty
-
-
-def test_models_are_paired_at_one_batch_size_and_each_at_its_own_where_they_share_none(tmp_path):
-    slow = run_epoch(tiny(workers=0), 3, tmp_path)
-    fast = run_epoch(tiny(workers=0, model="dango", strategy="indices"), 3, tmp_path)
-
-    def sized(epoch, size, seconds):
-        return replace(epoch, point=replace(epoch.point, batch_size=size), measured_seconds=seconds)
-
-    both = [sized(slow, 28, 4.0), sized(slow, 64, 9.0), sized(fast, 28, 0.5), sized(fast, 64, 1.0)]
-    found = lab.reports.model_ratios(both)
-    assert dict(zip(found["batches"], found["measured"], strict=True)) == {"28 : 28": 8.0, "64 : 64": 9.0}
-    own = lab.reports.model_ratios([both[0], both[3]])
-    assert own["batches"].tolist() == ["28 : 64"]
-    assert own["measured"].tolist() == [4.0]
-    assert own["a sample"].iloc[0] == pytest.approx(4.0 * 64 / 28)
+    slow, fast = sorted((epoch.full.seconds for epoch in shown), reverse=True)
+    assert sorted(table["of the shortest full epoch"], reverse=True) == pytest.approx([slow / fast, 1.0])

@@ -209,6 +209,14 @@ def test_tables_have_a_line_a_point(rows):
     assert len(lab.steps(rows)) == (rows["stage"] == "step").sum()
     assert set(lab.equivalence(rows)["equivalence"]) == {"passed"}
     assert "torch" in lab.machine().index
+    inexact = row("khop_1", 0.1, equivalence="inexact", equivalence_fp64_error=0.4)
+    lost = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1) | {
+        "status": "oom",
+        "mean_seconds": None,
+    }
+    found = lab.equivalence(frame(table([row("node_mask", 0.2), inexact, lost]))).droplevel("model")
+    assert found["fp64_error"].tolist() == [1e-13, 0.4, 0.1]
+    assert found["seconds"].isna().tolist() == [False, False, True]
 
 
 def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_out():

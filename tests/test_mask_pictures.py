@@ -5,7 +5,6 @@ import pytest
 import tclab
 from tclab import InputError, masking
 from tclab.lab.reports._mask_tensors import small_graph, tensors_of
-from tclab.sweeps.store._rows import frame, table
 
 lab = pytest.importorskip("tclab.lab")
 GRAPH = small_graph(10)
@@ -81,16 +80,3 @@ def test_what_cannot_be_drawn_says_so():
     ):
         with pytest.raises(InputError, match=words):
             call()
-
-
-def test_what_is_inexact_stands_with_its_error_beside_its_time():
-    def row(strategy, error, seconds, status="ok", equivalence="inexact", where="host"):
-        fields = {"strategy": strategy, "stage": "step", "where": where, "status": status, "equivalence": equivalence}
-        return fields | {"equivalence_fp64_error": error, "mean_seconds": seconds}
-
-    passed = [row("node_mask", 1e-14, 0.2, equivalence="passed", where=where) for where in ("host", "rank 0")]
-    rows = [*passed, row("khop_1", 0.4, 0.1), row("khop_2", 0.1, None, "oom")]
-    found = lab.reports.errors_and_times(frame(table(rows)))
-    assert list(found.index) == ["khop_1", "khop_2", "node_mask"]
-    assert found["equivalence"].tolist() == ["inexact", "inexact", "passed"]
-    assert found["seconds a step"].isna().tolist() == [False, True, False]

@@ -76,15 +76,6 @@ def test_pairs_are_told_from_the_other_arms_side():
     assert (told.a, told.verdict, told.ratio) == ("node_mask", "FASTER", 0.5)
 
 
-def test_the_card_has_everything_a_choice_rests_on(decided):
-    rows = tclab.run(tclab.Point(scale=0.01, networks=1, steps=2, device="cpu"))
-    card = lab.reports.race_card(pd.concat([rows, rows.assign(strategy="edge_mask")]), decided.pairs, "edge_mask")
-    assert card.loc["node_mask", "verdict"] == "FASTER"
-    assert card.loc["node_mask", "equivalence"] == "passed"
-    assert card.loc["edge_mask", "time over edge_mask"] == "1 × the time"
-    assert {"host syncs", "kernels", "bytes of a batch", "peak memory"} <= set(card.columns)
-
-
 def trial(stage, injected, back, found="forward"):
     recovered = {"forward": 0.0, "other": 0.0, found: back}
     return Trial(stage, injected, recovered, dict.fromkeys(recovered, 1e-6), 10)

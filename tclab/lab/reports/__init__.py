@@ -4,10 +4,7 @@ from tclab.lab.reports._graphs import network_table, overlap_table, reach_findin
 from tclab.lab.reports._mask_tensors import sharing_table
 from tclab.lab.reports._tables import (
     epoch_table,
-    errors_and_times,
-    model_ratios,
     predicted_steps,
-    race_card,
     race_findings,
     rows_of_points,
     scaling_table,
@@ -15,12 +12,9 @@ from tclab.lab.reports._tables import (
 
 __all__ = [
     "epoch_table",
-    "errors_and_times",
-    "model_ratios",
     "network_table",
     "overlap_table",
     "predicted_steps",
-    "race_card",
     "race_findings",
     "reach_findings",
     "reach_rows",

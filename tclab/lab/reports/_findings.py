@@ -29,7 +29,6 @@ from tclab.timing._environment import fingerprint
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
-from tclab.timing._warmup import NOT_STEADY
 
 _NAMED_OUTLIERS = 3  # points; more are counted
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
@@ -195,7 +194,7 @@ def _syncs(ok: pd.DataFrame) -> str:
 
 def _of_steps(rows: pd.DataFrame) -> list[str]:
     parts, points = stage_parts(rows), points_of_modes(rows)
-    return [*_largest(parts), *_workers(parts), _accounted(parts), _steady(points), *_outliers(points),
+    return [*_largest(parts), *_workers(parts), _accounted(parts), *_outliers(points),
             busy_text(points), *without_time(rows)]  # fmt: skip
 
 
@@ -243,14 +242,6 @@ def _accounted(parts: pd.DataFrame) -> str:
     if not bad:
         return f"All {len(known)} timelines with a clock add up within {TOLERANCE:.0%}; farthest from its clock: {of}."
     return f"{bad} of {len(known)} timelines do not add up and are not drawn; farthest from its clock: {of}."
-
-
-def _steady(points: pd.DataFrame) -> str:
-    steps = points[points["stage"] == "step"]
-    changing, unknown_ = int((steps["steady"] == NOT_STEADY).sum()), int(steps["steady"].isna().sum())
-    parts = [f"{changing} of {len(steps)} points were still changing"] if changing else []
-    parts += [f"{unknown_} of {len(steps)} had too few steps to tell whether warm-up was over"] if unknown_ else []
-    return f"{'; '.join(parts)}." if parts else ""
 
 
 # ---- bytes

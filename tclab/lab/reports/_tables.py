@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,11 @@ def machine(rows: Runs | None = None) -> pd.DataFrame:
 
 
 def equivalence(rows: Runs) -> pd.DataFrame:
-    """Return the result of the equivalence check for each model and strategy, the worst over its points."""
+    """Return the result of the equivalence check for each model and strategy, the worst over its points.
+
+    `fp64_error` is the largest relative difference from `subgraph` of predictions or a parameter's gradient, on the
+    part of the graph that the check uses; `seconds` is the shortest mean step, missing where none was measured.
+    """
     rows = rows_of(rows)
     tried = rows[(rows["stage"] == "step") & rows["equivalence"].notna()]
     return tried.groupby(["model", "strategy"], sort=False).agg(
@@ -63,6 +66,7 @@ def equivalence(rows: Runs) -> pd.DataFrame:
         fp32_ratio=("equivalence_fp32_ratio", "max"),
         nodes=("equivalence_nodes", "max"),
         edges=("equivalence_edges", "max"),
+        seconds=("mean_seconds", "min"),
     )
 
 
@@ -81,23 +85,6 @@ def steps(rows: Runs) -> pd.DataFrame:
     return whole[list(dict.fromkeys([*settings, *varying_settings(whole), *found]))].reset_index(drop=True)
 
 
-def errors_and_times(rows: Runs) -> pd.DataFrame:
-    """Return each strategy's mean step and its equivalence check, the largest error first.
-
-    `error` is the largest relative difference from `subgraph`, in fp64, of predictions or a parameter's gradient,
-    on the part of the graph that the equivalence check uses. Missing where a strategy was not measured.
-
-    **Arguments:**
-
-    - `rows`: of points that differ in strategy alone.
-    """
-    rows = rows_of(rows)
-    found = rows[(rows["stage"] == "step") & (rows["where"].isna() | (rows["where"] == "host"))]
-    table = found.set_index("strategy")[["equivalence", "equivalence_fp64_error", "mean_seconds", "status"]]
-    names = {"equivalence_fp64_error": "error", "mean_seconds": "seconds a step"}
-    return table.rename(columns=names).sort_values("error", ascending=False)
-
-
 def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     """Return the pairs that an arm is in, each as the other arm against it."""
     pairs = list(pairs)
@@ -112,33 +99,6 @@ def race_findings(race: Race, against: str) -> Sentences:
     margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
     verdicts = [pair.sentence for pair in pairs_against(race.pairs, against)]
     return Sentences([*verdicts, *busy_notes(race.busy_percent), margin])
-
-
-def race_card(rows: Runs, pairs: Iterable[Pair], against: str) -> pd.DataFrame:
-    """Return what decides between strategies: equivalence, time with interval and verdict, syncs, bytes, peak memory.
-
-    **Arguments:**
-
-    - `rows`: of a sweep, for all but the times; the arms have the names of its strategies.
-    - `pairs`: of a race of these strategies. `against`: the arm that is 1.
-    """
-    rows = rows_of(rows)
-    table = rows[rows["stage"] == "step"].drop_duplicates("strategy").set_index("strategy")
-    times = {pair.a: (pair.ratio_text, pair.verdict) for pair in pairs_against(pairs, against)}
-    times[against] = ("1 × the time", "")
-    table = table.loc[[name for name in table.index if name in times]]
-    shown = pd.DataFrame(
-        {
-            "equivalence": table["equivalence"],
-            f"time over {against}": [times[name][0] for name in table.index],
-            "verdict": [times[name][1] for name in table.index],
-            "host syncs": table["host_syncs"],
-            "kernels": table["kernels"],
-            "bytes of a batch": table["batch_bytes"].map(bytes_text, na_action="ignore"),
-            "peak memory": table["peak_bytes"].map(bytes_text, na_action="ignore"),
-        }
-    )
-    return shown.astype(object).where(shown.notna(), None)
 
 
 # ---- several ranks
@@ -305,8 +265,11 @@ def epoch_name(epoch: Epoch) -> str:
     return f"{point.model} · {point.strategy} · {point.mode} · batch {point.batch_size}, {workers}"
 
 
-def epoch_table(epochs: Iterable[Epoch]) -> pd.DataFrame:
-    """Return a row an epoch: when it was predicted and begun, both times, what bounds it, and the full epoch."""
+def epoch_table(epochs: Sequence[Epoch]) -> pd.DataFrame:
+    """Return a row an epoch: when it was predicted and begun, both times, what bounds it, and the full epoch.
+
+    A full epoch has as many steps as the point's batch size makes of all training samples.
+    """
     return pd.DataFrame(
         [
             {
@@ -324,40 +287,8 @@ def epoch_table(epochs: Iterable[Epoch]) -> pd.DataFrame:
                 "busy": "busy" * (epoch.busy_percent is not None),
                 "full epoch steps": epoch.full.steps,
                 "full epoch s, predicted": epoch.full.seconds,
+                "of the shortest full epoch": epoch.full.seconds / min(one.full.seconds for one in epochs),
             }
             for epoch in epochs
         ]
     ).set_index("epoch")
-
-
-def model_ratios(epochs: Iterable[Epoch]) -> pd.DataFrame:
-    """Return how many times as long each epoch takes as one of the fastest model, predicted and measured.
-
-    Epochs of the same mode, workers and steps are compared. `a sample` is the measured ratio of samples, not of steps.
-    A full epoch has as many steps as the model's batch size makes of all training samples.
-    """
-    groups: dict[tuple[str, int, int], list[Epoch]] = {}
-    for epoch in epochs:
-        groups.setdefault((epoch.point.mode, epoch.point.workers, epoch.predicted.steps), []).append(epoch)
-    rows: list[dict[str, Any]] = []
-    for group in groups.values():
-        fastest = min(group, key=lambda epoch: epoch.measured_seconds).point.model
-        for slow, fast in product(group, group):
-            if fast.point.model != fastest or slow.point.model == fastest:
-                continue
-            measured = slow.measured_seconds / fast.measured_seconds
-            rows.append(
-                {
-                    "models": f"{slow.point.model} : {fast.point.model}",
-                    "strategies": f"{slow.point.strategy} : {fast.point.strategy}",
-                    "batches": f"{slow.point.batch_size} : {fast.point.batch_size}",
-                    "mode": slow.point.mode,
-                    "workers": slow.point.workers,
-                    "predicted": slow.predicted.seconds / fast.predicted.seconds,
-                    "measured": measured,
-                    "a sample": measured * fast.point.batch_size / slow.point.batch_size,
-                    "full epoch, predicted": slow.full.seconds / fast.full.seconds,
-                }
-            )
-    table = pd.DataFrame(rows, columns=None if rows else ["models"]).set_index("models")
-    return _saying(table, "Epochs of two models are needed for a ratio.")
