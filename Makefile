@@ -16,7 +16,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
-PARAMETERS ?= -p scale 0.2 -p budget_seconds 120
+PARAMETERS ?= -p budget_seconds 120
 # tests run in so many processes, of one thread each; which goes to which: tests/conftest.py
 JOBS ?= 3
 # some seventy processes import tclab and the tests: each would compile them anew where bytecode is not written

@@ -5,7 +5,9 @@ import time
 import pytest
 
 import tclab
-from tclab import Point
+from tclab import Point, case_study, lab
+from tclab.lab.reports._cells import stage_parts
+from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register
 from tclab.sweeps import race_points
 from tclab.sweeps.config._point_inputs import resolve
@@ -87,6 +89,28 @@ def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures
     rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
     assert len(drained) == 1
+
+
+def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
+    host = rows[rows["where"] == "host"].set_index("stage")
+    steps, wall = 12, sum(host.loc["step", "samples_seconds"][-12:])  # of the whole cycles
+    assert host["mean_seconds"].drop("step").sum() * steps == pytest.approx(wall)
+    assert steps * BATCH / host.loc["step", "samples_per_second"] == pytest.approx(wall)
+    parts = stage_parts(rows).query("where == 'host'")
+    assert parts["seconds"].sum() * steps == pytest.approx(wall)
+    found = [line for lines in lab.charts.stages(rows).to_dict()["datasets"].values() for line in lines]
+    assert sum(line["value"] for line in found) / 1e3 * steps == pytest.approx(wall)  # drawn in ms
+    dots = [line for lines in lab.charts.throughput(rows).to_dict()["datasets"].values() for line in lines]
+    (rate,) = {one["value"] for one in dots if "widest_low" in one}
+    assert steps * BATCH / rate == pytest.approx(wall)
+    table = steps_table(rows)
+    assert table["mean_seconds"][0] * steps == pytest.approx(wall)
+    found = case_study.hypotheses(rows)[0]
+    waiting = host.loc[["data_wait", "transfer"], "mean_seconds"].sum() / host.loc["step", "mean_seconds"]
+    assert f"are {waiting:.1%} [" in " ".join(found.evidence)
+    advice = tclab.advise(rows.assign(cores=16))
+    wait = host.loc["data_wait", "mean_seconds"] / host.loc["step", "mean_seconds"]
+    assert f"waits for its batch for {wait:.0%} [" in advice.suggestions[0].why
 
 
 def test_advice_names_workers_first(rows):

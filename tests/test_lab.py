@@ -1,16 +1,16 @@
-"""Charts, tables and words from rows that were made by hand, so that every figure in them is known."""
+"""The answer, findings and tables of rows that were made by hand, so that every figure in them is known."""
 
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 
-from tclab import lab
-from tclab.lab.charts._style import SHAPES, STAGE_COLOURS, STRATEGY_COLOURS, strategy_colours
-from tclab.lab.reports._findings import conclusion
+from tclab import InputError, lab
+from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, colours_of
+from tclab.lab.reports._findings import answer
 from tclab.masking import names
 from tclab.sweeps.store._rows import aligned, frame, table
-from tclab.timing._verdict import SAME, Pair
 
 
 def row(strategy, seconds, **fields):
@@ -52,40 +52,19 @@ CHARTS = [
     partial(lab.charts.throughput, by="batch_size"),
     partial(lab.charts.throughput, by="networks"),
     lab.charts.throughput,
-    lab.charts.bytes_per_batch,
     lab.charts.stages,
 ]
 
 
 @pytest.mark.parametrize("chart", CHARTS)
-def test_charts_are_drawn_with_device_and_units(chart, rows):
+def test_charts_say_machine_scale_batch_and_are_drawn_of_one_point_and_of_none(chart, rows):
     spec = chart(rows).to_dict()
-    assert "cpu · 2 cores · Made Up" in spec["title"]["subtitle"][0]
-    assert any(word in str(spec) for word in ("samples a second", "bytes a batch", "ms a step"))
-
-
-@pytest.mark.parametrize("chart", CHARTS)
-def test_charts_are_static_pictures(chart, rows):
-    import vl_convert
-
-    assert vl_convert.vegalite_to_png(chart(rows).to_json())[:4] == b"\x89PNG"
-
-
-@pytest.mark.parametrize("chart", CHARTS)
-def test_charts_of_one_point_and_of_none(chart, rows):
+    chart(rows[rows["stage"] == "step"]).to_dict()  # no stage was timed
+    assert spec["title"]["subtitle"][0] == "cpu · 2 cores · Made Up"
+    assert spec["title"]["subtitle"][1].startswith("synthetic, scale 0.1 · batch ")
+    assert STRATEGY_COLOURS["node_mask"] in str(spec) or chart is lab.charts.stages
     chart(rows[rows["status"] == "ok"].head(1)).to_dict()
     chart(rows[rows["status"] == "oom"]).to_dict()
-
-
-def test_a_strategy_has_one_colour_everywhere(rows):
-    assert set(STRATEGY_COLOURS) <= set(names())
-    assert len(set(strategy_colours(names()).values())) == len(names())  # a new strategy has one without a line here
-    for chart in CHARTS[:4]:
-        assert STRATEGY_COLOURS["node_mask"] in str(chart(rows).to_dict())
-
-
-def test_what_ran_out_of_memory_is_seen_in_the_chart(rows):
-    assert "oom" in str(lab.charts.throughput(rows, "batch_size").to_dict())
 
 
 @pytest.mark.parametrize("chart", CHARTS)
@@ -94,12 +73,16 @@ def test_charts_of_a_real_run(chart, root):
     import pyarrow.parquet as pq
     import vl_convert
 
-    rows = pq.read_table(root / "tests" / "recorded_rows.parquet")
-    recorded = frame(aligned(rows))
+    recorded = frame(aligned(pq.read_table(root / "tests" / "recorded_rows.parquet")))
     drawn = chart(recorded)
     assert "2 cores" in drawn.to_dict()["title"]["subtitle"][0]
     assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
     assert vl_convert.vegalite_to_png(drawn.to_json())[:4] == b"\x89PNG"
+
+
+def test_a_strategy_has_one_colour_everywhere():
+    assert set(STRATEGY_COLOURS) <= set(names())
+    assert len(set(colours_of(names()).values())) == len(names())  # a new strategy has one without a line here
 
 
 # what is left of a colour for somebody without one kind of cone; Viénot, Brettel and Mollon 1999, linear RGB
@@ -123,12 +106,13 @@ def lab_colour(text, seen):
 
 
 @pytest.mark.parametrize("seen", [np.eye(3), WITHOUT_RED, WITHOUT_GREEN], ids=["all", "no red", "no green"])
-def test_strategies_of_one_shape_stay_apart_for_colour_blind_eyes(seen):
-    every = list(STRATEGY_COLOURS)
-    for place, name in enumerate(every):
-        for other in every[place + len(SHAPES) :: len(SHAPES)]:  # points of one shape
-            apart = np.linalg.norm(lab_colour(STRATEGY_COLOURS[name], seen) - lab_colour(STRATEGY_COLOURS[other], seen))
-            assert apart > 10, (name, other)  # a just noticeable difference is about 2.3
+def test_the_strategies_that_matter_stay_apart_for_colour_blind_eyes(seen):
+    """Each row and line has its name beside it, too."""
+    of = {name: lab_colour(STRATEGY_COLOURS[name], seen) for name in ("edge_mask", "node_mask", "delta", "indices")}
+    for name in of:
+        for other in of:
+            # a just noticeable difference is about 2.3
+            assert name == other or np.linalg.norm(of[name] - of[other]) > 10, (name, other)
 
 
 @pytest.mark.parametrize("colour", [*STRATEGY_COLOURS.values(), *(c for n, c in STAGE_COLOURS.items() if n != "idle")])
@@ -137,13 +121,19 @@ def test_a_colour_can_be_told_from_the_ground_of_a_dark_page(colour):
     assert own / ground > 1.9  # WCAG's contrast; JupyterLab draws charts on this grey in its dark theme
 
 
-def test_words_carry_the_rows_figures(rows):
-    said = " ".join(lab.findings(rows))
-    assert "node_mask trains on the most samples a second, 100." in said
-    assert "1.15 GB with edge_mask and 200 B with node_mask" in said
+def test_the_answer_is_the_first_finding_and_carries_the_rows_figures(rows):
+    said = lab.findings(rows)
+    assert said[0].startswith("On cpu · 2 cores · Made Up, at batch 4 with 9 networks, hetero_cell: node_mask ")
+    assert (
+        "trains on the most samples a second, 100; undecided with edge_mask, gpu_mask_loop. Against edge_mask"
+        in said[0]
+    )
+    assert "a batch carries 200 B, edge_mask's 1.15 GB" in said[0]
+    assert said[1] == "1 point (hetero_cell stored_mask, batch 4): oom."
     assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
-    assert "hetero_cell (node_mask, 9 networks) takes 2 × [1.75, 2.29] as long as one of dango" in said
-    assert "1 point (hetero_cell stored_mask, batch 4): oom." in said
+    assert any(
+        "hetero_cell (node_mask, 9 networks, batch 4) takes 2 × [1.75, 2.29] as long as one of dango" in s for s in said
+    )
 
 
 def test_models_without_a_batch_size_in_common_are_compared_each_at_its_own():
@@ -163,17 +153,19 @@ def test_words_on_one_rank_do_not_name_those_of_other_points():
     many = [row("node_mask", 0.1, **gloo), row("edge_mask", 0.2, **gloo)]
     one = [row("node_mask", 0.2), row("edge_mask", 0.4)]
     assert all("cpu · gloo · 2 ranks" in sentence for sentence in lab.findings(frame(table(many))))
-    both = [sentence for sentence in lab.findings(frame(table([*one, *many]))) if "samples a second" in sentence]
+    both = [
+        sentence
+        for sentence in lab.findings(frame(table([*one, *many])))
+        if "fastest" in sentence or "most samples" in sentence
+    ]
     assert [("2 ranks" in sentence or "ranks 2" in sentence) for sentence in both] == [False, True], both
 
 
 def test_words_are_no_surer_than_the_rows():
     close = frame(table([row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)]))
     said = " ".join(lab.findings(close))
-    assert "node_mask against gpu_mask is undecided" in said
-    assert "faster" not in said
-    third = frame(table([row("node_mask", 0.010), row("gpu_mask", 0.0101), row("edge_mask", 0.1)]))
-    assert "; its interval reaches into that of gpu_mask." in " ".join(lab.findings(third))
+    assert "undecided with gpu_mask" in said
+    assert "fastest" not in said
     nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
     assert lab.findings(nothing) == [
         "No point of this sweep was measured, so there is nothing to compare.",
@@ -185,8 +177,8 @@ def test_only_rows_that_are_alike_are_compared():
     samples = {"n": 30, "samples_seconds": [0.1 + 0.001 * (i % 5) for i in range(30)]}
     fast = samples | {"samples_seconds": [s / 100 for s in samples["samples_seconds"]]}
 
-    def said(*made, **options):
-        return " ".join(conclusion(frame(table(list(made))), **options))
+    def said(*made):
+        return " ".join(answer(frame(table(list(made)))))
 
     slow_row = row("edge_mask", 0.1, **samples)
     for other in ({"scale": 0.02}, {"graph": "a folder"}, {"dtype": "float64"}, {"num_deletions": 1}, {"hidden": 8},
@@ -194,12 +186,8 @@ def test_only_rows_that_are_alike_are_compared():
                   {"network_names": "a,b"}):  # fmt: skip
         assert said(slow_row, row("node_mask", 0.001, **fast, **other)) == ""
     both = [slow_row, row("node_mask", 0.001, **fast)]
-    assert "node_mask is 100 × " in said(*both)
-    assert said(*both, *({**one, "scale": 1.0} for one in both)).count("scale 1.0: node_mask is 100 ×") == 1
-    raced = Pair("node_mask", "edge_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01), margin=0.05)
-    assert "node_mask is as fast as edge_mask" in said(*both, pairs=[raced])
-    two = said(*both, *({**one, "scale": 1.0} for one in both), pairs=[raced])
-    assert "as fast as" not in two  # of which scale the race was is not known
+    assert "node_mask is the fastest, 4e+03 samples a second. It is 100 × [" in said(*both)
+    assert said(*both, *({**one, "scale": 1.0} for one in both)).count("scale 1.0: node_mask is the fastest") == 1
 
 
 def test_a_failed_check_is_said_first():
@@ -208,26 +196,27 @@ def test_a_failed_check_is_said_first():
 
 
 def test_the_checks_words_count_the_exact_strategies_and_take_no_error_of_an_inexact_one():
-    def said(*made):
-        return lab.findings(frame(table(list(made))))[0]
-
     khop = row("khop_1", 0.01, exact=False, equivalence="inexact", equivalence_fp64_error=0.0312)
     both = [row("node_mask", 0.01), row("edge_mask", 0.1, equivalence_fp64_error=2e-13)]
-    compute = "compute what subgraph computes (in fp64 to 2e-13 at worst)"
-    assert said(*both) == f"Both strategies that were tried {compute}."
-    assert said(*both, khop) == (
-        f"2 of 3 strategies that were tried {compute}; khop_1 is inexact, error 3e-02 in fp64."
+    said = lab.findings(frame(table([*both, khop])))
+    assert (
+        "2 strategies agree with subgraph (in fp64 to 2e-13 at worst); khop_1 is inexact, error 3e-02 in fp64." in said
     )
-    assert said(both[0]) == "node_mask computes what subgraph computes (in fp64 to 1e-13 at worst)."
-    assert said(both[0], khop).startswith("1 of 2 strategies that were tried computes what")
-    assert said(khop) == "khop_1 is inexact, error 3e-02 in fp64."
-    assert said(khop | {"equivalence_fp64_error": None}) == "khop_1 is inexact."
+    assert "khop_1 is inexact." in lab.findings(frame(table([khop | {"equivalence_fp64_error": None}])))
 
 
 def test_tables_have_a_line_a_point(rows):
     assert len(lab.steps(rows)) == (rows["stage"] == "step").sum()
     assert set(lab.equivalence(rows)["equivalence"]) == {"passed"}
     assert "torch" in lab.machine().index
+    inexact = row("khop_1", 0.1, equivalence="inexact", equivalence_fp64_error=0.4)
+    lost = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1) | {
+        "status": "oom",
+        "mean_seconds": None,
+    }
+    found = lab.equivalence(frame(table([row("node_mask", 0.2), inexact, lost]))).droplevel("model")
+    assert found["fp64_error"].tolist() == [1e-13, 0.4, 0.1]
+    assert found["seconds"].isna().tolist() == [False, False, True]
 
 
 def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_out():
@@ -240,3 +229,25 @@ def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_
     two = lab.machine(frame(table([on("A100"), on("H100")])))
     assert two.loc["gpu"].to_dict() == {"machine 1": "A100", "machine 2": "H100"}
     assert lab.machine(frame(table([failed]))).empty
+
+
+# ---- a report
+
+
+def test_a_report_is_one_page_of_answer_charts_and_tables_that_needs_nothing_else(rows, tmp_path):
+    named = rows.assign(hostname="<planted>")
+    named.loc[named["strategy"] == "gpu_mask_loop", "strategy"] = '"><planted x='
+    path = lab.report(named, tmp_path / "sweep.html", title="µs & <planted>")
+    text = path.read_text(encoding="utf-8")
+    assert "µs &amp; &lt;planted&gt;" in text
+    assert "<planted" not in text
+    assert "node_mask trains on the most samples a second" in text
+    assert text.count("<img ") == 4
+    assert not re.findall(r"https?://|<script", text)
+    assert "oom" in text
+    for wrong in (tmp_path / "report.pdf", tmp_path / "none" / "report.html"):
+        with pytest.raises(InputError, match=r"expected a file that ends with \.html in a folder that exists"):
+            lab.report(rows, wrong)
+    nothing = lab.report(rows[rows["status"] == "oom"], tmp_path / "none.html").read_text()
+    assert "No point of this sweep was measured" in nothing
+    assert "<img" not in nothing

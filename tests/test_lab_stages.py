@@ -5,12 +5,11 @@ import json
 import pytest
 import vl_convert
 from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
-from test_busy import moments
 
 from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS
-from tclab.lab.reports import _stage_parts as parts
-from tclab.lab.reports._stage_parts import stage_parts
+from tclab.lab.reports import _cells as parts
+from tclab.lab.reports._cells import stage_parts
 from tclab.sweeps.store._rows import frame, mean_columns, table
 from tclab.timing._ledger_rows import STAGES
 
@@ -84,34 +83,24 @@ def test_every_stage_of_every_timeline_has_a_colour_of_its_own():
     assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
 
 
-def test_bars_have_panels_for_worker_and_host_in_each_mode(rows):
+def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis(rows):
     spec = lab.charts.stages(rows, "mode").to_dict()
-    assert len(spec["vconcat"]) == len(RUN)
-    assert [panel["title"]["text"].split(":")[0] for panel in spec["vconcat"]] == list(RUN)
-    # worker, host and, once, the bytes: no device was seen, and the modes send the same batch
-    assert [len(panel["hconcat"]) for panel in spec["vconcat"]] == [3, *([2] * (len(RUN) - 1))]
+    (found,) = [lines for lines in spec["datasets"].values() if lines]
+    assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
+    assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
     text = drawn(lab.charts.stages(rows, "mode"))
-    for words in ("cpu · 2 cores · Made Up", "worker [ms a batch]", "host [ms a step]", "70.9 kB", "232 B"):
-        assert words in text
-    assert text.count("accounted for: 99.9 %") == 1  # for all bars that add up
+    assert "cpu · 2 cores · Made Up" in text
+    assert "accounted for: 99.9 to 100.0 %" in text
 
 
-def test_a_timeline_that_does_not_close_has_words_and_no_bar():
-    text = drawn(lab.charts.stages(framed([*point_rows("edge_mask", accounted=0.9), *point_rows("indices")]), "mode"))
-    assert "does not add up: stages add up to 90.0 % of its clock" in text
-    spec = lab.charts.stages(framed(point_rows("edge_mask", accounted=0.9)), "mode").to_dict()
-    host = spec["vconcat"][0]["hconcat"][1]["layer"]
-    bars = next(layer for layer in host if layer["mark"]["type"] == "bar")
-    assert spec["datasets"][bars["data"]["name"]] == []
-    said = " ".join(lab.findings(framed(point_rows("edge_mask", accounted=0.9)), "steps"))
-    assert "1 of 2 timelines do not add up and are not drawn" in said
-
-
-def test_a_way_that_was_not_run_is_not_said_to_load_nothing():
-    text = drawn(lab.charts.stages(framed([*point_rows("edge_mask"), *point_rows("indices", "data")]), "mode"))
-    assert "not run" in text
-    assert "nothing is made" not in text
-    assert "nothing is made" in drawn(lab.charts.stages(framed([*point_rows("edge_mask"), *every_mode()]), "mode"))
+def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
+    made = framed(point_rows("edge_mask", accounted=0.9))
+    chart = lab.charts.stages(made, "mode").to_dict()
+    (found,) = [lines for lines in chart["datasets"].values() if lines]
+    host = [line for line in found if line["bar"].endswith("host")]
+    assert {line["value"] for line in host} == {0.0}
+    assert "does not add up: stages add up to 90.0 % of its clock" in {line["text"] for line in host}
+    assert "1 of 2 timelines do not add up and are not drawn" in " ".join(lab.findings(made, "steps"))
 
 
 @pytest.mark.parametrize(("accounted", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
@@ -119,33 +108,26 @@ def test_the_tolerance_is_two_percent(accounted, whether):
     assert parts.adds_up(accounted) is whether
 
 
-def test_a_device_has_a_panel_of_its_own():
+def test_a_device_has_a_bar_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
     text = drawn(lab.charts.stages(framed([*host, *made]), "mode"))
-    assert "device [ms a step]" in text
-    assert "host [ms a step]" in text
+    assert "node_mask · device" in text
+    assert "node_mask · host" in text
     assert "cuda · Made GPU" in text
-
-
-def test_spread_draws_every_stage_that_a_clock_can_see(rows):
-    text = drawn(lab.charts.stage_spread(rows))
-    for stage in (*HOST["edge_mask"], "sample", "collate", "idle"):
-        assert f'"{stage}"' in text
-    assert "was not measured" in drawn(lab.charts.stage_spread(rows[rows["mode"] == "data"]))
 
 
 def test_charts_of_nothing_say_so():
     none = framed([lost("edge_mask", "oom")])
-    assert "No mode was measured" in drawn(lab.charts.stages(none, "mode"))
+    assert "1 × oom" in drawn(lab.charts.stages(none, "mode"))
     assert lab.findings(none, "steps")[-1].endswith(": oom.")
 
 
-def test_the_old_chart_takes_one_timeline_alone(rows):
+def test_the_chart_of_strategies_takes_one_timeline_alone(rows):
     spec = lab.charts.stages(rows[(rows["mode"] == "step") & (rows["strategy"] == "edge_mask")]).to_dict()
-    (values,) = [lines for lines in spec["datasets"].values() if "stage" in lines[0]]
-    assert {value["stage"] for value in values} == set(HOST["edge_mask"])
-    assert sum(value["mean_seconds"] for value in values) == pytest.approx(0.1, rel=0.15)
+    (found,) = [lines for lines in spec["datasets"].values() if lines]
+    assert {line["part"] for line in found} == {"loading", "mask", "forward", "backward", "other"}
+    assert sum(line["value"] for line in found) == pytest.approx(100, rel=0.15)  # ms
 
 
 def test_findings_carry_the_rows_figures(rows):
@@ -153,21 +135,6 @@ def test_findings_carry_the_rows_figures(rows):
     assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
     assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
     assert any("add up within 2%" in sentence for sentence in said)
-    assert any("15 of 15 had too few steps" in sentence for sentence in said)
-
-
-def test_a_cpu_pressure_is_named(rows):
-    busy = rows.assign(conditions=moments(80.0), threads=1, workers=1)
-    said = parts.load_text(busy)
-    assert "something waited for one 80% of the time): such times are" in said
-    assert said in lab.findings(busy, "steps")
-    calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
-    assert parts.load_text(rows.assign(conditions=calm)) == (
-        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: more than "
-        "the cores, of these or other processes: believe ratios, not seconds."
-    )
-    assert "a quiet machine" in parts.load_text(rows.assign(conditions=json.dumps([{"load": 0.5}])))
-    assert parts.load_text(rows.assign(conditions=None)) == ""
 
 
 def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
@@ -185,9 +152,6 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     assert found.groupby("label", sort=False)["seconds"].sum().to_dict() == pytest.approx(
         dict(zip(names, (middle, other), strict=True))
     )
-    chart = lab.charts.stages(rows, "mode").to_dict()["datasets"].values()
-    host = [one for lines in chart if lines and "stage" in lines[0] for one in lines if one["stage"] == "forward"]
-    assert {one["label"] for one in host} == set(names)
     said = " ".join(lab.findings(rows, "steps"))
     assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
     assert "node_mask, loop lightning: a step takes 100 ms" in said

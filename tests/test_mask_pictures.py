@@ -4,8 +4,7 @@ import pytest
 
 import tclab
 from tclab import InputError, masking
-from tclab.lab.reports._mask_drawings import mask_drawing, small_graph
-from tclab.sweeps.store._rows import frame, table
+from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 
 lab = pytest.importorskip("tclab.lab")
 GRAPH = small_graph(10)
@@ -16,17 +15,16 @@ MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
 
 @pytest.mark.parametrize("strategy", MASKED)
 def test_each_strategy_is_drawn_from_what_it_holds(strategy):
-    found = mask_drawing(GRAPH, DELETIONS, strategy)
+    _, drawings, entries, _ = tensors_of(GRAPH, DELETIONS, strategy)
     drawn = lab.charts.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
     assert drawn["title"]["text"] == strategy
-    entries = f"{found.entries} entries of edge lists and matrices in memory for 3 samples"
-    assert entries in drawn["title"]["subtitle"][1]
+    assert f"{entries} entries of edge lists and matrices in memory for 3 samples" in drawn["title"]["subtitle"][1]
     assert "`" not in str(drawn["title"]["subtitle"])
-    states = [state for _, states in found.drawings.values() for state in states]
+    states = [state for *_, states in drawings for state in states]
     assert sum(state.startswith("deleted") for state in states) == 3
     if strategy == "khop_1" or masking.get(strategy).exact:
         assert ("left out, no row" in states) == (strategy == "khop_1")  # what no sample deletes
-    shown = {state for edges, _ in found.drawings.values() for *_, state in edges} | set(states)
+    shown = {state for _, edges, _ in drawings for *_, state in edges} | set(states)
     edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
     assert set(edges["color"]["scale"]["domain"]) == shown  # the legend lists nothing else
     looks = zip(edges["color"]["scale"]["range"], nodes["shape"]["scale"]["range"], strict=True)
@@ -42,7 +40,7 @@ def test_an_arrow_points_from_the_source_to_the_target():
 
 
 def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
-    counts = {name: mask_drawing(GRAPH, DELETIONS, name).entries for name in MASKED}
+    counts = {name: tensors_of(GRAPH, DELETIONS, name)[2] for name in MASKED}
     left = sum(not {a, b} & set(deleted) for deleted in DELETIONS for a, b in EDGES)
     assert counts["edge_mask"] == counts["gpu_mask"] == counts["stored_mask"] == 3 * len(EDGES)
     assert counts["subgraph"] == left < 3 * len(EDGES)
@@ -58,11 +56,14 @@ def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its
     own = sum(csr.col.numel() for link in links for csr in link)
     assert own > 0
     assert counts["delta"] == counts["fastest"] == counts["node_mask"] + own  # untuned, it carries differences
-    assert dict(lab.reports.sharing_table(GRAPH, DELETIONS, MASKED)["entries in memory"]) == counts
+    assert dict(lab.reports.sharing_table(GRAPH, DELETIONS)["entries in memory"]) == counts
 
 
 def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_from_one():
-    masked, differs = (mask_drawing(GRAPH, DELETIONS, name).drawings for name in ("edge_mask", "delta"))
+    masked, differs = (
+        {title: (edges, states) for title, edges, states in tensors_of(GRAPH, DELETIONS, name)[1]}
+        for name in ("edge_mask", "delta")
+    )
     for sample, deleted in enumerate(DELETIONS):
         for a, b, state in masked[f"sample {sample}"][0]:
             assert (state == "summed") == (a not in deleted and b not in deleted)
@@ -73,22 +74,9 @@ def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_f
 
 def test_what_cannot_be_drawn_says_so():
     for call, words in (
-        (lambda: mask_drawing(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask"), "too much to"),
-        (lambda: mask_drawing(GRAPH, DELETIONS, "indices"), "makes no masked graph"),
+        (lambda: tensors_of(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask"), "too much to"),
+        (lambda: tensors_of(GRAPH, DELETIONS, "indices"), "makes no masked graph"),
         (lambda: small_graph(3), "expected 4 to 30"),
     ):
         with pytest.raises(InputError, match=words):
             call()
-
-
-def test_what_is_inexact_stands_with_its_error_beside_its_time():
-    def row(strategy, error, seconds, status="ok", equivalence="inexact", where="host"):
-        fields = {"strategy": strategy, "stage": "step", "where": where, "status": status, "equivalence": equivalence}
-        return fields | {"equivalence_fp64_error": error, "mean_seconds": seconds}
-
-    passed = [row("node_mask", 1e-14, 0.2, equivalence="passed", where=where) for where in ("host", "rank 0")]
-    rows = [*passed, row("khop_1", 0.4, 0.1), row("khop_2", 0.1, None, "oom")]
-    found = lab.reports.errors_and_times(frame(table(rows)))
-    assert list(found.index) == ["khop_1", "khop_2", "node_mask"]
-    assert found["equivalence"].tolist() == ["inexact", "inexact", "passed"]
-    assert found["seconds a step"].isna().tolist() == [False, True, False]

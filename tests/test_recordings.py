@@ -1,16 +1,12 @@
-"""A recording of a machine is shown on any other, and where there is none that is said."""
+"""The front page says what was recorded on a GPU, or that nothing was."""
 
 import json
 
 import pandas as pd
 import pyarrow.parquet as pq
-import pytest
 import readme_figures
 
-from tclab import InputError
 from tclab.sweeps.store._rows import table
-
-lab = pytest.importorskip("tclab.lab")
 
 
 def row(strategy, batch_size, **fields):
@@ -29,35 +25,6 @@ def recorded(folder, name, rows, **environment):
     pq.write_table(table(rows), place / "rows.parquet")
     pd.DataFrame([{"kernel": "dense", "seconds": 1.0}]).to_csv(place / "rooflines.csv", index=False)
     (place / "environment.json").write_text(json.dumps({"cpu": "Made", "gpu": None, **environment}))
-
-
-def test_where_nothing_is_recorded_words_say_what_records(tmp_path):
-    found = lab.recording(folder=tmp_path)
-    assert str(found).startswith("Nothing is recorded in data_samples/recordings: `make gpu`")
-    assert found.charts() == []
-    with pytest.raises(InputError, match="unknown recording 'nvidia'"):
-        lab.recording("nvidia", folder=tmp_path)
-
-
-def test_a_gpu_s_recording_goes_before_a_cpu_s_and_a_cpu_s_says_that_it_is_one(tmp_path):
-    recorded(tmp_path, "a-cpu", [row("node_mask", 2, device="cpu", gpu=None, scale=0.02)])
-    small = lab.recording(folder=tmp_path)
-    assert "Made, no GPU: 1 of 1 points were measured, at scale 0.02. An example" in str(small)
-    rows = [row("node_mask", 2), row("node_mask", 4), row("edge_mask", 4, status="oom", median_seconds=None)]
-    recorded(tmp_path, "made-up-9000", rows, gpu="Made Up 9000")
-    found = lab.recording(folder=tmp_path)
-    assert str(found) == "Recorded on Made Up 9000: 2 of 3 points were measured, at scale 1."
-    assert lab.recording("a-cpu", folder=tmp_path).name == "a-cpu"
-    assert len(found.rooflines) == 1
-    by_batch = found.charts()[0].to_dict()
-    assert "Made Up 9000" in json.dumps(by_batch["title"])
-
-
-def test_what_lies_in_the_project_can_be_shown():
-    found = lab.recording()
-    assert str(found).startswith(("Recorded on", "Nothing is recorded"))
-    for chart in found.charts():
-        assert chart.to_dict()
 
 
 def test_the_front_page_says_what_was_measured_on_which_gpu_or_that_nothing_was(tmp_path):

@@ -7,7 +7,6 @@ import re
 import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,8 +14,6 @@ import torch
 from stage_rows import every_mode
 from test_compare import rows, step
 from test_cost_model import SEEN, made_up
-from test_lab_hypotheses import both_models
-from test_lab_overheads import rounds_of
 
 import tclab
 from tclab import InputError, case_study, lab, timing, trace
@@ -31,14 +28,9 @@ from tclab.timing._profile import Profile
 from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
-ROOT = Path(__file__).resolve().parents[1]
 POINT = tclab.Point(scale=0.02, batch_size=2, networks=3, device="cpu")
 GRAPH = tclab.CellGraph.synthetic(0.02)
 PAIR = Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
-
-
-def published():
-    return case_study.published_figures(ROOT / "data_samples" / "published_measurements.csv")
 
 
 def slept(ledger):
@@ -122,11 +114,6 @@ RESULTS = {
     "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.01 ms"),
-    "OverheadCosts": (
-        lambda: case_study.overhead_costs(frame(table(rounds_of("isnan_checks", 1.5, 2)))), "isnan_checks"),
-    "PublishedRatios": (
-        lambda: case_study.published_ratios(frame(table(every_mode(scatter=0))), published()), "17.5 ×"),
-    "ComponentTable": (lambda: case_study.component_table(both_models(), published()), "collation"),
     "Receipt": (lambda: timing.receipt(slept, budget_seconds=0.3), "µs a step"),
     "Profile": (profiled, "75.0%"),
     "LoaderTimes": (watched, "2 passes"),

@@ -2,86 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab.lab.charts._case_study_charts import draw_overhead_costs
+from tclab.lab.charts._marks import ratios
+from tclab.lab.charts._style import chart_title, colours_of, empty_chart
 from tclab.sweeps.config._overhead_names import OVERHEADS
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._step_means import cycle_means
 
-COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
 _MIN_ROUNDS = 2  # one does not show how far two runs of the same lie apart
 _LEVEL = 0.95
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]
+_NOTHING = "No overhead was measured together with a step without it."
 
 
-@dataclass(frozen=True, repr=False)
-class OverheadCosts(Shown):
-    """How many times as long a step takes with each overhead; displayed as a table and a sentence for each model.
+def overhead_costs(rows: Runs) -> pd.DataFrame:
+    """Return how many times as long a step takes with each overhead, a line for each model, strategy and overhead.
 
-    **Arguments:**
-
-    - `table`: a line for each model, strategy and overhead: model, strategy, overhead, what, ratio, low, high, rounds,
-      steps, verdict ("costs", "saves" or "undecided").
-    - `rows`: that they are of.
-    """
-
-    table: pd.DataFrame
-    rows: pd.DataFrame
-
-    def _display(self) -> Display:
-        lines = [
-            (row["model"], row["strategy"], row["overhead"], f"{row['ratio']:.2f} ×",
-             f"[{row['low']:.2f}, {row['high']:.2f}]", str(row["rounds"]), row["verdict"])
-            for _, row in self.table.iterrows()
-        ]  # fmt: skip
-        columns = ("model", "strategy", "overhead", "a step takes", "95 % interval", "rounds", "verdict")
-        return Display("", columns if lines else (), lines, self._sentences())
-
-    def _sentences(self) -> list[str]:
-        """Return a sentence for each model: which overheads cost time, which save it, which are undecided."""
-        sentences = []
-        for (model, strategy), group in self.table.groupby(["model", "strategy"], sort=False):
-            place = f"{model} ({strategy})"
-            if group["rounds"].max() < _MIN_ROUNDS:
-                sentences.append(
-                    f"{place}: one round of each overhead was measured, which decides nothing; "
-                    "it takes more rounds, and a budget for them."
-                )
-                continue
-            parts = []
-            for verdict, words in ((COSTS, "cost time"), (SAVES, "save time")):
-                sure = group[group["verdict"] == verdict].sort_values("ratio", ascending=verdict == SAVES)
-                named = [f"{row['overhead']} {row['ratio']:.2f} × [{row['low']:.2f}, {row['high']:.2f}]" for _, row in
-                         sure.iterrows()]  # fmt: skip
-                if named:
-                    parts.append(f"{', '.join(named)} {words}")
-            unsure = group[group["verdict"] == UNDECIDED]["overhead"].tolist()
-            if unsure:
-                parts.append(f"undecided: {', '.join(unsure)}")
-            sentences.append(f"{place}: {'; '.join(parts)}.")
-        return [*sentences, *without_time(self.rows)] or ["No overhead was measured together with a step without it."]
-
-    def chart(self) -> Any:
-        """Return the chart of each overhead's cost with its interval, a panel a model; hollow where it is undecided."""
-        costs = self.table.assign(sure=self.table["verdict"] != UNDECIDED)
-        order = sorted(costs["overhead"].unique(), key=list(OVERHEADS).index)
-        return draw_overhead_costs(costs, self.rows, order, _rounds_text(costs) if len(costs) else "")
-
-
-def overhead_costs(rows: Runs) -> OverheadCosts:
-    """Return how many times as long a step takes with each overhead; its `chart()` draws it.
-
-    Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
-    where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The
-    interval, 95 %, is that of a race whose processes are the rounds; see `tclab.timing._statistics`. One round decides
+    Columns: model, strategy, overhead, ratio, `low` and `high` (its 95 % interval), rounds, verdict ("costs", "saves"
+    or "undecided"), what. Points of one seed are one round, on the same batches: step `i` with the overhead is compared
+    with step `i` without; where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The
+    interval is that of a race whose processes are the rounds; see `tclab.timing._statistics`. One round decides
     nothing.
 
     **Arguments:**
@@ -95,13 +40,15 @@ def overhead_costs(rows: Runs) -> OverheadCosts:
         named = group["overheads"].fillna("")
         bases = {row["seed"]: row for _, row in group[named == ""].iterrows()}
         for overhead in (name for name in OVERHEADS if (named == name).any()):
-            alike = group[named == overhead]
-            groups = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows() if row["seed"] in bases]
-            if groups:
-                made = {"model": key[0], "strategy": key[1], "overhead": overhead, "what": OVERHEADS[overhead].what}
-                found.append(made | _cost(groups))
-    columns = ["model", "strategy", "overhead", "what", "ratio", "low", "high", "rounds", "steps", "verdict"]
-    return OverheadCosts(pd.DataFrame(found, columns=columns), rows)
+            alike = group[(named == overhead) & group["seed"].isin(list(bases))]
+            rounds = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows()]
+            if rounds:
+                line = {"model": key[0], "strategy": key[1], "overhead": overhead, **_cost(rounds)}
+                found.append(line | {"what": OVERHEADS[overhead].what})
+    columns = ["model", "strategy", "overhead", "ratio", "low", "high", "rounds", "verdict", "what"]
+    table = pd.DataFrame(found, columns=columns)
+    table.attrs["empty"] = _NOTHING
+    return table
 
 
 def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -113,23 +60,37 @@ def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.
 def _cost(groups: list[Any]) -> dict[str, Any]:
     every = np.concatenate(groups)
     rounds = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    low, high = centre_of(Series(every, np.arange(float(len(every))), rounds)).interval(_LEVEL)
-    verdict = UNDECIDED
-    if len(groups) >= _MIN_ROUNDS:
-        verdict = COSTS if low > 0 else SAVES if high < 0 else UNDECIDED
-    return {
-        "ratio": float(np.exp(np.median(every))),
-        "low": float(np.exp(low)),
-        "high": float(np.exp(high)),
-        "rounds": len(groups),
-        "steps": sum(map(len, groups)),
-        "verdict": verdict,
-    }
+    low, high = np.exp(centre_of(Series(every, np.arange(float(len(every))), rounds)).interval(_LEVEL))
+    verdict = "undecided"
+    if len(groups) >= _MIN_ROUNDS and (low > 1 or high < 1):
+        verdict = "costs" if low > 1 else "saves"
+    ratio = float(np.exp(np.median(every)))
+    return {"ratio": ratio, "low": low, "high": high, "rounds": len(groups), "verdict": verdict}
 
 
-def _rounds_text(costs: pd.DataFrame) -> str:
-    least, most = int(costs["rounds"].min()), int(costs["rounds"].max())
-    if most < _MIN_ROUNDS:
-        return "one round: the lines show how steps scatter, not how runs do"
-    rounds = f"{least if least == most else f'{least} to {most}'} rounds side by side"
-    return f"{rounds}; thick: 95 % interval, thin: the one that decides; hollow: undecided"
+def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
+    """Return the chart of each overhead's cost with its interval; hollow where it is undecided.
+
+    **Arguments:**
+
+    - `costs`: of `overhead_costs`. `rows`: those it was made of, for the title.
+    """
+    rows = rows_of(rows)
+    if costs.empty:
+        return empty_chart(_NOTHING)
+    found = pd.DataFrame(
+        {
+            "line": costs["model"] + " · " + costs["strategy"] + " · " + costs["overhead"],
+            "value": costs["ratio"],
+            "low": costs["low"],
+            "high": costs["high"],
+            "sure": costs["verdict"] != "undecided",
+            "text": costs["ratio"].map("{:.2f} × ".format) + costs["verdict"],
+            "why": costs["what"],
+        }
+    )
+    colour = colours_of(costs["strategy"])
+    colours = dict(zip(found["line"], map(colour.get, costs["strategy"]), strict=True))
+    rounds = f"{costs['rounds'].min()} to {costs['rounds'].max()} rounds; line: 95 % interval; hollow: undecided"
+    title = chart_title("What each overhead costs", rounds, rows=rows)
+    return ratios(found, title, axis="time of a step with the overhead : without (logarithmic)", colours=colours)

@@ -1,22 +1,18 @@
-"""Published figures of the case study, each with its standing; the same ratios as measured here; two experiments."""
+"""Published figures of the case study, each with its standing, next to the same as measured here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from tclab._display import Display, Shown
 from tclab.errors import InputError
-from tclab.lab.charts._case_study_charts import draw_published_ratios
-from tclab.lab.reports._comparable_rows import ratio_of_rows
-from tclab.lab.reports._stage_parts import one_point_each, times_text
+from tclab.lab.charts._marks import ratios
+from tclab.lab.charts._style import chart_title, colours_of
+from tclab.lab.reports._cells import one_point_each, ratio_of_rows, stage_parts, times_text
+from tclab.masking._strategy import BASELINES
 from tclab.perturbation._dataset import steps_per_epoch
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.training._step import MODES
 
@@ -30,6 +26,22 @@ _PAIRS = {
     "epochs": ("step",),
     "trace": ("step",),
     "full_step": ("fixed_batch",),
+}
+_PUBLISHED_COLOUR = "#9a9a9a"
+# a component of a step or of making a batch → its stages, and the key of the published figure of the same
+_COMPONENTS = {
+    "making a batch": {
+        "reading samples, making masks": (("sample", "mask"), "component_processor"),
+        "collation": (("collate",), "component_collation"),
+    },
+    "step": {
+        "waiting for a batch": (("data_wait",), ""),
+        "transfer": (("transfer",), "component_transfer"),
+        "masks on the device": (("mask",), ""),
+        "forward and loss": (("forward", "loss"), "component_model"),
+        "backward": (("backward",), ""),
+        "clip and optimizer": (("clip", "optimizer"), ""),
+    },
 }
 
 
@@ -51,151 +63,136 @@ def published_figures(path: str | Path) -> pd.DataFrame:
     return figures[_COLUMNS]
 
 
-def ratios_of_figures(figures: pd.DataFrame) -> pd.DataFrame:
-    """Return how many times longer the published hetero model took than DANGO, figure by figure.
+def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times longer a step of the hetero model takes than DANGO's, by mode, published and measured.
 
-    Columns: figure, mode (here), ratio, batches, standing, caveat. Ratios are of steps, as they were run: the two
-    models' batch sizes were 28 and 64 except for `full_step`. A ratio of epochs is divided by that of their steps.
-    """
-    by_key = {row["key"]: row for _, row in figures.iterrows()}
-    ratios = []
-    for key, modes in _PAIRS.items():
-        hetero, dango = by_key.get(f"{key}_hetero"), by_key.get(f"{key}_dango")
-        if hetero is None or dango is None:
-            continue
-        longer = dango if hetero["unit"] in ("it/s", "epoch") else hetero  # a rate is high where a time is short
-        ratio = float(longer["value"]) / float((hetero if longer is dango else dango)["value"])
-        what = f"{key}: {hetero['what']}"
-        if hetero["unit"] == "epoch":
-            ratio /= _steps(hetero) / _steps(dango)
-            what = f"{key}: {hetero['what']}, a step"
-        batches = f"{hetero['batch_size']} and {dango['batch_size']}"
-        ratios += [(what, mode, ratio, batches, hetero["standing"], hetero["caveat"]) for mode in modes]
-    return pd.DataFrame(ratios, columns=["figure", "mode", "ratio", "batches", "standing", "caveat"])
-
-
-def _steps(figure: pd.Series) -> int:
-    return steps_per_epoch(int(figure["batch_size"]), int(figure["gpus"]))
-
-
-def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how many times longer each hetero strategy's step takes than DANGO's, in each mode that was measured.
-
-    Columns: mode, model, strategy, ratio, `low` and `high`, its 95 % interval (missing where there are too few steps),
-    and batches.
-    """
-    steps = one_point_each(rows)
-    steps = steps[steps["stage"] == "step"]
-    ratios = []
-    for mode in _modes(steps):
-        group = steps[steps["mode"] == mode]
-        dango = group[group["model"] == "dango"]
-        if dango.empty:
-            continue
-        base = dango.iloc[0]
-        for _, row in group[group["model"] != "dango"].iterrows():
-            batches = f"{row['batch_size']} and {base['batch_size']}"
-            ratios.append((mode, row["model"], row["strategy"], *ratio_of_rows(row, base), batches))
-    return pd.DataFrame(ratios, columns=["mode", "model", "strategy", "ratio", "low", "high", "batches"])
-
-
-@dataclass(frozen=True, repr=False)
-class PublishedRatios(Shown):
-    """Hetero : DANGO by mode, published and measured; displayed as a table.
-
-    **Arguments:**
-
-    - `measured`: as `measured_ratios` returns them. `published`: as `ratios_of_figures` does.
-    - `rows`: that the measured ones are of.
-    """
-
-    measured: pd.DataFrame
-    published: pd.DataFrame
-    rows: pd.DataFrame
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A line a figure, by mode: mode, hetero : dango, figure, standing, batches, caveat."""
-        measured = self.measured
-        here = pd.DataFrame(
-            {
-                "mode": measured["mode"],
-                "hetero : dango": measured["ratio"],
-                "figure": "here: " + measured["model"] + " · " + measured["strategy"],
-                "standing": [
-                    "measured" + ("" if pd.isna(low) else f", 95 % interval {low:.3g} to {high:.3g}")
-                    for low, high in measured[["low", "high"]].to_numpy()
-                ],
-                "batches": measured["batches"],
-                "caveat": where_measured(self.rows),
-            }
-        )
-        old = self.published.rename(columns={"ratio": "hetero : dango"})
-        both = pd.concat([here, old[here.columns]])
-        order = {mode: place for place, mode in enumerate(_modes(both))}
-        table = both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
-        return table.assign(**{"hetero : dango": table["hetero : dango"].map(times_text)})
-
-    def _display(self) -> Display:
-        table = self.table.astype(str)
-        columns = ["mode", "hetero : dango", "figure", "standing", "batches"]
-        caveats = table[["figure", "caveat"]].drop_duplicates()
-        notes = [f"{figure.removeprefix('here: ')}: {caveat}" for figure, caveat in caveats.to_numpy() if caveat]
-        return Display("", columns, table[columns].to_numpy().tolist(), notes)
-
-    def chart(self) -> Any:
-        """Return the chart of each mode: measured ratios in colour, with intervals, and published ones in grey."""
-        modes = _modes(pd.concat([self.measured[["mode"]], self.published[["mode"]]]))
-        text = self.published["figure"].str.split(":").str[0] + ", " + self.published["standing"]
-        return draw_published_ratios(self.measured, self.published.assign(text=text), modes, self.rows)
-
-
-def published_ratios(rows: Runs, figures: pd.DataFrame) -> PublishedRatios:
-    """Return hetero : DANGO by mode, published and measured; its `chart()` draws both.
+    Columns: mode, figure (a strategy of this machine, or a published key), ratio, `low` and `high` (its 95 % interval,
+    missing for what is published or has too few steps), batches (of both models), standing, caveat.
 
     **Arguments:**
 
     - `rows`: of points in several modes.
     - `figures`: as `published_figures` returns them.
     """
-    rows = rows_of(rows)
-    return PublishedRatios(measured_ratios(rows), ratios_of_figures(figures), rows)
-
-
-def _modes(frame: pd.DataFrame) -> list[str]:
-    return [mode for mode in MODES if mode in set(frame["mode"])]
-
-
-# ---- published experiments as points
-
-# the production model with `edge_mask`: every edge is copied once a sample
-_SET_UP: dict[str, Any] = {"models": "hetero_cell_production", "strategies": "edge_mask", "batch_sizes": 28}
-
-
-def experiment_083(**more: Any) -> list[Point]:
-    """Return the points of experiment 083: does a step's time follow the edges? One network, and all of them.
-
-    As published, a step was about 2.4 times as fast on the coexpression network alone (0.91 against 0.38 it/s),
-    which has 41 % of the edges.
-
-    **Arguments:**
-
-    - `more`: as for `grid`: `tclab.sweep(experiment_083(scale=0.1, batch_sizes=2), results="runs/083")`.
-    """
-    return [
-        *grid(**{**_SET_UP, "networks": "all", **more}),
-        *grid(**{**_SET_UP, "networks": "string12_0_coexpression", **more}),
+    measured = measured_ratios(rows_of(rows)).rename(columns={"strategy": "figure"})
+    measured = measured.assign(standing="measured here", caveat="")
+    both = pd.concat([measured, ratios_of_figures(figures)])[
+        ["mode", "figure", "ratio", "low", "high", "batches", "standing", "caveat"]
     ]
+    order = {mode: place for place, mode in enumerate(MODES)}
+    return both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
 
-def experiment_084(**more: Any) -> list[Point]:
-    """Return the points of experiment 084: what do the loss's all-gathers cost? With them, and without.
+def ratios_of_figures(figures: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times longer the published hetero model took than DANGO, figure by figure.
 
-    As published, there was no difference on four GPUs (0.35 it/s without).
+    Ratios are of steps, as they were run: the two models' batch sizes were 28 and 64 except for `full_step`. A ratio of
+    epochs is divided by that of their steps.
+    """
+    by_key = {row["key"]: row for row in figures.to_dict("records")}
+    found: list[dict[str, Any]] = []
+    for key, modes in _PAIRS.items():
+        hetero, dango = by_key.get(f"{key}_hetero"), by_key.get(f"{key}_dango")
+        if hetero is None or dango is None:
+            continue
+        ratio = float(hetero["value"]) / float(dango["value"])
+        if hetero["unit"] in ("it/s", "epoch"):  # a rate is high where a time is short
+            ratio = 1 / ratio
+        if hetero["unit"] == "epoch":
+            ratio /= _steps(hetero) / _steps(dango)
+        batches = f"{hetero['batch_size']} and {dango['batch_size']}"
+        more = {"batches": batches, "standing": hetero["standing"], "caveat": f"{hetero['what']}. {hetero['caveat']}"}
+        found += [{"mode": mode, "figure": key, "ratio": ratio, "low": None, "high": None} | more for mode in modes]
+    return pd.DataFrame(found)
+
+
+def _steps(figure: dict[Any, Any]) -> int:
+    return steps_per_epoch(int(figure["batch_size"]), int(figure["gpus"]))
+
+
+def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times longer each hetero strategy's step takes than DANGO's, in each mode that was measured."""
+    steps = one_point_each(rows)
+    steps = steps[steps["stage"] == "step"]
+    found = []
+    for mode, group in steps.groupby("mode", sort=False):
+        of_dango = group["model"] == "dango"
+        for base in group[of_dango].head(1).to_dict("records"):
+            for row in group[~of_dango].to_dict("records"):
+                batches = f"{row['batch_size']} and {base['batch_size']}"
+                found.append((mode, row["strategy"], *ratio_of_rows(row, base), batches))
+    return pd.DataFrame(found, columns=["mode", "strategy", "ratio", "low", "high", "batches"])
+
+
+def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
+    """Return the chart of `published_ratios`: each mode's measured ratios in colour, published ones in grey.
 
     **Arguments:**
 
-    - `more`: as for `grid`.
+    - `table`: of `published_ratios`. `rows`: those it was made of, for the title.
     """
-    loss = "mle_wass_supcr,mle_wass_supcr_no_gather"
-    return grid(**{**_SET_UP, "networks": "all", "loss": loss, "gpus": 4, **more})
+    rows = rows_of(rows)
+    here = table["standing"] == "measured here"
+    found = table.rename(columns={"ratio": "value"}).assign(
+        line=table["mode"] + " · " + table["figure"] + (", " + table["standing"]).where(~here, ""),
+        sure=here,
+        text=table["ratio"].map(times_text),
+        why=table["caveat"],
+    )
+    title = chart_title(
+        "Hetero against DANGO", "line: 95 % interval; hollow: published, of another machine, batch sizes and code",
+        rows=rows,
+    )  # fmt: skip
+    colour = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
+    colours = dict(zip(found["line"], map(colour.get, found["figure"]), strict=True))
+    return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
+
+
+def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> pd.DataFrame:
+    """Return each component of a training step: both models' mean seconds, hetero's share, and the published seconds.
+
+    Components of the step add up to it; those of making a batch, which a worker does meanwhile, to that. The published
+    seconds are estimates of the team's, never measured.
+
+    **Arguments:**
+
+    - `rows`: of both models in mode `step`, each with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`).
+    - `figures`: as `published_figures` returns them.
+    - `strategy`: of the hetero model; `edge_mask`, which the table was of, unless given, or else the first there is.
+
+    Where a budget left one of the models out, there are no lines.
+
+    **Raises:** `InputError` where the rows hold no step by that strategy.
+    """
+    parts = stage_parts(one_point_each(rows_of(rows))).query("mode == 'step' and stage != 'idle'")
+    hetero, dango = parts[parts["model"] != "dango"], parts[parts["model"] == "dango"]
+    names = list(dict.fromkeys(hetero["strategy"]))
+    if strategy is not None and strategy not in names:
+        raise InputError(f"strategy is {strategy!r}, and the rows have {', '.join(names) or 'none'}")
+    if hetero.empty or dango.empty:
+        table = pd.DataFrame(columns=["of", "component"]).set_index(["of", "component"])
+        table.attrs["empty"] = "The rows hold no step of one of the models; see budget_seconds."
+        return table
+    named = strategy or next((name for name in BASELINES if name in names), names[0])
+    sides = {"hetero_seconds": hetero[hetero["strategy"] == named], "dango_seconds": dango}
+    component_of = {
+        (of, stage): component
+        for of, components in _COMPONENTS.items()
+        for component, (stages, _) in components.items()
+        for stage in stages
+    }
+    columns = {}
+    for side, frame in sides.items():
+        main = "device" if (frame["where"] == "device").any() else "host"
+        of = frame["where"].map({"worker": "making a batch", "loading": "making a batch", main: "step"})
+        component = [component_of.get(pair, "the rest") for pair in zip(of, frame["stage"], strict=True)]
+        columns[side] = frame.assign(of=of, component=component).groupby(["of", "component"])["seconds"].sum()
+    table = pd.DataFrame(columns)
+    order = [(of, component) for of, components in _COMPONENTS.items() for component in (*components, "the rest")]
+    table = table.reindex([key for key in order if key in table.index])
+    table["hetero : dango"] = table["hetero_seconds"] / table["dango_seconds"]
+    table["hetero_share"] = table["hetero_seconds"] / table.groupby("of")["hetero_seconds"].transform("sum")
+    values = dict(zip(figures["key"], figures["value"].astype(float), strict=True))
+    keys = [_COMPONENTS[of].get(component, ((), ""))[1] for of, component in table.index]
+    table["published_seconds"] = [values.get(key, values.get(f"{key}_hetero")) for key in keys]
+    return table

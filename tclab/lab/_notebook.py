@@ -1,9 +1,13 @@
-"""Small calls of notebooks: front end, how charts come out of a cell, paths."""
+"""Small calls of notebooks: front end, how charts come out of a cell, paths, parameters."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,10 @@ import altair as alt
 import pandas as pd
 
 from tclab._display import Shown
-from tclab.lab.charts._interaction import with_interaction
+from tclab.errors import unknown
+from tclab.sweeps.config._grid import grid
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.slurm._slurm_options import OPTIONS
 from tclab.sweeps.store._row_frame import frame_html
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
@@ -22,6 +29,7 @@ _QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")
 # versions of Vega-Lite: `tests/test_browser.py` looks at one.
 _DRAWN = "application/vnd.vegalite.v5+json"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 
 
 def has_front_end() -> bool:
@@ -51,11 +59,8 @@ def _of_parent(name: str) -> str | None:
 def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     """Show charts as pictures; in an interactive front end as charts, with figures under the mouse and in its theme.
 
-    DataFrames are shown as results are.
-
-    There a click on an entry of a legend fades the others (with Shift, one more stays; a click elsewhere brings all
-    back). Where both axes are numbers, dragging moves them, Ctrl with the wheel zooms, and a double click goes back. A
-    notebook keeps the picture beside the chart, for whatever draws none: a browser of repositories, nbconvert.
+    DataFrames are shown as results are. A notebook keeps the picture beside the chart, for whatever draws none: a
+    browser of repositories, nbconvert.
 
     **Arguments:**
 
@@ -89,10 +94,8 @@ def _chart_text(chart: Any, printer: Any, cycle: bool) -> None:
 def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str, Any]:
     import vl_convert
 
-    return {
-        _DRAWN: {**with_interaction(spec), "$schema": _SCHEMA},
-        "image/png": vl_convert.vegalite_to_png(spec, scale=scale_factor),
-    }
+    picture = vl_convert.vegalite_to_png(spec, scale=scale_factor)
+    return {_DRAWN: {**spec, "$schema": _SCHEMA}, "image/png": picture}
 
 
 def project_path(path: str) -> Path:
@@ -110,3 +113,62 @@ def project_path(path: str) -> Path:
     here = Path.cwd()
     root = next((folder.parent for folder in (here, here.parent) if folder.name == "notebooks"), here)
     return root / given
+
+
+def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Refuse a parameter that this notebook does not have, and return those that no cell of it names.
+
+    papermill itself only warns of a parameter that is not in the notebook's `parameters` cell, and runs the whole
+    notebook without it. Here such a parameter is passed on, if one of `functions` takes it, and refused otherwise.
+
+    **Arguments:**
+
+    - `functions`: those whose keyword arguments can be given to papermill although no cell names them
+      (`-p mode data`); none unless given. `tclab.grid`, `Panel` and `LiveSweep` take further names, which
+      their `**` argument stands for.
+    - `more`: further arguments of these functions, name → value, as a notebook's `parameters` cell gives them.
+
+    Returns one dict for each of `functions`, name → value; a name that two of them take is in both.
+
+    **Raises:** `InputError` with the nearest name.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    cells = [] if shell is None else [str(cell) for cell in shell.user_ns.get("In", [])]
+    takes = [_parameters_of(function) for function in functions]
+    others = dict(more or {})
+    named: list[str] = []
+    for cell in cells:
+        if cell.startswith(_INJECTED):
+            others |= {name: shell.user_ns[name] for name in _assigned(cell) if name not in named}
+        named += _assigned(cell)
+    known = list(dict.fromkeys(name for names in takes for name in names))
+    for name in others:
+        if name not in known:
+            raise unknown("parameter", name, [*known, *(one for one in named if one not in others)])
+    return [{name: value for name, value in others.items() if name in names} for names in takes]
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's keyword-only arguments, and those that its `**` argument stands for."""
+    from tclab.lab.panel._live_sweep import LiveSweep
+    from tclab.lab.panel._panel import Panel
+    from tclab.lab.panel._panel_state import PanelState
+
+    passed_on: dict[Any, Any] = {grid: Point, Panel: PanelState}
+    more = list(OPTIONS) if function is LiveSweep else []
+    more += [field.name for field in fields(passed_on[function])] if function in passed_on else []
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY] + more
+
+
+def _assigned(source: str) -> list[str]:
+    """Return the names that a cell gives a value, in order; none of a cell that is no plain Python."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # magics
+        return []
+    targets = [target for line in body if isinstance(line, ast.Assign) for target in line.targets]
+    targets += [line.target for line in body if isinstance(line, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]

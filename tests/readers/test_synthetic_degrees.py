@@ -6,12 +6,12 @@ import torch
 
 from tclab import CellGraph, InputError
 from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
-from tclab.lab.reports._graph_statistics import degrees, gini, network_sizes, overlap, reach
+from tclab.lab.reports._graphs import degrees, gini, network_table, overlap_table, reach_rows
 from tclab.readers import edge_list, string_dango
 
 
 def test_every_network_is_listed_with_its_size(full):
-    sizes = network_sizes(full).set_index("network")
+    sizes = network_table({"full": full}).set_index("network")
     listed = {name: (row.nodes, row.edges) for name, row in sizes.iterrows()}
     assert listed == {name: (size.nodes, size.edges) for name, size in NETWORK_SIZES.items()}
     assert not sizes["self_loops"].any()
@@ -39,16 +39,17 @@ def test_gini_tells_even_from_uneven():
 
 def test_reach_grows_by_one_step_a_layer():
     chain = CellGraph.from_edges({"chain": torch.tensor([[0, 1, 2], [1, 2, 3]])}, num_nodes=4)
-    found = reach(chain, samples=20, deleted=1, seed=3)
+    found = reach_rows({"chain": chain}, samples=20, deleted=1, seed=3)
     first = found[found["sample"] == found.loc[found["rows"].idxmax(), "sample"]]
     assert first["rows"].tolist() == [0.5, 0.75, 1.0]
     for name in ("messages", "recomputed"):
         assert first[name].tolist() == pytest.approx([1 / 3, 2 / 3, 1])
     with pytest.raises(InputError, match="1 to 4 deleted nodes, not 5"):
-        reach(chain, deleted=5)
+        reach_rows({"chain": chain}, deleted=5)
 
 
 def test_overlap_counts_pairs_without_direction():
     edges = {"one": torch.tensor([[0, 1], [1, 2]]), "other": torch.tensor([[1, 2], [0, 3]])}
-    found = overlap(CellGraph.from_edges(edges, num_nodes=4)).set_index(["first", "second"])
-    assert found.loc[("one", "other"), ["shared", "jaccard"]].tolist() == pytest.approx([1, 1 / 3])
+    found = overlap_table(CellGraph.from_edges(edges, num_nodes=4))
+    assert found.loc["one", "other"] == pytest.approx(1 / 3)
+    assert found.loc["one", "one"] == found.loc["other", "other"] == 1

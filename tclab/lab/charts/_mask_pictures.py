@@ -1,7 +1,11 @@
-"""The picture of a strategy's tensors in memory, for a few samples of a small graph."""
+"""The picture of a strategy's tensors in memory, for a few samples of a small graph: read from its batch and its view.
+
+It is no `ratios`, `stacked` or `lines`: what is drawn are nodes and edges, not numbers.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from math import atan2, cos, degrees, pi, sin
 from typing import Any
@@ -10,8 +14,8 @@ import altair as alt
 import pandas as pd
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.lab.charts._style import GREY, chart_title, fixed_colour
-from tclab.lab.reports._mask_drawings import mask_drawing
+from tclab.lab.charts._style import GREY, chart_title
+from tclab.lab.reports._mask_tensors import tensors_of
 
 _SIZE = 150  # pixels a side of a drawing
 _COLOURS = {  # state of an edge or a node
@@ -36,46 +40,42 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
 
     **Raises:** `InputError` for a graph that is too large, or a strategy that makes no masked graph.
     """
-    drawing = mask_drawing(graph, deletions, strategy)
-    found = {state for edges, states in drawing.drawings.values() for state in (*states, *(s for *_, s in edges))}
-    present = [state for state in _COLOURS if state in found]
-    charts = [_drawing(title, edges, states, present) for title, (edges, states) in drawing.drawings.items()]
+    kind, drawings, entries, size = tensors_of(graph, deletions, strategy)
+    words = (inspect.getdoc(kind) or strategy).splitlines()[0].replace("`", "")
     facts = (
-        f"{drawing.entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
-        f"{drawing.bytes:,} bytes in the batch"
+        f"{entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
+        f"{size:,} bytes in the batch; arrows: from source to target"
     )
-    title = chart_title(strategy, drawing.words.replace("`", ""), f"{facts}; arrows: from source to target")
-    return alt.hconcat(*charts, title=title).resolve_scale(color="shared", shape="shared")
+    found = {state for _, edges, states in drawings for state in (*states, *(s for *_, s in edges))}
+    present = [state for state in _COLOURS if state in found]
+    charts = [_drawing(*drawing, present) for drawing in drawings]
+    return alt.hconcat(*charts, title=chart_title(strategy, words, facts)).resolve_scale(color="shared", shape="shared")
 
 
 def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
-    number = len(states)
-    at = [(sin(2 * pi * node / number), cos(2 * pi * node / number)) for node in range(number)]
-    axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
-    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300)
-    colour = fixed_colour("state", _COLOURS, present, legend=legend)
-    shapes = alt.Scale(domain=present, range=["cross" if state in _CROSSED else "circle" for state in present])
+    at = [(sin(2 * pi * node / len(states)), cos(2 * pi * node / len(states))) for node in range(len(states))]
     lines = pd.DataFrame(
-        [_line(*at[a], *at[b]) | {"state": state} for a, b, state in edges],
+        [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges],
         columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"],
     )
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
-    x, y = alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
-    drawn = alt.Chart(lines).encode(
-        x=x,
-        y=y,
-        x2="x2:Q",
-        y2="y2:Q",
-        color=colour,
-        strokeDash=alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3])),
-    )
+    axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
+    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300)
+    scale = alt.Scale(domain=present, range=[_COLOURS[state] for state in present])
+    colour = alt.Color("state:N", scale=scale, legend=legend)
+    shapes = alt.Scale(domain=present, range=["cross" if state in _CROSSED else "circle" for state in present])
+    to_x, to_y = alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
+    dash = alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3]))
+    drawn = alt.Chart(lines).encode(x=to_x, y=to_y, x2="x2:Q", y2="y2:Q", color=colour, strokeDash=dash)
     heads = alt.Chart(lines).encode(
         x=alt.X("head_x:Q", **axis),
         y=alt.Y("head_y:Q", **axis),
         angle=alt.Angle("angle:Q", scale=None),
         color=colour,
     )
-    points = alt.Chart(dots).encode(x=x, y=y, color=colour, shape=alt.Shape("state:N", scale=shapes, legend=legend))
+    points = alt.Chart(dots).encode(
+        x=to_x, y=to_y, color=colour, shape=alt.Shape("state:N", scale=shapes, legend=legend)
+    )
     layers = [
         drawn.mark_rule(),
         heads.mark_point(shape="triangle", filled=True, size=30, opacity=1),
@@ -84,9 +84,7 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], p
     return alt.layer(*layers).properties(width=_SIZE, height=_SIZE, title=title)
 
 
-def _line(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
+def _arrow(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
     """Return a line with its arrow's head, nearer to its end: crossing lines have theirs apart."""
-    ends = {"x": x, "y": y, "x2": x2, "y2": y2}
-    return ends | {
-        "head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))
-    }  # fmt: skip
+    head = {"head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))}
+    return {"x": x, "y": y, "x2": x2, "y2": y2} | head

@@ -1,4 +1,4 @@
-"""The visual language of all charts: colours, shapes, titles, logarithmic axes, and the chart without figures."""
+"""The visual language of all charts: colours, titles, ticks of logarithmic axes, and the chart without figures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from tclab.lab.reports._cells import sizes_text
 from tclab.sweeps.store._machine_label import graph_text, this_machine, where_measured
 
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
-# lighter, to be seen on a dark page; the same strategy has the same colour in every chart, and points have shapes too.
+# lighter, to be seen on a dark page; the same strategy has the same colour in every chart.
 STRATEGY_COLOURS = {
     "subgraph": "#999999",
     "edge_mask": "#d55e00",
@@ -27,72 +28,68 @@ STRATEGY_COLOURS = {
     "indices": "#0072b2",
     "gene_mask_cache": "#b3397a",
     "dense": "#117733",
-    "delta": "#ee3377",
+    "delta": "#f783ac",
     "khop_1": "#5a78e0",
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
     "sampled_edges": "#aa4499",
     "fastest": "#b0452b",
 }
-# In the order in which a batch goes through them. Kinds of work share a hue: making a batch is yellow to orange,
-# masks are red, the model blue, the update green; waiting and what lies between are greys, and idle next to nothing.
+# In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
+# other. Kinds of work share a hue: making a batch is yellow to brown, masks are red, the model blue, the update green;
+# waiting and what lies between are greys, and idle next to nothing.
 STAGE_COLOURS = {
-    "sample": "#f0e442",
-    "data_wait": "#b0b0b0",
-    "transfer": "#e69f00",
-    "mask": "#d55e00",
-    "collate": "#8c5a2b",
-    "forward": "#56b4e9",
-    "loss": "#cc79a7",
-    "gather": "#b3397a",
-    "backward": "#0072b2",
-    "rank_wait": "#b9a3d0",
-    "communication": "#7a52b8",
-    "clip": "#7fd6b8",
-    "optimizer": "#009e73",
-    "log": "#7a7a1e",
-    "loop": "#8a7a9b",
-    "other": "#757575",
+    "sample": "#efe08a",
+    "data_wait": "#c2c2c2",
+    "transfer": "#eeb977",
+    "mask": "#e58a78",
+    "collate": "#bf9b77",
+    "forward": "#9fd0ec",
+    "loss": "#dcaccb",
+    "gather": "#c483aa",
+    "backward": "#6f9fd0",
+    "rank_wait": "#d3c8e2",
+    "communication": "#a58fd0",
+    "clip": "#b5e3cf",
+    "optimizer": "#7cc3a2",
+    "log": "#b3b36c",
+    "loop": "#a99db4",
+    "other": "#8f8f8f",
     "idle": "rgba(140, 140, 140, 0.2)",
+}
+# A category of a trace that is a stage of the step has that stage's colour.
+CATEGORY_COLOURS = {
+    "data_loading": STAGE_COLOURS["transfer"],
+    "graph_processing": STAGE_COLOURS["mask"],
+    "model_forward": STAGE_COLOURS["forward"],
+    "loss_computation": STAGE_COLOURS["loss"],
+    "backward": STAGE_COLOURS["backward"],
+    "optimizer": STAGE_COLOURS["optimizer"],
+    "ddp_communication": STAGE_COLOURS["communication"],
+    "tensor_ops": "#ddcc77",
+    "cuda_kernels": "#aaaa55",
+    "other": STAGE_COLOURS["other"],
 }
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 _WITHIN = ((1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # of a decade
 _MIN_LABELS = 4  # labels
-SHAPES = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "cross",
-    "triangle-down",
-    "triangle-left",
-    "triangle-right",
-)
 GREY = "#8a8a8a"  # of words and lines: it can be read on a light page and on a dark one
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins
 
 
-def strategy_colours(names: Iterable[str]) -> dict[str, str]:
-    """Return strategy → colour; a strategy that a user registered gets one by its name."""
-    return _with_more(STRATEGY_COLOURS, names)
+def colours_of(names: Iterable[str], fixed: Mapping[str, str] = STRATEGY_COLOURS) -> dict[str, str]:
+    """Return name → colour, the fixed ones in their order, then those of a user's own strategies, stages or series.
 
-
-def stage_colours(names: Iterable[str]) -> dict[str, str]:
-    """Return stage → colour; a stage of a user's own loop gets one by its name."""
-    return _with_more(STAGE_COLOURS, names)
-
-
-def _with_more(fixed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return fixed colours and one for each further name, which does not depend on the other names of a chart.
-
-    Only where two names would share a colour, the later one in the alphabet takes the next.
+    Such a colour is chosen by the name alone, so that it does not depend on what else a chart has. Only where two names
+    would share one, the later one in the alphabet takes the next.
     """
-    colours = dict(fixed)
+    wanted = set(names)
+    colours = {name: colour for name, colour in fixed.items() if name in wanted}
     left = list(_MORE_COLOURS)
-    for name in sorted(set(names) - set(fixed)):
+    for name in sorted(wanted - set(colours)):
         left = left or list(_MORE_COLOURS)
-        place = crc32(name.encode()) % len(_MORE_COLOURS)
-        colours[name] = next(c for c in (*_MORE_COLOURS[place:], *_MORE_COLOURS[:place]) if c in left)
+        first = crc32(name.encode()) % len(_MORE_COLOURS)
+        colours[name] = next(c for c in (*_MORE_COLOURS[first:], *_MORE_COLOURS[:first]) if c in left)
         left.remove(colours[name])
     return colours
 
@@ -129,63 +126,7 @@ def _even(low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float64
     return step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
 
 
-def log_axis(values: Iterable[float | None], **scale: Any) -> dict[str, Any]:
-    """Return `scale` and `axis` of an encoding with a logarithmic axis, whose ticks are the `log_ticks` of values."""
-    return {
-        "scale": alt.Scale(type="log", nice=False, **scale),
-        "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.5),
-    }
-
-
-def fixed_colour(field: str, colours: Mapping[str, str], present: Iterable[str], **options: Any) -> Any:
-    """Return the colour encoding of a field whose values have fixed colours; the legend has those that are present."""
-    names = set(present)
-    domain = [name for name in colours if name in names]
-    scale = alt.Scale(domain=domain, range=[colours[name] for name in domain])
-    return alt.Color(f"{field}:N", scale=scale, **options)
-
-
-def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return some columns with the types that altair can write: text as objects, numbers as float64."""
-    return frame[columns].astype(
-        {name: object if pd.api.types.is_string_dtype(frame[name].dtype) else "float64" for name in columns}
-    )
-
-
-def interval_rule(chart: alt.Chart, **ends: Any) -> tuple[alt.Chart, alt.Chart]:
-    """Return the layers of a line that can be seen on bars of any colour, on a light page and on a dark one."""
-    wide = chart.mark_rule(strokeWidth=3.5, color="#ffffff").encode(**ends)
-    return wide, chart.mark_rule(strokeWidth=1.5, color="#000000").encode(**ends)
-
-
-def tooltips(texts: Mapping[str, str], numbers: Mapping[str, str]) -> list[Any]:
-    """Return what a mark shows under the mouse: field → its title, of texts and of numbers."""
-    words = [alt.Tooltip(f"{field}:N", title=title) for field, title in texts.items()]
-    return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
-
-
-def strategy_colour(frame: pd.DataFrame) -> Any:
-    """Return the colour encoding of the strategies in a frame's column `strategy`."""
-    return fixed_colour("strategy", strategy_colours(frame["strategy"]), frame["strategy"], title="strategy")
-
-
-def strategy_shape(frame: pd.DataFrame) -> Any:
-    """Return the shape encoding of the strategies in a frame's column `strategy`."""
-    places = {name: place for place, name in enumerate(STRATEGY_COLOURS)}
-    domain = [name for name in strategy_colours(frame["strategy"]) if name in set(frame["strategy"])]
-    shapes = [SHAPES[places.get(name, crc32(name.encode())) % len(SHAPES)] for name in domain]
-    return alt.Shape("strategy:N", scale=alt.Scale(domain=domain, range=shapes), title="strategy")
-
-
-def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
-    """Return a title with further lines below it but for empty ones, at the left; of a `size` in pixels for a panel."""
-    options: dict[str, Any] = {} if size is None else {"fontSize": size}
-    if any(lines):
-        options["subtitle"] = [line for line in lines if line]
-    return alt.TitleParams(text, anchor="start", **options)
-
-
-def machine_text(where: str | None, result: Any = None) -> str:
+def machine_text(where: str | None = None, result: Any = None) -> str:
     """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it.
 
     What follows a device, "cpu, keep_pages", stands behind the machine. Where `result`, which was measured, says that
@@ -197,11 +138,18 @@ def machine_text(where: str | None, result: Any = None) -> str:
     return f"{named}{' · busy' * busy}"
 
 
-def rows_title(text: str, rows: pd.DataFrame, more: str = "") -> Any:
-    """Return the title of a chart of rows, with the machine that measured them and their graph below it."""
-    title = chart_title(text, where_measured(rows), " · ".join(filter(None, (graph_text(rows), more))))
-    title.offset = 10
-    return title
+def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any:
+    """Return the title of a chart, with lines below it, at the left; empty ones are left out.
+
+    Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the
+    graph and its scale, batch size and networks.
+    """
+    shown = [*lines]
+    if rows is not None:
+        shown = [where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))), *lines]
+    shown = [line for line in shown if line]
+    more = {"subtitle": shown, "subtitleColor": GREY} if shown else {}
+    return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
 
 
 class _EmptyChart(alt.Chart):

@@ -1,4 +1,4 @@
-"""The charts of a sweep that the panel and the report show, each by the name of its view."""
+"""Charts of a sweep's rows: the overview, throughput, stages of a step, modes, time against bytes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,260 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._bytes_charts import bytes_per_batch
-from tclab.lab.charts._stage_charts import stages
-from tclab.lab.charts._style import EMPTY, empty_chart
-from tclab.lab.charts._throughput_charts import throughput
+from tclab._display import bytes_text
+from tclab.errors import unknown
+from tclab.lab.charts._marks import lines, ratios, stacked
+from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
+from tclab.lab.reports._cells import (
+    accounted_text,
+    adds_up,
+    against_the_fastest,
+    fullest,
+    one_run_each,
+    ordered_labels,
+    stage_parts,
+    step_throughput,
+    with_labels,
+)
+from tclab.lab.reports._findings import loading_points
+from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.timing._verdict import SAME, UNDECIDED
+
+# Stages of a step as the overview has them; each has the colour of the one that names it.
+_KINDS = {
+    "loading": ("sample", "data_wait", "collate", "transfer"),
+    "mask": ("mask",),
+    "forward": ("forward", "loss", "gather"),
+    "backward": ("backward",),
+}
+_KIND_OF = {stage: kind for kind, stages_ in _KINDS.items() for stage in stages_}
+_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"]} | {
+    n: STAGE_COLOURS[n] for n in ("mask", "forward", "backward", "other")
+}
+_WORDS = {UNDECIDED: "undecided", SAME: "as fast"}  # verdicts against the fastest that intervals alone do not show
+_AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
+
+
+def throughput(rows: Runs, by: str = "strategy") -> Any:
+    """Return samples a second: an overview with a row a strategy, or a line a strategy over batch size or networks.
+
+    The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
+    second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
+    show: a strategy without a time, one that is inexact, and one whose verdict against the fastest exact strategy of
+    its model and setting is UNDECIDED or SAME.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `by`: "strategy", "batch_size" or "networks".
+
+    **Raises:** `InputError` for another `by`.
+    """
+    if by != "strategy" and by not in _AXES:
+        raise unknown("axis of throughput", by, ["strategy", *_AXES])
+    rows = with_labels(rows_of(rows))
+    if not (rows["status"] == "ok").any():
+        return _without_figures(rows)
+    return _overview(fullest(rows)) if by == "strategy" else _over(rows, by)
+
+
+def _overview(cell: pd.DataFrame) -> Any:
+    cell = _short_labels(cell)
+    found = step_throughput(one_run_each(cell))
+    found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
+    words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
+    found["hetero"] = ~found["model"].str.startswith("hetero")
+    found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
+    texts = []
+    for row in found.to_dict("records"):
+        if row["status"] == "ok":
+            figures = [
+                f"{row['samples_per_second']:.3g}",
+                bytes_text(row["batch_bytes"]) if pd.notna(row["batch_bytes"]) else "",
+            ]
+        else:
+            figures = [row["status"].split(":")[0]]
+        texts.append(" · ".join(filter(None, [*figures, words.get(row["label"], "")])))
+    dots = pd.DataFrame(
+        {"line": found["label"], "value": found["samples_per_second"], "low": found["low"], "high": found["high"]}
+    ).assign(text=texts)
+    colours = dict(zip(found["label"], map(colours_of(found["strategy"]).get, found["strategy"]), strict=True))
+    parts = _kinds_of_stages(cell)
+    parts["value"] /= parts.groupby("bar")["value"].transform("sum")
+    parts = found[["label"]].rename(columns={"label": "bar"}).merge(parts, how="left")  # in the order of the dots
+    parts = parts.fillna({"part": "other", "value": 0.0})
+    heads = ["samples a second · bytes of a batch · against the fastest", "where a step's time goes"]
+    small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
+    both = [
+        ratios(dots, small[0], axis="samples a second (logarithmic)", colours=colours, one=None, width=260),
+        stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=260),
+    ]
+    title = chart_title("Which strategy is the fastest", "line: 95 % interval", rows=cell)
+    return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
+
+
+def _short_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose labels leave out the model where all have the same."""
+    if rows["model"].nunique() > 1:
+        return rows
+    return rows.assign(label=rows["label"].str.split(" · ", n=1).str[1])
+
+
+def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
+    """Return label → a word on the strategy: inexact, or its verdict against the fastest where dots do not show it."""
+    exact = steps["exact"].fillna(True).astype(bool)
+    words = dict.fromkeys(steps[~exact]["label"], "inexact")
+    for _, group in steps[exact].groupby(["model", "setting"], sort=False):
+        labels = dict(zip(group["strategy"], group["label"], strict=True))
+        if len(labels) > 1:
+            pairs = against_the_fastest(group)[1]
+            words |= {labels[name]: _WORDS[pair.verdict] for name, pair in pairs.items() if pair.verdict in _WORDS}
+    return words
+
+
+def _kinds_of_stages(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return bar, part and seconds a step of each kind of stage, on the timeline that the step is timed on."""
+    chosen = one_run_each(rows)
+    main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
+    chosen = chosen[(chosen["status"] == "ok") & main & chosen["stage"].isin(list(STAGE_COLOURS))]
+    part = chosen["stage"].map(_KIND_OF).fillna("other").rename("part")
+    return chosen.groupby([chosen["label"].rename("bar"), part])["mean_seconds"].sum().rename("value").reset_index()
+
+
+def _over(rows: pd.DataFrame, by: str) -> Any:
+    """Return a line a strategy over one axis, at the value of the other that has the most points."""
+    other = "networks" if by == "batch_size" else "batch_size"
+    steps = step_throughput(one_run_each(rows))
+    ok = steps[steps["status"] == "ok"]
+    counts = ok.groupby(["model", other])["label"].size().reset_index()
+    best = counts.sort_values(["label", other]).groupby("model").tail(1)[["model", other]]
+    ok, lost = ok.merge(best), steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])].merge(best)
+    words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
+    found = pd.DataFrame(
+        {
+            "line": _names_in_panels(ok),
+            "kind": ok["strategy"],
+            "panel": ok["model"] if ok["model"].nunique() > 1 else "",
+            "x": ok[by],
+            "y": ok["samples_per_second"],
+            "low": ok["low"],
+            "high": ok["high"],
+        }
+    )
+    shown = rows.merge(best)
+    title = chart_title(f"Throughput over {_AXES[by]}", "; ".join(["line: 95 % interval", *words[:4]]), rows=shown)
+    ticks = sorted(found["x"].astype(float).unique())
+    width = 440 if found["panel"].nunique() == 1 else 300
+    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", x_values=ticks, width=width)
+
+
+def _names_in_panels(rows: pd.DataFrame) -> pd.Series:
+    """Return labels without the model, which the panel has."""
+    return rows["label"].str.split(" · ", n=1).str[1]
+
+
+def stages(rows: Runs, by: str = "strategy") -> Any:
+    """Return bars of stages, the mean of each, which add up to the mean step.
+
+    A line over each bar holds nine in ten single steps: where batches come in bursts it is far wider than the bar.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `by`: "strategy", a bar for each at the largest batch; or "mode", a panel for each with a bar for each model,
+      strategy and timeline, all on one axis; a timeline whose stages do not account for its clock has words in place
+      of its bar.
+
+    **Raises:** `InputError` for another `by`.
+    """
+    if by not in ("strategy", "mode"):
+        raise unknown("axis of stages", by, ("strategy", "mode"))
+    rows = rows_of(rows)
+    if not (rows["status"] == "ok").any():
+        return _without_figures(rows)
+    return _by_strategy(rows) if by == "strategy" else _by_mode(rows)
+
+
+def _by_strategy(rows: pd.DataFrame) -> Any:
+    cell = _short_labels(fullest(with_labels(rows)))
+    parts = _kinds_of_stages(cell)
+    if parts.empty:
+        return empty_chart("The rows have no stage of a step.")
+    steps = one_run_each(cell)
+    steps = steps[(steps["stage"] == "step") & (steps["status"] == "ok") & steps["samples_seconds"].notna()]
+    ends = {
+        row["label"]: pd.Series(row["samples_seconds"]).quantile([0.05, 0.95]).tolist() for _, row in steps.iterrows()
+    }
+    parts["low"], parts["high"] = (parts["bar"].map(lambda name, i=i: ends.get(name, (None, None))[i]) for i in (0, 1))
+    order = parts.groupby("bar")["value"].sum().sort_values().index
+    parts = parts.set_index("bar").loc[order].reset_index()
+    parts["text"] = parts.groupby("bar")["value"].transform("sum").map(lambda whole: f"{whole * 1e3:.3g} ms")
+    title = chart_title("Where a step's time goes", "line: nine in ten single steps", rows=cell)
+    return stacked(parts, title, axis="a step [s], mean of each stage", colours=_KIND_COLOURS)
+
+
+def _by_mode(rows: pd.DataFrame) -> Any:
+    found = stage_parts(rows)
+    drawn = found["accounted"].map(adds_up).astype(bool)
+    places = {label: place for place, label in enumerate(ordered_labels(found))}
+    parts = pd.DataFrame(
+        {
+            "panel": found["mode"],
+            "bar": found["label"] + " · " + found["where"],
+            "part": found["stage"],
+            "value": found["seconds"].where(drawn, 0.0),
+            "low": found["whole_p5_seconds"].where(drawn),
+            "high": found["whole_p95_seconds"].where(drawn),
+            "text": [
+                "" if good and pd.notna(share) else accounted_text(share)
+                for good, share in zip(drawn, found["accounted"], strict=True)
+            ],
+            "mode": pd.factorize(found["mode"])[0],
+            "place": found["label"].map(places),
+        }
+    ).sort_values(["mode", "place"], kind="stable")
+    shares = sorted(100 * share for share in set(found["accounted"].dropna()) if adds_up(share))
+    accounted = f"; accounted for: {shares[0]:.1f} to {shares[-1]:.1f} %" if shares else ""
+    more = f"mean of each stage; line: nine in ten single steps{accounted}; bars overlap in time"
+    title = chart_title("Where a step's time goes, in each mode", more, rows=rows)
+    return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
+
+
+def time_against_bytes(rows: Runs) -> Any:
+    """Return seconds a batch in mode `data` against its bytes, a line a strategy over batch sizes, logarithmic."""
+    rows = rows_of(rows)
+    points = loading_points(rows)
+    if points.empty:
+        return empty_chart("Mode data was not measured.")
+    found = pd.DataFrame(
+        {
+            "line": points["label"],
+            "kind": points["strategy"],
+            "x": points["batch_bytes"],
+            "y": points["mean_seconds"] * 1e3,
+            "low": points["low_seconds"] * 1e3,
+            "high": points["high_seconds"] * 1e3,
+        }
+    )
+    found["text"] = points["batch_size"].map("{:.0f}".format)
+    title = chart_title("Is loading bound by bytes?", "a point a batch size; line: 95 % interval", rows=rows)
+    return lines(found, title, x="bytes of a batch (logarithmic)", y="ms a batch in mode data (logarithmic)")
+
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
-    "strategies": throughput,
+    "overview": throughput,
     "over batch size": partial(throughput, by="batch_size"),
     "over edge types": partial(throughput, by="networks"),
     "stages of a step": stages,
-    "bytes of a batch": bytes_per_batch,
 }
-_WIDTH, _HEIGHT = 600, 370  # pixels, with titles, names and the legend
 
 
-def sweep_chart(rows: pd.DataFrame, view: str = "strategies") -> Any:
-    """Return one of `SWEEP_CHARTS` at a fixed size; without any time, a chart that says why."""
-    if rows.empty or not (rows["status"] == "ok").any():
-        return _without_figures(rows)
-    return _sized(SWEEP_CHARTS[view](rows))
-
-
-def _sized(chart: Any) -> Any:
-    """Return a chart whose axes give way to its names and its legend, so that nothing is cut."""
-    fit = alt.AutoSizeParams(type="fit", contains="padding")
-    return chart.properties(width=_WIDTH, height=_HEIGHT, autosize=fit)
+def sweep_chart(rows: pd.DataFrame, view: str = "overview") -> Any:
+    """Return one of `SWEEP_CHARTS`; without any time, a chart that says why."""
+    return _without_figures(rows) if rows.empty else SWEEP_CHARTS[view](rows)
 
 
 def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
     text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
-    chart = empty_chart("\n".join(text[:8])).encode(y=alt.value(20))
-    return _sized(chart.properties(title=f"{EMPTY} yet"))
+    return empty_chart("\n".join(text[:8])).properties(title=f"{EMPTY} yet")

@@ -6,44 +6,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from tclab.errors import unknown
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart, fixed_colour
-from tclab.trace._categories import CATEGORIES
+from tclab.lab.charts._marks import lines, stacked
+from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.trace._compare_traces import Comparison
 from tclab.trace._events import Trace
 from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
 
-# A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
-CATEGORY_COLOURS = {
-    "data_loading": STAGE_COLOURS["transfer"],
-    "graph_processing": STAGE_COLOURS["mask"],
-    "model_forward": STAGE_COLOURS["forward"],
-    "loss_computation": STAGE_COLOURS["loss"],
-    "backward": STAGE_COLOURS["backward"],
-    "optimizer": STAGE_COLOURS["optimizer"],
-    "ddp_communication": STAGE_COLOURS["communication"],
-    "tensor_ops": "#ddcc77",  # kinds of work, of no stage: Paul Tol's sand and olive
-    "cuda_kernels": "#999933",
-    "other": "#bbbbbb",
-}
-_DARK = ("graph_processing", "backward", "optimizer", "ddp_communication")  # names on these are white
-_WIDTH = 620
-_LETTER = 5.5  # pixels, of a name in a timeline
-_NAMED = 0.04  # of the window: what is narrower has no name
 _DEVICE_COLOURS = {
     "compute": STAGE_COLOURS["forward"],
     "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
     "idle": STAGE_COLOURS["idle"],
 }
-
-
-def _category_scale(shown: list[str]) -> alt.Scale:
-    return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, "#dddddd") for name in shown])
+_TRACKS = 8  # of a timeline, the busiest
+_MOST_POINTS = 4000  # of a line over time
+_US = 1e-6  # seconds
 
 
 def trace_chart(report: Report, table: str) -> Any:
@@ -75,23 +56,19 @@ def _recorded(report: Report) -> str:
     ])  # fmt: skip
 
 
+def _colours(names: pd.Series) -> dict[str, str]:
+    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS})
+
+
 def _self_time(table: pd.DataFrame, recorded: str, title: str = "Main thread, self time") -> Any:
     """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
-    of = table.columns[0]
-    rows = table[table["self_us"] > 0].assign(
-        ms=lambda t: t["self_us"] / 1e3, label=lambda t: t["share"].map("{:.1%}".format)
-    )
+    rows = table[table["self_us"] > 0]
     if rows.empty:
         return empty_chart("No host event in this trace.")
-    bars = alt.Chart(rows).encode(
-        # with space on the right for the labels
-        x=alt.X("ms:Q", title="self time [ms]", scale=alt.Scale(domain=[0, 1.1 * rows["ms"].max()])),
-        y=alt.Y(f"{of}:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
-    )
-    shown = rows[of].tolist()
-    coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
-    words = bars.mark_text(align="left", dx=4).encode(text="label:N")
-    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=chart_title(title, recorded))
+    names, text = rows.iloc[:, 0].astype(str), rows["share"].map("{:.1%}".format)
+    parts = pd.DataFrame({"bar": names, "part": names, "value": rows["self_us"] * _US, "label": "", "text": text})
+    colours = _colours(names)
+    return stacked(parts, chart_title(title, recorded), axis="self time [s]", colours=colours, legend=False)
 
 
 def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
@@ -99,33 +76,18 @@ def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
     rows = breakdown[breakdown["span_us"].notna()]
     if rows.empty:
         return empty_chart("No device event in this trace.")
-    place = rows["rank"].astype("string").fillna("not known")
-    if place.duplicated().any():  # several devices of a rank
-        place = place + ", device " + rows["device"].astype("string")
+    bar = "rank " + rows["rank"].astype("string").fillna("not known") + ", device " + rows["device"].astype("string")
     # Copies that run during compute are hidden by it: this is what remains of the union.
-    parts = pd.DataFrame(
-        {
-            "rank": place,
-            "compute": rows["compute_us"],
-            "exposed communication": rows["exposed_communication_us"],
-            "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
-            "idle": rows["idle_us"],
-        }
-    )
-    long = parts.melt("rank", var_name="kind", value_name="us")
-    long["ms"] = long["us"].clip(lower=0) / 1e3
-    long["order"] = long["kind"].map({kind: place for place, kind in enumerate(_DEVICE_COLOURS)})
-    legend = alt.Legend(orient="top")
-    marks = alt.Chart(long).encode(
-        x=alt.X("ms:Q", title="device time [ms]"),
-        y=alt.Y("rank:N", title="rank"),
-        color=fixed_colour("kind", _DEVICE_COLOURS, _DEVICE_COLOURS, title=None, legend=legend),
-        order="order:Q",
-        tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
-    )
-    return marks.mark_bar().properties(
-        width=_WIDTH, height=alt.Step(26), title=chart_title("Device, from its first event to its last", recorded)
-    )
+    kinds = {
+        "compute": rows["compute_us"],
+        "exposed communication": rows["exposed_communication_us"],
+        "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
+        "idle": rows["idle_us"],
+    }
+    parts = pd.DataFrame({"bar": bar, **kinds}).melt("bar", var_name="part", value_name="us")
+    parts = parts.assign(value=parts["us"] * _US)
+    title = chart_title("Device, from its first event to its last", recorded)
+    return stacked(parts, title, axis="device time [s]", colours=_DEVICE_COLOURS)
 
 
 def _idle_causes(causes: pd.DataFrame, recorded: str) -> Any:
@@ -133,19 +95,9 @@ def _idle_causes(causes: pd.DataFrame, recorded: str) -> Any:
     if causes.empty:
         return empty_chart("No idle time of a device in this trace.")
     rows = causes.groupby(["stage", "host_category"], as_index=False)["idle_us"].sum()
-    rows = rows.assign(ms=rows["idle_us"] / 1e3)
-    shown = [c for c in (*CATEGORIES, "no event recorded") if c in set(rows["host_category"])]
-    marks = alt.Chart(rows).encode(
-        x=alt.X("ms:Q", title="device idle [ms]"),
-        y=alt.Y("stage:N", title="stage of the host", sort="-x", axis=alt.Axis(labelLimit=200)),
-        color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
-        tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
-    )
-    return marks.mark_bar().properties(
-        width=_WIDTH - 130,
-        height=alt.Step(24),
-        title=chart_title("What the host did while the device was idle", recorded),
-    )
+    rows = rows.assign(value=rows["idle_us"] * _US).rename(columns={"stage": "bar", "host_category": "part"})
+    title = chart_title("What the host did while the device was idle, by stage", recorded)
+    return stacked(rows, title, axis="device idle [s]", colours=_colours(rows["part"]))
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
@@ -163,107 +115,59 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     rows = timeline_rows(trace, start_us, end_us)
     if rows.empty:
         return empty_chart("No event in this window.")
-    first, last = rows["start_us"].min(), rows["end_us"].max()
-    length = last - first
-    rows = rows.assign(
-        start_ms=rows["start_us"] / 1e3, end_ms=rows["end_us"] / 1e3, us=rows["end_us"] - rows["start_us"]
-    )
-    rows["edge"] = rows["us"] > 0.004 * length
-    shown = [c for c in CATEGORIES if c in set(rows["category"])]
-    window = alt.Scale(domain=[first / 1e3, last / 1e3], nice=False)
-    panels = []
-    tracks = rows.groupby("track", sort=False)["us"].sum().sort_values(ascending=False).index[:8].tolist()
-    for track in tracks:
-        part = rows[rows["track"] == track]
-        full = part[part["us"] >= 0.999 * length]["lane"]
-        top = int(full.max() if len(full) else part["lane"].min())
-        part = part.assign(lane=part["lane"] - top)
-        part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
-        wide = part[part["us"] > _NAMED * length]
-        letters = (_WIDTH / _LETTER * wide["us"] / length).astype(int)
-        wide = wide.assign(text=[name[:most] for name, most in zip(wide["name"], letters, strict=True)])
-        is_last = track == tracks[-1]
-        axis = alt.Axis(title="time since the first event [ms]" if is_last else None, labels=is_last, ticks=is_last)
-        x = alt.X("start_ms:Q", scale=window, axis=axis)
-        y = alt.Y("lane:Q", scale=alt.Scale(reverse=True, nice=False, zero=True), axis=None)
-        bars = (
-            alt.Chart(part)
-            .mark_rect(stroke="white")
-            .encode(
-                x=x,
-                x2="end_ms:Q",
-                y=y,
-                y2="bottom:Q",
-                color=alt.Color("category:N", scale=_category_scale(shown), title=None),
-                strokeWidth=alt.condition("datum.edge", alt.value(0.5), alt.value(0)),
-                tooltip=["name", "category", alt.Tooltip("us:Q", format=".3f", title="µs")],
-            )
-        )
-        names = alt.Chart(wide).mark_text(align="left", baseline="top", dx=3, dy=3, fontSize=9, clip=True)
-        ink = alt.condition(
-            alt.FieldOneOfPredicate("category", list(_DARK)), alt.value("#ffffff"), alt.value("#000000")
-        )
-        panels.append(
-            (bars + names.encode(x=x, y=y, text="text:N", color=ink)).properties(
-                width=_WIDTH,
-                height=16 * (int(part["lane"].max()) + 1) + 4,
-                title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
-            )
-        )
-    return alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
+    length = rows["end_us"].max() - rows["start_us"].min()
+    rows["us"] = rows["end_us"] - rows["start_us"]
+    full = rows[rows["us"] >= 0.999 * length].groupby("track")["lane"].max()
+    rows["lane"] -= rows["track"].map(full).fillna(rows.groupby("track")["lane"].transform("min")).astype(int)
+    rows = rows[rows["lane"].between(0, lanes - 1)]
+    tracks = rows.groupby("track", sort=False)["us"].sum().nlargest(_TRACKS).index
+    rows = rows[rows["track"].isin(tracks)].sort_values(["lane", "start_us"])
+    parts = pd.DataFrame(
+        {
+            "panel": pd.Categorical(rows["track"], tracks),
+            "bar": rows["lane"].map("{:02}".format),
+            "part": rows["category"],
+            "label": rows["name"],
+            "start": rows["start_us"] * _US,
+            "value": rows["us"] * _US,
+        }
+    ).sort_values("panel", kind="stable")
+    parts = parts.astype({"panel": object})
+    title = chart_title("Timeline, a lane a depth", trace.path.name)
+    return stacked(parts, title, axis="time since the first event [s]", colours=_colours(rows["category"]), zoom=True,
+                   named=False, width=620)  # fmt: skip
 
 
-def _memory(memory: pd.DataFrame, recorded: str, most: int = 4000) -> Any:
+def _memory(memory: pd.DataFrame, recorded: str) -> Any:
     """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
     if memory.empty:
         return empty_chart("Memory was not recorded: record with profile_memory=True.")
     kinds = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
-    long = memory.rename(columns=kinds).melt(
-        ["rank", "device", "time_us"], list(kinds.values()), var_name="kind", value_name="bytes"
-    )
+    long = memory.rename(columns=kinds).melt(["rank", "device", "time_us"], list(kinds.values()), "kind", "bytes")
     # The host's allocator reserves nothing, which a trace writes as 0.
     long = long[long["bytes"].notna() & ~((long["device"] == "cpu") & (long["kind"] == "reserved"))]
     if long.empty:
         return empty_chart("No memory event of this trace says how much is held.")
-    step = -(-len(long) // most)
-    long = long.iloc[::step].assign(
-        MB=lambda t: t["bytes"] / 1e6,
-        ms=lambda t: t["time_us"] / 1e3,
-        place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
-    )
-    colours = {"allocated": "#0072b2", "reserved": "#e69f00"}
-    marks = alt.Chart(long).encode(
-        x=alt.X("ms:Q", title="time since the first event [ms]"),
-        y=alt.Y("MB:Q", title="memory [MB]"),
-        color=fixed_colour("kind", colours, long["kind"], title=None),
-        strokeDash=alt.StrokeDash("place:N", title=None),
-    )
-    return marks.mark_line(interpolate="step-after").properties(
-        width=_WIDTH - 60, height=200, title=chart_title("Memory held by tensors", recorded)
-    )
+    long = long.iloc[:: -(-len(long) // _MOST_POINTS)]
+    place = long["device"] + ", rank " + long["rank"].astype("string").fillna("not known")
+    points = pd.DataFrame({"line": long["kind"] + " on " + place, "x": long["time_us"] / 1e3, "y": long["bytes"] / 1e6})
+    title = chart_title("Memory held by tensors", recorded)
+    return lines(points, title, x="time since the first event [ms]", y="memory [MB]", log="", interpolate="step-after",
+                 width=520, height=200)  # fmt: skip
 
 
-def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) -> Any:
-    """Return bars of two runs by category: per step where both have steps, else in total."""
+def trace_comparison_chart(comparison: Comparison, where: str | None = None) -> Any:
+    """Return a bar of categories for each of two runs: per step where both have steps, else in total."""
     table = comparison.categories
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
     names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
-    long = table.melt("category", names, var_name="run", value_name="us")
-    long["run"] = long["run"].str[0]
-    long["ms"] = long["us"] / 1e3
-    long = long[long.groupby("category")["us"].transform("sum") > 0]
-    if long.empty:
+    long = table.melt("category", names, var_name="bar", value_name="us").dropna(subset=["us"])
+    if not long["us"].sum():
         return empty_chart("No host event in either trace.")
-    marks = alt.Chart(long).encode(
-        x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
-        y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
-        yOffset="run:N",
-        color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
-        tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
-    )
-    return marks.mark_bar().properties(
-        width=_WIDTH, height=alt.Step(14), title=chart_title("Main threads of two runs", where or "")
-    )
+    parts = long.assign(bar=long["bar"].str[0], value=long["us"] * _US).rename(columns={"category": "part"})
+    title = chart_title("Main threads of two runs", where or "", f"a: {comparison.a}; b: {comparison.b}")
+    axis = f"self time {'per step' if per_step else 'in total'} [s]"
+    return stacked(parts, title, axis=axis, colours=_colours(parts["part"]))
 
 
 _OF_TABLES: dict[str, Callable[[pd.DataFrame, str], Any]] = {

@@ -15,7 +15,6 @@ import pandas as pd
 from tclab._display import duration_text
 from tclab.errors import InputError
 from tclab.lab._notebook import project_path
-from tclab.lab.charts._interaction import with_interaction
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimate
 from tclab.lab.panel._live_sweep import LiveSweep, sweep_seconds_text
@@ -68,7 +67,7 @@ class LiveChart:
 
     def show(self, rows: pd.DataFrame, view: str) -> None:
         """Draw a view of some rows."""
-        self._draw(with_interaction(sweep_chart(rows, view).to_dict()))
+        self._draw(sweep_chart(rows, view).to_dict())
 
     def again(self) -> None:
         """Draw the same once more.

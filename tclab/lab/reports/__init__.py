@@ -1,24 +1,20 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
-from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
-from tclab.lab.reports._mask_drawings import sharing_table
-from tclab.lab.reports._race_tables import race_card, race_findings
-from tclab.lab.reports._scaling_tables import (
+from tclab.lab.reports._graphs import network_table, overlap_table, reach_findings, reach_rows
+from tclab.lab.reports._mask_tensors import sharing_table
+from tclab.lab.reports._tables import (
     epoch_table,
-    model_ratios,
     predicted_steps,
+    race_findings,
     rows_of_points,
     scaling_table,
 )
-from tclab.lab.reports._tables import errors_and_times
 
 __all__ = [
     "epoch_table",
-    "errors_and_times",
-    "model_ratios",
     "network_table",
+    "overlap_table",
     "predicted_steps",
-    "race_card",
     "race_findings",
     "reach_findings",
     "reach_rows",

@@ -1,188 +1,143 @@
-"""The findings of a sweep and its conclusion: sentences made from its rows, never more certain than the rows are."""
+"""The findings of a sweep: first its answer, then sentences made from its rows, never more certain than they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
-from tclab._display import Sentences, bytes_text, counted
+from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import unknown
-from tclab.lab.reports._bytes_fit import bytes_findings
-from tclab.lab.reports._comparable_rows import (
+from tclab.lab.reports._cells import (
+    accounted_text,
+    adds_up,
     against_the_fastest,
     alike,
-    by_arms,
-    fastest_and_reference,
     fullest,
-    outlier_sentences,
-    ratio_text,
+    ordered_labels,
+    place_text,
+    points_of_modes,
+    ratio_of_rows,
+    reference_of,
+    stage_parts,
+    times_text,
 )
-from tclab.lab.reports._stage_parts import step_findings
 from tclab.sweeps.store._machine_label import busy_text, contentions, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
+from tclab.timing._ledger_rows import TOLERANCE
+from tclab.timing._step_means import outliers
+from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
-
-def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
-    """Compare the fastest strategy with `edge_mask`, one sentence for each group of rows that are alike.
-
-    Alike are rows of one machine, one code, and the same settings but strategy, batch size and networks. Where
-    `edge_mask` was not run, the slowest strategy stands for it. The comparison is made at the batch size and the
-    networks that the most strategies were run at. A sentence claims what its verdict does: an interval that reaches
-    across the margin is undecided, and a sentence on steps that were not raced says so.
-
-    **Arguments:**
-
-    - `rows`: of a sweep.
-    - `pairs`: of a race of these points, whose arms have the strategies' names. They decide where all rows are
-      alike; among several groups names alone do not tell which rows they belong to.
-    """
-    without = rows["overheads"].isna() | (rows["overheads"] == "")
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & without]
-    modes = list(ok["mode"].dropna().unique())
-    ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
-    groups = alike(ok)
-    known = by_arms(pairs, len(groups))
-    sentences = [_sentence(group, setting, known) for setting, group in groups]
-    return [sentence for sentence in sentences if sentence]
-
-
-def place_text(cell: pd.DataFrame, setting: str) -> str:
-    """Return where and with what settings the rows of one cell were measured."""
-    first = cell.iloc[0]
-    networks = counted(first["networks"], "network")
-    place = f"{_machine_place(cell)}, at batch {first['batch_size']} with {networks}, {first['model']}"
-    return f"{place}, {setting}" if setting else place
-
-
-def _sentence(ok: pd.DataFrame, setting: str, known: dict[frozenset[str], Pair]) -> str:
-    cell = fullest(ok)
-    if cell["strategy"].nunique() < 2:
-        return ""
-    fast, slow = fastest_and_reference(cell)
-    pair = against_the_fastest(cell, known)[slow]
-    how = "" if frozenset((fast, slow)) in known else " (run one after the other, not raced)"
-    sides = [cell[cell["strategy"] == name] for name in (slow, fast)]
-    carried = _bytes_carried(*(side["batch_bytes"].dropna() for side in sides))
-    return f"{place_text(cell, setting)}: {_verdict(pair)}{how}{carried}."
-
-
-def _machine_place(rows: pd.DataFrame) -> str:
-    row = rows.iloc[0]
-    same = all((None if pd.isna(row[name]) else row[name]) == value for name, value in fingerprint("hardware").items())
-    if not same:
-        return f"On {where_measured(rows)}"
-    busy = contentions(rows)["others"].fillna(False).any()
-    return "On this machine, which was busy" if busy else "On this machine"
-
-
-def _verdict(pair: Pair) -> str:
-    if pair.ratio is None:
-        return f"{pair.a} against {pair.b} is undecided: {pair.why}"
-    times = f"{1 / pair.ratio:.3g} ×"
-    if pair.interval is not None:
-        times += f" [{1 / pair.interval[1]:.3g}, {1 / pair.interval[0]:.3g}]"
-    if pair.verdict == FASTER:
-        return f"{pair.a} is {times} faster than {pair.b}"
-    if pair.verdict == SLOWER:
-        return _verdict(pair.flipped())
-    if pair.verdict == SAME:
-        return f"{pair.a} is as fast as {pair.b}, within ±{pair.margin:.1%}"
-    return f"whether {pair.a} is faster than {pair.b} is undecided: {times}, and {pair.why}"
-
-
-def _bytes_carried(slow: pd.Series, fast: pd.Series) -> str:
-    fewer = 0 if slow.empty or fast.empty else int(slow.median()) - int(fast.median())
-    return f"; {bytes_text(abs(fewer))} {'fewer' if fewer > 0 else 'more'} bytes per batch" if fewer else ""
-
-
+_NAMED_OUTLIERS = 3  # points; more are counted
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
-_ABOUT = {"steps": step_findings, "bytes": bytes_findings}
 
 
-def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Sentences:
+def findings(rows: Runs, about: str = "sweep") -> Sentences:
     """Return the findings of a sweep's rows, a sentence each; every sentence rests on rows.
 
     **Arguments:**
 
     - `rows`: of a sweep.
-    - `about`: "sweep", strategies and models next to each other; "steps", of points in the modes of
-      `tclab.Point.mode`: the largest stages, the workers, whether timelines add up; or "bytes", whether loading is
-      bound by bytes: where a line fits, most of the time grows with bytes, and the same samples in few bytes take less
-      than half as long.
-    - `concluded`: leave the `conclusion` out, as it stands elsewhere.
+    - `about`: "sweep": which strategy is the fastest, by how much and undecided with which, what was not run, and how
+      models compare; "steps", of points in the modes of `tclab.Point.mode`: the largest stages, the workers, whether
+      timelines add up; or "bytes", whether loading is bound by bytes: the same samples in a tenth of the bytes take
+      less than half as long.
 
     **Raises:** `InputError` for another `about`.
     """
     rows = rows_of(rows)
-    if about in _ABOUT:
-        return Sentences(_ABOUT[about](rows))
-    if about != "sweep":
-        raise unknown("subject of findings", about, ["sweep", *_ABOUT])
+    if about not in _ABOUT:
+        raise unknown("subject of findings", about, _ABOUT)
+    return Sentences(filter(None, _ABOUT[about](rows)))
+
+
+def _of_sweep(rows: pd.DataFrame) -> list[str]:
     if rows.empty:
-        return Sentences(["There are no rows yet: run this again when the sweep has ended."])
+        return ["There are no rows yet: run this again when the sweep has ended."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
-        return Sentences(["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)])
-    sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
-    sentences += outlier_sentences(ok)
+        return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
+    failed, checked = _equivalence(rows)
+    sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
     sentences += [_models(group, setting) for setting, group in alike(ok, _MODEL_SETTINGS)]
-    sentences += [*_bytes(ok), *_syncs(ok), *without_time(rows)]
-    sentences = Sentences(filter(None, sentences))
+    sentences += [*_outliers(ok), _syncs(ok)]
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
         return sentences
-    return Sentences(s if label in s else f"{s.removesuffix('.')} ({label})." for s in sentences)
+    return [s if not s or label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
 
 
-def _equivalence(rows: pd.DataFrame) -> str:
+def answer(rows: pd.DataFrame) -> list[str]:
+    """Return which strategy is the fastest, one sentence for each group of rows that are alike.
+
+    The comparison is made in the cell, a batch size and networks, that the most strategies ran in: with `edge_mask`,
+    or else the slowest strategy. A sentence claims what its verdicts do: what an interval across the margin leaves
+    open is named as undecided. Sweeps run points one after the other, which each sentence says.
+    """
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & rows["overheads"].fillna("").eq("")]
+    modes = list(ok["mode"].dropna().unique())
+    ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
+    return [sentence for setting, group in alike(ok) if (sentence := _answer(group, setting))]
+
+
+def _answer(ok: pd.DataFrame, setting: str) -> str:
+    cell = fullest(ok)
+    cell = cell[cell["exact"].fillna(True).astype(bool)]
+    if cell["strategy"].nunique() < 2:
+        return ""
+    fast, pairs = against_the_fastest(cell)
+    reference = reference_of(list(pairs))
+    samples = cell[cell["strategy"] == fast]["samples_per_second"].median()
+    open_ = [name for name, pair in pairs.items() if pair.verdict == UNDECIDED]
+    same = [name for name, pair in pairs.items() if pair.verdict == SAME]
+    text = f"{fast} is the fastest, {samples:.3g} samples a second"
+    if open_:
+        text = f"{fast} trains on the most samples a second, {samples:.3g}; undecided with {first_of(open_, 6)}"
+    text += f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else ""
+    text += f". {_compared(pairs[reference])}{_bytes_carried(cell, fast, reference)}"
+    return f"{place_text(cell, _machine(cell), setting)}: {text}. Points ran one after the other, not raced."
+
+
+def _compared(pair: Pair) -> str:
+    if pair.ratio is None:
+        return f"Against {pair.b}: {pair.why}"
+    low, high = pair.interval or (float("nan"),) * 2
+    times = f"{times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
+    return f"It is {times}" if pair.verdict in (FASTER, SAME) else f"It ran {times}: {pair.why}"
+
+
+def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
+    sides = [cell[cell["strategy"] == name]["batch_bytes"].dropna() for name in (fast, reference)]
+    if any(side.empty for side in sides):
+        return ""
+    return f"; a batch carries {bytes_text(sides[0].median())}, {reference}'s {bytes_text(sides[1].median())}"
+
+
+def _machine(rows: pd.DataFrame) -> str:
+    row = rows.iloc[0]
+    here = fingerprint("hardware")
+    if any((None if pd.isna(row[name]) else row[name]) != value for name, value in here.items()):
+        return f"On {where_measured(rows)}"
+    busy = contentions(rows)["others"].fillna(False).any()
+    return "On this machine, which was busy" if busy else "On this machine"
+
+
+def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
+    """Return what failed the equivalence check, which is said first, and what passed it or is inexact."""
     tried = rows[rows["equivalence"].notna() & (rows["stage"] == "step")]
-    failed = sorted(set(tried[tried["equivalence"] == "failed"]["strategy"]))
-    if failed:
-        names = ", ".join(failed)
-        return f"The equivalence check failed for {names}: not what subgraph computes, and therefore not timed."
-    exact, inexact = tried[tried["equivalence"] == "passed"], tried[tried["equivalence"] == "inexact"]
-    passed = sorted(set(exact["strategy"]) - set(inexact["strategy"]))
-    parts = [_passed(passed, len({*exact["strategy"], *inexact["strategy"]}), exact)] if passed else []
-    parts += [
-        f"{name} is inexact{'' if pd.isna(error) else f', error {error:.0e} in fp64'}"
-        for name, error in inexact.groupby("strategy")["equivalence_fp64_error"].max().items()
-    ]
-    text = "; ".join(parts)
-    return f"{text}." if text else ""
-
-
-def _passed(names: list[str], tried: int, exact: pd.DataFrame) -> str:
-    """Return how many of the strategies compute the same, and the largest error of those."""
-    worst = f"(in fp64 to {exact[exact['strategy'].isin(names)]['equivalence_fp64_error'].max():.0e} at worst)"
-    if tried == 1:
-        return f"{names[0]} computes what subgraph computes {worst}"
-    of = f"{len(names)} of {tried}"
-    number = {2: "Both"}.get(tried, f"All {tried}") if len(names) == tried else of
-    verb = "computes" if len(names) == 1 else "compute"
-    return f"{number} strategies that were tried {verb} what subgraph computes {worst}"
-
-
-def _strategies(ok: pd.DataFrame) -> list[str]:
-    """Return the most samples a second, and whose interval reaches into its own; no verdict is given."""
-    sentences = []
-    for setting, group in alike(ok):
-        cell = fullest(group).sort_values("mean_seconds")
-        if cell["strategy"].nunique() < 2:
-            continue
-        fast, slow = fastest_and_reference(cell)
-        best = cell[cell["strategy"] == fast].iloc[0]
-        reaches = (cell["low_seconds"] <= best["high_seconds"]).fillna(False)
-        near = cell[reaches & ~cell["strategy"].isin([fast, slow])]
-        others = " and ".join(dict.fromkeys(near["strategy"]))
-        text = (
-            f"{place_text(cell, setting)}: {fast} trains on the most samples a second, {best['samples_per_second']:.3g}"
-        )
-        sentences.append(f"{text}{f'; its interval reaches into that of {others}' * bool(others)}.")
-    return sentences
+    error = tried.groupby("strategy")["equivalence_fp64_error"].max()
+    of = {result: sorted(set(group["strategy"])) for result, group in tried.groupby("equivalence")}
+    failed, inexact = of.get("failed", []), of.get("inexact", [])
+    passed = [name for name in of.get("passed", []) if name not in (*failed, *inexact)]
+    words = [f"{name} is inexact" + f", error {error[name]:.0e} in fp64" * pd.notna(error[name]) for name in inexact]
+    if passed:
+        worst = error[passed].max()
+        agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
+        words = [f"{agree} (in fp64 to {worst:.0e} at worst)", *words]
+    said = f"The equivalence check failed for {', '.join(failed)}: not what subgraph computes, and therefore not timed."
+    return said if failed else "", f"{'; '.join(words)}." if words else ""
 
 
 def _models(ok: pd.DataFrame, setting: str) -> str:
@@ -198,41 +153,131 @@ def _models(ok: pd.DataFrame, setting: str) -> str:
     for model in models:
         steps = ok[ok["model"] == model]
         steps = steps[steps["batch_size"] == (max(shared) if shared else steps["batch_size"].max())]
-        steps = steps[steps["networks"] == steps["networks"].max()]
-        best.append(steps.sort_values("mean_seconds").iloc[0])
-    fast, slow = (sorted(best, key=lambda row: row["mean_seconds"])[i] for i in (0, -1))
-    sides = [
-        f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}{'' if shared else ', batch '}"
-        f"{'' if shared else row['batch_size']})"
-        for row in (slow, fast)
-    ]
-    place = ", ".join(filter(None, [f"batch {max(shared)}" if shared else "", setting]))
-    text = f"a step of {sides[0]} takes {ratio_text(slow, fast)} as long as one of {sides[1]}"
+        best.append(steps[steps["networks"] == steps["networks"].max()].sort_values("mean_seconds").iloc[0])
+    best.sort(key=lambda row: row["mean_seconds"])
+    fast, slow = best[0], best[-1]
+    sides = [f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}, batch {row['batch_size']})"
+             for row in (slow, fast)]  # fmt: skip
+    text = f"a step of {sides[0]} takes {times_text(*ratio_of_rows(slow, fast))} as long as one of {sides[1]}"
     if not shared:
-        samples = slow["mean_seconds"] / slow["batch_size"] / (fast["mean_seconds"] / fast["batch_size"])
-        text += f", a sample {samples:.3g} ×"
-    return f"At {place}, {text}." if place else f"{text[0].upper()}{text[1:]}."
+        sample = slow["mean_seconds"] / slow["batch_size"] / (fast["mean_seconds"] / fast["batch_size"])
+        text += f", a sample {sample:.3g} ×"
+    return f"At {setting}, {text}." if setting else f"{text[0].upper()}{text[1:]}."
 
 
-def _bytes(ok: pd.DataFrame) -> list[str]:
-    cell = fullest(ok).dropna(subset=["batch_bytes"])
-    if cell["strategy"].nunique() < 2:
-        return []
-    most, least = (cell.sort_values(["batch_bytes", "mean_seconds"]).iloc[i] for i in (-1, 0))
-    return [
-        f"A batch of {most['batch_size']} carries {bytes_text(most['batch_bytes'])} with {most['strategy']} and "
-        f"{bytes_text(least['batch_bytes'])} with {least['strategy']}."
+def _outliers(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence on each point of which a few steps hold much of the time."""
+    steps = rows[(rows["stage"] == "step") & rows["samples_seconds"].notna() & rows["cycle_steps"].notna()]
+    found = [
+        f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, mode {row['mode']}: {text}."
+        for row in steps.to_dict("records")
+        if (text := outliers(row["samples_seconds"], int(row["cycle_steps"])))
     ]
+    more = len(found) - _NAMED_OUTLIERS
+    return [*found[:_NAMED_OUTLIERS], *([f"So it is in {counted(more, 'further point')}."] if more > 0 else [])]
 
 
-def _syncs(ok: pd.DataFrame) -> list[str]:
+def _syncs(ok: pd.DataFrame) -> str:
     """Name the strategy whose host waits for the device most often, or would on a GPU."""
     known = ok.dropna(subset=["host_syncs"])
-    if known.empty:
-        return []
+    if known.empty or not known["host_syncs"].max():
+        return ""
     worst = known.sort_values("host_syncs").iloc[-1]
-    if worst["host_syncs"] == 0:
-        return ["In no step does the host wait for the device between transfer and backward."]
     would = "waits" if worst["device"] == "cuda" else "would wait on a GPU"
-    times = f"{worst['host_syncs']} times a step"
-    return [f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {times}."]
+    return (
+        f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {worst['host_syncs']} times a step."
+    )
+
+
+# ---- the stages of a step
+
+
+def _of_steps(rows: pd.DataFrame) -> list[str]:
+    parts, points = stage_parts(rows), points_of_modes(rows)
+    return [*_largest(parts), *_workers(parts), _accounted(parts), *_outliers(points),
+            busy_text(points), *without_time(rows)]  # fmt: skip
+
+
+def _largest(parts: pd.DataFrame) -> list[str]:
+    """Name the largest three stages of a step, for each model, strategy and further setting in mode `step`."""
+    sentences = []
+    host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"]) & (parts["whole_seconds"] > 0)]
+    for (label, where), group in host.groupby(["label", "where"], sort=False):
+        whole = group["whole_seconds"].iloc[0]
+        if adds_up(group["accounted"].iloc[0]):
+            first = group.sort_values("seconds", ascending=False).head(3)
+            named = [
+                f"{stage} {took / whole:.0%}" for stage, took in zip(first["stage"], first["seconds"], strict=True)
+            ]
+            took = f"a step takes {seconds_text(whole)} of the {where}'s time"
+            sentences.append(f"{_words(label)}: {took}, {', '.join(named)}.")
+    return sentences
+
+
+def _words(label: Any) -> str:
+    """Return a label as a sentence names it: "dango with indices, loop lightning"."""
+    model, *rest = str(label).split(" · ")
+    return f"{model} with {', '.join(rest)}"
+
+
+def _workers(parts: pd.DataFrame) -> list[str]:
+    sentences = []
+    made = parts[(parts["mode"] == "step") & (parts["where"] == "worker")]
+    for label, group in made.groupby("label", sort=False):
+        idle, whole = group[group["stage"] == "idle"]["seconds"].sum(), group["whole_seconds"].iloc[0]
+        if idle + whole > 0:
+            makes = f"a worker of {_words(label)} makes a batch in {seconds_text(whole)}"
+            sentences.append(f"Meanwhile {makes} and is idle {idle / (idle + whole):.0%} of its time.")
+    return sentences
+
+
+def _accounted(parts: pd.DataFrame) -> str:
+    lines = parts.drop_duplicates(["mode", "label", "where"])
+    known = lines[lines["accounted"].notna()]
+    if known.empty:
+        return ""
+    worst = known.loc[(known["accounted"].astype(float) - 1).abs().idxmax()]
+    of = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']} ({accounted_text(worst['accounted'])})"
+    bad = int((~known["accounted"].map(adds_up).astype(bool)).sum())
+    if not bad:
+        return f"All {len(known)} timelines with a clock add up within {TOLERANCE:.0%}; farthest from its clock: {of}."
+    return f"{bad} of {len(known)} timelines do not add up and are not drawn; farthest from its clock: {of}."
+
+
+# ---- bytes
+
+
+def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each batch size: bytes and seconds a step in mode `data`."""
+    plain = rows["overheads"].fillna("").eq("") & (rows["mode"] == "data")
+    made = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & plain]
+    columns = ["batch_size", "batch_bytes", "mean_seconds", "low_seconds", "high_seconds"]
+    made = pd.concat([made[["model", "strategy"]].astype(object), made[columns].astype("float64")], axis=1)
+    made["label"] = made["model"] + " · " + made["strategy"]
+    return made.sort_values(["label", "batch_size"]).reset_index(drop=True)
+
+
+def _of_bytes(rows: pd.DataFrame) -> list[str]:
+    """Return whether loading is bound by bytes, a sentence for each model and strategy, at its largest batch.
+
+    Bytes grow with samples, so a line over batch sizes cannot separate the two: a strategy that makes the same samples
+    of a tenth of the bytes can. Where it surely takes less than half of the time, the bytes are the bound.
+    """
+    points, sentences = loading_points(rows), []
+    for label in ordered_labels(points):
+        top = points[points["label"] == label].iloc[-1]
+        same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
+        least = same.sort_values("batch_bytes").iloc[0]
+        text = f"{label}: a batch of {top['batch_size']:.0f}, {bytes_text(top['batch_bytes'])}, is loaded in "
+        text += seconds_text(top["mean_seconds"])
+        if least["batch_bytes"] > 0.1 * top["batch_bytes"]:
+            sentences.append(f"{text}; no other strategy loads the same samples in far fewer bytes.")
+            continue
+        share = least["mean_seconds"] / top["mean_seconds"]
+        text += f"; with {least['strategy']}, in {bytes_text(least['batch_bytes'])}, it takes {share:.1%} of that"
+        bound = least["high_seconds"] < 0.5 * top["low_seconds"]
+        sentences.append(f"{text}: loading is bound by bytes." if bound else f"{text}: it is not bound by bytes.")
+    return sentences
+
+
+_ABOUT = {"sweep": _of_sweep, "steps": _of_steps, "bytes": _of_bytes}

@@ -168,14 +168,14 @@ def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
-    """Return the choices of networks; by default one, a third and all of the graph's, for DANGO those it reads."""
+    """Return the choices of networks; by default one, a third and all of the graph's for `_FIRST`, else those read."""
     from tclab.sweeps.config._point_inputs import network_names
 
     if networks == "all" or (networks == "auto" and not masked):
         return [None]
     if networks == "auto":
         count = len(network_names(Point(**chosen)))
-        return sorted({1, max(1, count // 3), count})
+        return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
     asked = listed("networks", networks)
     if all(isinstance(item, int) for item in asked):
         return asked
@@ -186,9 +186,9 @@ def _lines_first(points: list[Point]) -> Points:
     """Return the points in an order in which every budget shows something of each axis.
 
     First, for each model, its first two strategies at the middle batch size and the most networks, and its first one at
-    another batch size and with the fewest networks; they are `Points.first`. Then the points where the charts' lines
-    cross (every strategy at the middle batch size and the most networks), the rest of the lines, the other points; the
-    strategies of one cell together.
+    another batch size and with the fewest networks; they are `Points.first`. Then every strategy at the middle
+    batch size and the most networks, which is the answer; then the other batch sizes, then fewer networks, then the
+    other points; the strategies of one cell together.
     """
     sizes = {model: sorted({p.batch_size for p in points if p.model == model}) for model in {p.model for p in points}}
     middle = {model: each[len(each) // 2] for model, each in sizes.items()}
@@ -197,8 +197,8 @@ def _lines_first(points: list[Point]) -> Points:
     most, fewest = max(counts, default=float("inf")), min(counts, default=float("inf"))
 
     def order(point: Point) -> tuple[int, int, float]:
-        on = (point.batch_size == middle[point.model]) + (point.network_count >= most)
-        return (2 - on, point.batch_size, point.network_count)
+        on = (point.batch_size == middle[point.model]) + 2 * (point.network_count >= most)
+        return (3 - on, point.batch_size, point.network_count)
 
     ordered = sorted(points, key=order)
     first: list[Point] = []

@@ -1,0 +1,296 @@
+"""The three marks that every chart is drawn with: `ratios`, `stacked` and `lines`.
+
+Each takes a frame with a fixed meaning of its columns. A click on an entry of a legend fades the others; where both
+axes are numbers, dragging moves them and Ctrl with the wheel zooms (the wheel alone scrolls the page).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from tclab.lab.charts._style import GREY, colours_of, log_ticks
+
+_FADED = 0.12  # opacity of what a legend does not name
+_LETTER = 6.0  # pixels of a letter, at most
+_LINE = 16.0  # pixels between two words
+_SPREAD = ((3.5, "#ffffff"), (1.5, "#000000"))  # a line on bars of any colour: its halo, and itself
+_SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
+
+
+def ratios(
+    rows: pd.DataFrame,
+    title: Any,
+    *,
+    axis: str,
+    colours: Mapping[str, str] | None = None,
+    log: bool = True,
+    one: float | None = 1.0,
+    band: tuple[float, float] | None = None,
+    width: int = 400,
+) -> Any:
+    """Return a row a line with a dot at its value, its interval, and words to the right of the plot.
+
+    **Arguments:**
+
+    - `rows`: `line`, the row's name; `value`; `low` and `high` of its 95 % interval. Further columns, each optional:
+      `widest_low` and `widest_high`, a thinner interval; `kind`, which of several dots of a row it is; `sure`, false
+      for a hollow dot; `text`, the words; `why`, more of them under the mouse.
+    - `axis`: its title. `log`: whether it is logarithmic.
+    - `colours`: kind → colour; without kinds a line's.
+    - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
+    """
+    rows = _with_columns(rows, {"widest_low": np.nan, "widest_high": np.nan, "sure": True, "text": "", "why": ""})
+    numbers = ["value", "low", "high", "widest_low", "widest_high"]
+    rows[numbers] = rows[numbers].astype(float)
+    several = "kind" in rows
+    by = "kind" if several else "line"
+    picked = _picked(by, rows[by], colours, legend=several)
+    scale: dict[str, Any] = {"scale": alt.Scale(zero=False, padding=20)}
+    if log:
+        scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
+    x = alt.X("value:Q", title=axis, **scale)
+    more: dict[str, Any] = {}
+    if several:
+        kinds = list(dict.fromkeys(rows["kind"]))
+        more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
+        more["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
+    base = alt.Chart(rows).encode(
+        y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
+        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
+        **picked.channels,
+        **more,
+    )
+    solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
+    hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
+    layers = [
+        *_references(one, band),
+        base.mark_rule(strokeWidth=1).encode(x=alt.X("widest_low:Q", **scale), x2="widest_high:Q"),
+        base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
+        solid.encode(x=x),
+        hollow.encode(x=x),
+        base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
+    ]
+    chart = alt.layer(*layers).add_params(*picked.params)
+    return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
+
+
+def _references(one: float | None, band: tuple[float, float] | None) -> list[Any]:
+    """Return the layers of a band and of the rule that marks a value."""
+    layers = []
+    if band is not None:
+        ends = alt.Chart(pd.DataFrame({"from": band[:1], "to": band[1:]}))
+        layers.append(ends.mark_rect(color=GREY, opacity=0.25).encode(x="from:Q", x2="to:Q"))
+    if one is not None:
+        layers.append(
+            alt.Chart(pd.DataFrame({"one": [one]})).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q")
+        )
+    return layers
+
+
+def stacked(
+    parts: pd.DataFrame,
+    title: Any,
+    *,
+    axis: str,
+    colours: Mapping[str, str],
+    seconds: bool = True,
+    zoom: bool = False,
+    named: bool = True,
+    legend: bool = True,
+    width: int = 520,
+) -> Any:
+    """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
+
+    **Arguments:**
+
+    - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
+      do not follow one another; `label`, a part's own name; `low` and `high`, between which nine in ten whole bars lie;
+      `text`, words behind the bar.
+    - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
+    - `colours`: part → colour, in the order of the legend.
+    - `zoom`: the axis can be moved and zoomed.
+    - `named`: the bars have their names at the left. `legend`: the parts are named below.
+    """
+    parts = _placed(parts, list(colours), seconds)
+    if seconds:
+        axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
+    begin, longest = float(parts["start"].min()), float(parts[["end", "high"]].max().max())
+    words = min(0.7, parts["text"].str.len().max() * _LETTER / width)  # the share of the axis that they take
+    domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
+    room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
+    parts["name"] = [name if len(name) < fits else "" for name, fits in zip(parts["label"], room, strict=True)]
+    picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
+    ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **({} if seconds else {"format": ".0%"}))
+    x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
+    of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
+    base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
+    tips = _tips(["bar", "label"], value=axis, share="share")
+    inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
+    layers = [
+        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **picked.channels),
+        inside.encode(x=x, text="name:N"),
+        *(base.mark_rule(strokeWidth=size, color=ink).encode(x=alt.X("low:Q"), x2="high:Q") for size, ink in _SPREAD),
+        base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
+    ]
+    chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
+    chart = chart.add_params(*picked.params, *([_zoom(["x"])] if zoom else []))
+    if (parts["panel"] == "").all():
+        return chart.properties(data=parts, title=title)
+    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
+    panels = alt.Row("panel:N", sort=list(dict.fromkeys(parts["panel"])), header=header, title=None)
+    return chart.facet(data=parts, row=panels, spacing=6).resolve_scale(y="independent").properties(title=title)
+
+
+def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFrame:
+    """Return parts with `start`, `end`, `share` and `text_at`; seconds in the unit that `attrs["unit"]` names.
+
+    What is of the whole bar, its interval and its words, stands at its first part alone.
+    """
+    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "low": np.nan, "high": np.nan, "text": ""})
+    bar = ["panel", "bar"]
+    parts["value"] = parts["value"].astype(float).clip(lower=0)
+    if "start" not in parts:
+        ranks = parts["part"].map({name: place for place, name in enumerate(order)})
+        inside = parts.assign(rank=ranks).sort_values("rank", kind="stable")
+        parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
+    parts["end"] = parts["start"] + parts["value"]
+    parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
+    later = parts.duplicated(bar)
+    parts["low"], parts["high"] = parts["low"].mask(later), parts["high"].mask(later)
+    parts["text"] = parts["text"].mask(later, "")
+    parts["text_at"] = parts.groupby(bar)["end"].transform("max").to_frame().assign(high=parts["high"]).max(axis=1)
+    numbers = ["value", "start", "end", "low", "high", "text_at"]
+    unit, factor = ("s", 1.0) if not seconds or parts["end"].max() >= 1 else ("ms", 1e3)
+    parts[numbers] = factor * parts[numbers].astype(float)
+    parts.attrs["unit"] = unit
+    return parts
+
+
+def lines(
+    points: pd.DataFrame,
+    title: Any,
+    *,
+    x: str,
+    y: str,
+    colours: Mapping[str, str] | None = None,
+    log: str = "xy",
+    x_values: list[float] | None = None,
+    percent: bool = False,
+    legend: bool = False,
+    interpolate: str = "linear",
+    width: int = 440,
+    height: int = 300,
+) -> Any:
+    """Return lines with their points, intervals and, at the last point, their names, in panels beside one another.
+
+    **Arguments:**
+
+    - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of a 95 % interval; `kind`, which has
+      the colour where several lines share one; `dashed`, a line without points; `panel`; `text`, words at a point.
+    - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
+    - `colours`: kind, or else line → colour.
+    - `x_values`: of the ticks.
+    - `legend`: name the colours in a legend and not at the lines.
+    """
+    more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
+    points = _with_columns(points, more)
+    points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
+    picked = _picked("kind", points["kind"], colours, legend=legend)
+    reach = {"x": points["x"], "y": points[["y", "low", "high"]].stack()}
+    given: dict[str, dict[str, Any]] = {}
+    for name, values in reach.items():
+        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis()}
+        given[name] = _log_axis(values) if name in log else plain
+    if percent:
+        given["y"]["axis"] = alt.Axis(format="%")
+    if x_values is not None:
+        given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
+    to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
+    tips = _tips(["line"], x=x, y=y, low="95 % from", high="to")
+    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **picked.channels)
+    solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
+    few = len(points) <= 400
+    layers = [
+        solid.mark_line(strokeWidth=2, interpolate=interpolate).encode(y=to_y),
+        dashed.mark_line(strokeWidth=1.5, strokeDash=[5, 3]).encode(y=to_y),
+        *([solid.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")] if few else []),
+        *([solid.mark_point(filled=True, size=50).encode(y=to_y)] if few else []),
+    ]
+    points["at"], points["name"] = points["y"], points["text"]
+    if not legend:
+        _name_ends(points, "y" in log, height)
+    named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=8, fontSize=11, clip=False)
+    layers.append(named.encode(y=alt.Y("at:Q"), text="name:N"))
+    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*picked.params, _zoom(["x", "y"]))
+    if (points["panel"] == "").all():
+        return chart.properties(data=points, title=title)
+    panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
+    return chart.facet(data=points, facet=panels, columns=3, spacing=24).properties(title=title)
+
+
+def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
+    """Put each line's name at its last point, in place, moved up or down so that no two names overlap."""
+    for _, panel in points.groupby("panel"):
+        last = panel.sort_values("x").groupby("line", sort=False).tail(1)
+        last = last[last["line"] != ""].sort_values("y")
+        values = panel[["y", "low", "high"]].to_numpy()
+        scaled = np.log(values) if log else np.append(values, 0.0)
+        span = float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
+        least, at = span * _LINE / height, -np.inf
+        for index, y in last["y"].items():
+            at = max(at + least, float(np.log(y) if log else y))
+            points.loc[index, "at"] = np.exp(at) if log else at
+            words = [str(points.loc[index, "line"]), str(points.loc[index, "text"])]
+            points.loc[index, "name"] = " · ".join(word for word in words if word)
+
+
+def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a frame with the columns that it may lack, texts as objects: altair writes no other kind."""
+    made = frame.assign(**{name: value for name, value in more.items() if name not in frame})
+    made = made.reset_index(drop=True)
+    texts = [name for name in made if pd.api.types.is_string_dtype(made[name].dtype)]
+    return made.astype(dict.fromkeys(texts, object))
+
+
+def _log_axis(values: Any) -> dict[str, Any]:
+    return {
+        "scale": alt.Scale(type="log", nice=False, padding=16),
+        "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.4),
+    }
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """Colour and opacity of marks, and the selection that a click on their legend makes."""
+
+    channels: dict[str, Any]
+    params: list[Any]
+
+
+def _picked(field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool) -> _Picked:
+    """Return how a field is told apart by colour; a click on its legend fades the others."""
+    palette = colours or colours_of(names)
+    shown = [name for name in palette if name in set(names)]
+    scale = alt.Scale(domain=shown, range=[palette[name] for name in shown])
+    below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
+    colour = alt.Color(f"{field}:N", scale=scale, legend=below if legend else None)
+    if not legend:
+        return _Picked({"color": colour, "opacity": alt.value(1.0)}, [])
+    pick = alt.selection_point(fields=[field], bind="legend")
+    return _Picked({"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick])
+
+
+def _tips(texts: list[str], **numbers: str) -> list[Any]:
+    """Return what a mark shows under the mouse: fields of text, and field → title of numbers."""
+    words = [alt.Tooltip(f"{field}:N") for field in texts]
+    return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
+
+
+def _zoom(axes: list[str]) -> Any:
+    return alt.selection_interval(bind="scales", encodings=axes, zoom="wheel![event.ctrlKey || event.metaKey]")

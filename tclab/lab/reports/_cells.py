@@ -1,0 +1,279 @@
+"""Rows that may be compared with one another, what distinguishes the others, verdicts, and the stages of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp, hypot, log
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab._display import counted
+from tclab.masking import names
+from tclab.masking._strategy import BASELINES
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._rows import keys_of
+from tclab.timing._environment import HARDWARE
+from tclab.timing._ledger_rows import SUMS, TOLERANCE
+from tclab.timing._verdict import Pair
+from tclab.training._step import MODES
+
+# Timelines in the order in which a batch passes them. They overlap, so they are never added.
+TIMELINES = {"worker": "worker", "loading": "loading, within the host's data_wait", "host": "host", "device": "device"}
+_MARGIN = 0.05  # of runs that were not interleaved
+_CELL = ["model", "networks", "network_names", "batch_size"]
+_POINT = ["mode", "model", "strategy"]
+_ACCOUNTED = [f"{where}_accounted" for where in TIMELINES]
+# columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
+_RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
+_FREE = (*(name for name, declared in declarations(Point).items() if declared.charted), "network_names", *_RUN)
+_NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
+_BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
+
+
+def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
+    """Return each group of rows that may be compared, after the text of the settings that distinguish it.
+
+    Alike are rows of one machine, one code, and the same settings but strategy, batch size, networks, and `free` ones.
+    """
+    varying = _varying(ok, free)
+    if not varying:
+        return [("", ok)] if len(ok) else []
+    keys = keys_of(ok, varying)
+    named = [name for name in varying if name not in ("model", "memory_bytes", *_NAMED)]
+    return [
+        (_settings_text(dict(zip(varying, key, strict=True)), named), ok[[other == key for other in keys]])
+        for key in dict.fromkeys(keys)
+    ]
+
+
+def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with `setting`, which distinguishes points of one model and strategy, and with `label`.
+
+    A label names a bar or a line: "hetero_cell · node_mask · hidden 64". It has no setting, machine or commit that
+    all measured rows share.
+    """
+    made = rows.assign(setting="", label=rows["model"] + " · " + rows["strategy"])
+    steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
+    for model, group in steps.groupby("model", sort=False):
+        varying = _varying(group, ("model",))
+        if (group.groupby("networks")["network_names"].nunique() > 1).any():
+            varying.append("network_names")
+        if varying:
+            mine = rows["model"] == model
+            texts = [_settings_text(dict(zip(varying, key, strict=True)), varying) for key in
+                     keys_of(rows[mine], varying)]  # fmt: skip
+            made.loc[mine, "setting"] = texts
+    made.loc[made["setting"] != "", "label"] += " · " + made["setting"]
+    return made
+
+
+def _varying(ok: pd.DataFrame, free: tuple[str, ...]) -> list[str]:
+    every = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
+    return [name for name in every if ok[name].nunique(dropna=False) > 1]
+
+
+def _settings_text(values: Mapping[str, object], wanted: list[str]) -> str:
+    """Return settings as text, without those that a point does not have; a machine by its name."""
+    place = [name for name in wanted if name in HARDWARE]
+    known = [name for name in place if name in _NAMED] or place
+    texts = []
+    for name in wanted:
+        value = values[name]
+        if value is None or value == "" or (name in place and name not in known):
+            continue
+        if name == "commit":
+            value = str(value)[:8] + "+" * str(value).endswith("+")
+        texts.append(str(value) if name in _BARE else f"{name.replace('_', ' ')} {value}")
+    return ", ".join(texts)
+
+
+def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, of rows `with_labels`, one run of each point, the median one of several, and those without a time."""
+    cell = ["label", "batch_size", "networks"]
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("mean_seconds")
+    if not steps.duplicated(cell).any():
+        return rows
+    of_a_cell = steps.groupby(cell)["label"]
+    middle = steps[of_a_cell.cumcount() == of_a_cell.transform("size") // 2]
+    run = [*cell, *_RUN, "measured_at"]  # repeats differ in the last alone
+    chosen = rows.merge(middle[run], on=run).drop_duplicates([*cell, "stage", "where"])
+    return pd.concat([chosen, rows[rows["status"] != "ok"]], ignore_index=True)
+
+
+def fullest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, for each model, the rows of the cell that the most exact strategies ran in, the largest of them."""
+    named = rows.assign(network_names=rows["network_names"].fillna(""))
+    ok = named[(named["status"] == "ok") & (named["stage"] == "step")]
+    exact = ok["exact"].fillna(True).astype(bool)
+    ok = ok[exact] if exact.any() else ok
+    counts = ok.groupby(_CELL)["strategy"].nunique().reset_index()
+    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby("model").tail(1)
+    return named.merge(best[_CELL], on=_CELL)
+
+
+def against_the_fastest(cell: pd.DataFrame) -> tuple[str, dict[str, Pair]]:
+    """Return the fastest exact strategy of a cell, and its verdict against each other one, by the other's name.
+
+    All pairs are decided together, so that the rate of false discoveries holds over a chart of all of them. The cell
+    has the measured steps of all runs of each strategy.
+    """
+    cell = cell[cell["exact"].fillna(True).astype(bool)]
+    means = cell.groupby("strategy", sort=False)["mean_seconds"].median().sort_values()
+    fast, *others = map(str, means.index)
+    sides = {name: cell[cell["strategy"] == name] for name in (fast, *others)}
+    points = [("", sides[other], sides[fast]) for other in others]
+    pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=_MARGIN)
+    return fast, dict(zip(others, pairs, strict=True))
+
+
+def reference_of(others: list[str]) -> str:
+    """Return what the fastest strategy is compared with: `edge_mask`, or else the slowest."""
+    return BASELINES[0] if BASELINES[0] in others else others[-1]
+
+
+def step_throughput(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps, one row a point, with `low` and `high`: the 95 % interval of samples a second.
+
+    Where there are too few steps for one, both are the figure itself.
+    """
+    steps = rows[rows["stage"] == "step"].copy()
+    samples = steps["batch_size"] * steps["ranks"]
+    steps["low"] = (samples / steps["high_seconds"]).fillna(steps["samples_per_second"])
+    steps["high"] = (samples / steps["low_seconds"]).fillna(steps["samples_per_second"])
+    return steps
+
+
+def ratio_of_rows(
+    first: Mapping[str, Any] | pd.Series, second: Mapping[str, Any] | pd.Series
+) -> tuple[float, float, float]:
+    """Return the first row's mean time over the second's, and its 95 % interval; missing (nan) where one has none.
+
+    The distances to the ends of both add up in squares, as of independent estimates.
+    """
+    ratio = float(first["mean_seconds"] / second["mean_seconds"])
+    if any(pd.isna(row["high_seconds"]) for row in (first, second)):
+        return ratio, float("nan"), float("nan")
+    reach = exp(hypot(*(log(row["high_seconds"] / row["mean_seconds"]) for row in (first, second))))
+    return ratio, ratio / reach, ratio * reach
+
+
+def times_text(ratio: float, low: float = float("nan"), high: float = float("nan")) -> str:
+    """Return a ratio with its interval as text: "2.41 × [2.2, 2.65]", "243 ×"."""
+    ends = "" if pd.isna(low) else f" [{low:.3g}, {high:.3g}]"
+    return f"{ratio:.3g} ×{ends}" if ratio < 100 else f"{ratio:,.0f} ×{ends}"
+
+
+def sizes_text(rows: pd.DataFrame) -> str:
+    """Return batch sizes and numbers of networks that were measured: "batch 1 to 8, 9 networks"."""
+    ok = rows[rows["status"] == "ok"]
+    found = []
+    for column in ("batch_size", "networks"):
+        values = sorted({int(value) for value in ok[column].dropna()})
+        found.append(f"{values[0]} to {values[-1]}" if len(values) > 2 else " and ".join(map(str, values)))
+    if not all(found):
+        return ""
+    each = "a rank" * bool((ok["ranks"] > 1).any())
+    return f"batch {' '.join(filter(None, (found[0], each)))}, {found[1]} network{'s' * (found[1] != '1')}"
+
+
+# ---- the stages of a step
+
+
+def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, for each mode, model, strategy and further setting, the rows of one run of one point, with its `label`.
+
+    Among several batch sizes or numbers of networks it is the one with the most modes, the largest such. Rows with
+    overheads are left out.
+    """
+    ok = rows[(rows["status"] == "ok") & rows["overheads"].fillna("").eq("")]
+    if ok.empty:
+        return ok.assign(label="")
+    size = ["model", "strategy", "batch_size", "networks"]
+    modes = ok.groupby(size)["mode"].nunique().reset_index()
+    best = modes.sort_values(["mode", "batch_size", "networks"]).groupby(["model", "strategy"]).tail(1)
+    ok = ok.merge(best[size], on=size)
+    seeds = ok["seed"].fillna(0)
+    ok = ok[seeds == seeds.groupby([ok[name] for name in _POINT]).transform("min")]
+    return pd.concat([one_run_each(with_labels(group)) for _, group in ok.groupby(_POINT, sort=False)])
+
+
+def one_point_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what `points_of_modes` does, of the first setting of each mode, model and strategy alone."""
+    chosen = points_of_modes(rows)
+    return chosen[chosen["label"] == chosen.groupby(_POINT)["label"].transform("first")]
+
+
+def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean seconds of each stage in a step, a row for each timeline and stage of each point.
+
+    Means are over all steps of whole cycles (`mean_seconds` of rows), so that the stages of a timeline add up to its
+    whole, and the step to the throughput. `idle` is a worker's time until the next batch is requested, and is in no
+    whole.
+
+    Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
+    `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
+    the timeline's clock that its stages account for, missing where it has no clock.
+    """
+    found: list[tuple[Any, ...]] = []
+    of = ["label", *_POINT]
+    chosen = points_of_modes(rows)
+    steps = chosen[chosen["stage"] == "step"].set_index(of)
+    for key, group in chosen.groupby([*of, "where"], sort=False):
+        *point, where = key
+        parts = group[~group["stage"].isin(SUMS)]
+        working = parts[parts["stage"] != "idle"]
+        whole = float(working["mean_seconds"].sum())
+        low, high = _range_of_wholes(list(working["samples_seconds"]), whole)
+        accounted = steps.at[tuple(point), f"{where}_accounted"] if f"{where}_accounted" in steps else None
+        for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
+            found.append((*point, where, stage, float(seconds), whole, low, high, accounted))
+    columns = [*of, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
+    made = pd.DataFrame(found, columns=[*columns, "accounted"])
+    order = {mode: place for place, mode in enumerate(MODES)}
+    return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+
+
+def _range_of_wholes(samples: list[Any], mean: float) -> tuple[float, float]:
+    """Return the 5 % and the 95 % quantile of whole steps; both are the mean where a stage is not in every step."""
+    if len({len(values) for values in samples}) != 1:
+        return mean, mean  # which step a sample is of is not known
+    low, high = np.quantile(np.sum([np.asarray(values, dtype=float) for values in samples], axis=0), [0.05, 0.95])
+    return float(low), float(high)
+
+
+def adds_up(accounted: float | None) -> bool:
+    """Return whether a timeline may be drawn: its stages account for its clock, or there is no clock."""
+    return accounted is None or bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
+
+
+def accounted_text(accounted: float | None) -> str:
+    """Return the share of a timeline that its stages account for as text: "accounted for: 99.9 %"."""
+    if accounted is None or pd.isna(accounted):
+        return "no clock of its own"
+    if adds_up(accounted):
+        return f"accounted for: {100 * accounted:.1f} %"
+    return f"does not add up: stages add up to {100 * accounted:.1f} % of its clock"
+
+
+def ordered_labels(frame: pd.DataFrame) -> list[str]:
+    """Return the labels of some rows, the models together, strategies in the order of their registry."""
+    order = [*names(), *frame["strategy"]]
+    labels = frame[["model", "strategy", "label"]].drop_duplicates()
+    labels = labels.assign(first=~labels["model"].str.startswith("hetero"), place=labels["strategy"].map(order.index))
+    return labels.sort_values(["first", "model", "place"], kind="stable")["label"].tolist()
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def place_text(cell: pd.DataFrame, machine: str, setting: str = "") -> str:
+    """Return where and with what settings the rows of one cell were measured."""
+    first = cell.iloc[0]
+    at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
+    return ", ".join(filter(None, (machine, at, first["model"], setting)))

@@ -1,0 +1,147 @@
+"""Statistics of a graph: its networks' sizes and degrees, how far they overlap, and how far a deletion reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from tclab._display import Sentences
+from tclab.errors import InputError
+from tclab.graph._cell_graph import CellGraph
+from tclab.graph._network import Network
+from tclab.graph._synthetic_graph import NETWORK_SIZES
+
+
+def degrees(network: Network, end: Literal["both", "source", "target"] = "both") -> np.ndarray:
+    """Return how many edges touch each node of a network within one node type, [N] int64.
+
+    **Arguments:**
+
+    - `end`: `source` counts the edges that start at a node, `target` those that end there, `both` all of
+      them; a self-loop counts twice then.
+    """
+    source, target = network.edge_index.cpu().numpy()
+    ends = {"source": source, "target": target, "both": np.concatenate([source, target])}[end]
+    return np.bincount(ends, minlength=network.num_sources)
+
+
+def gini(values: np.ndarray) -> float:
+    """Return the Gini coefficient of some counts: 0 where all are equal, towards 1 where one has all."""
+    ordered = np.sort(values)
+    number, total = len(ordered), ordered.sum()
+    return float((2 * np.arange(1, number + 1) - number - 1) @ ordered / (number * total)) if total else 0.0
+
+
+def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
+    """Return a row for each network of each graph, with the published sizes of that name, null where none is.
+
+    Columns: `graph`, `network`, `nodes` that it touches, `edges`, `directed`, `self_loops`, the `largest` degree, the
+    `gini` coefficient of the degrees of the nodes that it touches, `published_nodes` and `published_edges`.
+    """
+    rows = []
+    for graph_name, graph in graphs.items():
+        for name, network in graph.networks.items():
+            degree = degrees(network)
+            source, target = network.edge_index
+            published = NETWORK_SIZES.get(name)
+            rows.append(
+                {
+                    "graph": graph_name,
+                    "network": name,
+                    "nodes": int((degree > 0).sum()),
+                    "edges": network.num_edges,
+                    "directed": network.directed,
+                    "self_loops": int((source == target).sum()),
+                    "largest": int(degree.max(initial=0)),
+                    "gini": gini(degree[degree > 0]),
+                    "published_nodes": published and published.nodes,
+                    "published_edges": published and published.edges,
+                }
+            )
+    return pd.DataFrame(rows).astype({"published_nodes": "Int64", "published_edges": "Int64"})
+
+
+def degree_ranks(graph: CellGraph, *, points: int = 60) -> pd.DataFrame:
+    """Return each network's degrees from the largest down: `network`, `rank` (0 to 1), `of_mean`.
+
+    At most `points` ranks a network, closer together among the hubs; `of_mean` is the degree over the mean
+    degree of the nodes that the network touches.
+    """
+    frames = []
+    for name, network in graph.networks.items():
+        degree = degrees(network)
+        degree = np.sort(degree[degree > 0])[::-1]
+        places = np.unique(np.geomspace(1, len(degree), points).astype(np.int64)) - 1
+        rank, of_mean = (places + 1) / len(degree), degree[places] / degree.mean()
+        frames.append(pd.DataFrame({"network": name, "rank": rank, "of_mean": of_mean}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def overlap_table(graph: CellGraph) -> pd.DataFrame:
+    """Return the Jaccard index of the node pairs of each two networks: the share of their pairs that both have.
+
+    A pair counts without direction and once. Rows and columns are the networks.
+    """
+    pairs = {}
+    for name, network in graph.networks.items():
+        ends = np.sort(network.edge_index.cpu().numpy(), axis=0)
+        pairs[name] = np.unique(ends[0] * network.num_sources + ends[1])
+
+    def jaccard(one: np.ndarray, other: np.ndarray) -> float:
+        shared = len(np.intersect1d(one, other, assume_unique=True))
+        return shared / max(len(one) + len(other) - shared, 1)
+
+    return pd.DataFrame({first: {second: jaccard(pairs[first], pairs[second]) for second in pairs} for first in pairs})
+
+
+def reach_rows(
+    graphs: Mapping[str, CellGraph], *, layers: int = 3, samples: int = 50, deleted: int = 3, seed: int = 0
+) -> pd.DataFrame:
+    """Return how many rows deletions change, layer by layer: a row for each graph, sample and layer.
+
+    Messages go from source to target, as the models send them. After layer l the rows that differ from the
+    wild type are those that a deleted node reaches in l hops, over all networks together. Columns: `graph`, `sample`,
+    `layer` (1 …), and as shares of all nodes or edges, 0 to 1:
+
+    - `rows`: nodes whose row differs after the layer, the deleted ones counted.
+    - `messages`: edges that start at a row that differed before the layer: what a delta has to send again.
+    - `recomputed`: edges that end at a row that differs after it: what recomputing those rows has to read.
+
+    **Raises:** `InputError` where a graph has no edges, or fewer nodes than a sample deletes.
+    """
+    found = []
+    for name, graph in graphs.items():
+        nodes = graph.num_nodes[graph.deleted_type]
+        if not graph.num_edges or not 1 <= deleted <= nodes:
+            raise InputError(f"reach needs edges and 1 to {nodes} deleted nodes, not {deleted!r}")
+        ends = [network.edge_index.cpu().numpy() for network in graph.networks.values()]
+        source, target = np.concatenate(ends, axis=1).astype(np.int32)
+        rng = np.random.default_rng(seed)
+        for sample in range(samples):
+            differs = np.zeros(nodes, dtype=bool)
+            differs[rng.choice(nodes, deleted, replace=False)] = True
+            for layer in range(1, layers + 1):
+                sent = differs[source]
+                differs[target[sent]] = True
+                shares = (differs.mean(), sent.mean(), differs[target].mean())
+                found.append((name, sample, layer, *shares))
+    return pd.DataFrame(found, columns=["graph", "sample", "layer", "rows", "messages", "recomputed"])
+
+
+def reach_findings(rows: pd.DataFrame) -> Sentences:
+    """Return the findings of `reach_rows` on masking against a delta, a sentence for each graph."""
+    sentences = Sentences()
+    for name, group in rows.groupby("graph", sort=False):
+        middle = group.groupby("layer")[["rows", "messages", "recomputed"]].median()
+        first, last = middle.index.min(), middle.index.max()
+        sentences.append(
+            f"{name}: after layer {first} a deletion has changed {middle.loc[first, 'rows']:.0%} of the rows, "
+            f"and recomputing them reads {middle.loc[first, 'recomputed']:.0%} of the edges; after layer {last} "
+            f"it is {middle.loc[last, 'rows']:.0%} and {middle.loc[last, 'recomputed']:.0%}. Sending only what "
+            f"changed takes {middle['messages'].mean():.0%} of the edges, averaged over the layers: a delta can "
+            f"save at most the rest, and masking nodes reads them all once for the whole batch."
+        )
+    return sentences
