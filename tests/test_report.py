@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
-from tclab._display import Display
-from tclab.lab.panel._panel_text import list_html
+from tclab._display import Display, Sentences
 from tclab.lab.reports._findings import conclusion
 from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.timing._environment import fingerprint
@@ -156,7 +155,7 @@ def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head
     shown = [
         Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
         frame_html(frame),
-        list_html("Without a time", [cell, head]),
+        Sentences([cell, head])._repr_html_(),
         Rows(lines)._repr_html_(),
     ]
     for html in shown:
@@ -168,7 +167,7 @@ def test_no_text_of_rows_becomes_markup_in_a_report(markup, tmp_path):
     named = {"cpu": markup, "hostname": markup, "variant": markup}
     failed = step(markup) | {"status": f"failed: {markup}", "median_seconds": None, "samples_seconds": None}
     hostile = rows(step(f"a{markup}") | named, step(f"b{markup}") | named, failed)
-    _Planted().feed(list_html("What was found", lab.findings(hostile), 8))
+    _Planted().feed(lab.findings(hostile)._repr_html_())
     _Planted().feed(lab.report(hostile, tmp_path / "hostile.html", title=markup).read_text(encoding="utf-8"))
 
 

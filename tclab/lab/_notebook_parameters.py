@@ -10,8 +10,7 @@ from typing import Any
 
 from tclab.errors import unknown
 from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._panel import Panel
-from tclab.lab.panel._panel_state import PanelState
+from tclab.lab.panel._panel import Panel, parameter_defaults
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.slurm._slurm_options import OPTIONS
@@ -20,7 +19,7 @@ _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a
 # what a function's `**` argument stands for; of sbatch's options those that a notebook is given by name
 _PASSED_ON: dict[Any, tuple[str, ...]] = {
     grid: tuple(field.name for field in fields(Point)),
-    Panel: tuple(field.name for field in fields(PanelState)),
+    Panel: tuple(parameter_defaults()),
     LiveSweep: OPTIONS,
 }
 
