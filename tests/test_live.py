@@ -10,12 +10,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from orphans import MARK, left_behind
 
 from tclab import InputError, Point, lab
 from tclab._child_process import SOURCE
 from tclab.lab import _notebook as front_end
 from tclab.sweeps import close_workers
-from tclab.sweeps.execution._worker_pool import pool
 
 pytestmark = pytest.mark.clock
 POINT = Point(scale=0.02, batch_size=1, networks=2, steps=1, warmup=0, device="cpu")
@@ -112,8 +112,6 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
     first = lab.LiveSweep([replace(POINT, steps=60)], results=tmp_path / "first")
     second = lab.LiveSweep([replace(POINT, seed=1)], results=tmp_path / "second")
     first.start()
-    while first.running and not pool.busy:
-        time.sleep(0.01)
     second.start().stop()
     assert set(first.join()["status"]) == {"ok"}
     assert second.join()["status"].tolist() == ["not run: stopped"]
@@ -124,16 +122,13 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     code = f"""if True:
         import time
         from tclab import Point, lab
-        from tclab.sweeps.execution._worker_pool import pool
         point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
         lab.LiveSweep([point], results={str(tmp_path)!r}).start()
-        while not pool.busy:
-            time.sleep(0.01)
-        print(pool.busy[0][1].pid)
+        time.sleep(5)
     """
-    *_, pid = kernel(code)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)
+    mark = f"{os.environ[MARK]}-exits"
+    kernel(code, **{MARK: mark})
+    assert left_behind(mark) == {}
     assert not list(tmp_path.glob("*.parquet"))
 
 

@@ -89,12 +89,10 @@ def _chart_text(chart: Any, printer: Any, cycle: bool) -> None:
 def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str, Any]:
     import vl_convert
 
-    return {**drawn(spec), "image/png": vl_convert.vegalite_to_png(spec, scale=scale_factor)}
-
-
-def drawn(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a chart's Vega-Lite as a front end draws it: MIME type → content, with what the mouse can do."""
-    return {_DRAWN: {**with_interaction(spec), "$schema": _SCHEMA}}
+    return {
+        _DRAWN: {**with_interaction(spec), "$schema": _SCHEMA},
+        "image/png": vl_convert.vegalite_to_png(spec, scale=scale_factor),
+    }
 
 
 def project_path(path: str) -> Path:

@@ -18,11 +18,8 @@ from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._progress import Progress
-from tclab.sweeps.execution._worker_pool import abort
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
-
-_ABORT_SECONDS = 0.05  # until the point under way is ended again: it may have been on its way to its worker
 
 
 def outlook(points: Iterable[Point], results: Path) -> str:
@@ -123,13 +120,6 @@ class LiveSweep:
         Points of other sweeps go on.
         """
         self._stop.set()
-        if self.running and self._local:
-            threading.Thread(target=self._abort_until_over, daemon=True).start()
-
-    def _abort_until_over(self) -> None:
-        while self._thread.is_alive():
-            abort(self._thread.ident)
-            self._thread.join(_ABORT_SECONDS)
 
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""

@@ -13,7 +13,6 @@ import ipywidgets as widgets
 
 from tclab._display import Sentences
 from tclab.errors import InputError
-from tclab.lab._notebook import drawn
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._live_sweep import outlook
 from tclab.lab.panel._panel import Panel, Value
@@ -25,11 +24,12 @@ from tclab.models import names as model_names
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import listed
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._worker_pool import warm_up
 from tclab.sweeps.store._row_frame import Rows
 
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
+# what JupyterLab draws by itself, in its own theme and without a network
+_VEGA_LITE, _SCHEMA = "application/vnd.vegalite.v5+json", "https://vega.github.io/schema/vega-lite/v5.json"
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
 _COLUMNS = {  # title → fields; the others are behind "More"
     "Strategies": ("strategies",),
@@ -125,7 +125,6 @@ class PanelView:
             panel.sweep.listen(self._on_progress)
         self._offer_strategies()
         self._on_progress()
-        threading.Thread(target=warm_up, daemon=True).start()
 
     def _laid_out(self) -> Any:
         for name in ("status", "message", "answer", "table", "findings", "chart"):
@@ -243,14 +242,12 @@ class PanelView:
             self.status.value = outlook(points, panel.folder)
             self.bar.max, self.bar.value = len(points), len(panel.tables())
         rows = panel.rows()
-        chart = drawn(sweep_chart(rows, self.choice.value).to_dict())
-        self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
+        chart = {**sweep_chart(rows, self.choice.value).to_dict(), "$schema": _SCHEMA}
+        self.chart.outputs = ({"output_type": "display_data", "data": {_VEGA_LITE: chart}, "metadata": {}},)
         self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
         self.answer.value = f'<b style="line-height:1.4">{escape(found[0])}</b>' if found else ""
         self.findings.value = Sentences(found)._repr_html_()
-        if not running:
-            warm_up()  # a stop has ended the worker
 
 
 def _error_html(problem: str) -> str:
