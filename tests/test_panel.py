@@ -11,8 +11,8 @@ from test_compare import rows, step
 
 import tclab
 from tclab import InputError, lab
-from tclab.lab.panel._panel import parameter_defaults
-from tclab.lab.panel._panel_view import PanelView
+from tclab.lab.panel._panel import PanelView
+from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._results import Results

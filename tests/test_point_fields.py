@@ -21,7 +21,7 @@ import torch
 import tclab
 from tclab import InputError, Point
 from tclab.graph._cell_graph import VARIANTS
-from tclab.lab.panel._panel import parameter_defaults
+from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.models._hetero_cell import METABOLISMS
 from tclab.perturbation._sample_store import STORES
 from tclab.sweeps.config._fields import Options, declarations, option_choices

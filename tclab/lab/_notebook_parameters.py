@@ -10,7 +10,8 @@ from typing import Any
 
 from tclab.errors import unknown
 from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._panel import Panel, parameter_defaults
+from tclab.lab.panel._panel import Panel
+from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.slurm._slurm_options import OPTIONS

@@ -1,57 +1,279 @@
-"""The panel: a sweep that a person sets up, runs, watches and stops in a notebook."""
+"""The panel: a form with a field for each parameter, Run and Stop, and tabs of what was measured."""
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from time import sleep
+from typing import Any, Literal, get_args, get_origin
 
-import pandas as pd
-import pyarrow as pa
-from msgspec import Meta
+import ipywidgets as widgets
 
-from tclab._io import atomic_write, writing
-from tclab.errors import InputError, unknown
+from tclab._display import Sentences
+from tclab.errors import InputError
 from tclab.lab._html_report import report
-from tclab.lab._notebook import has_front_end, project_path
-from tclab.lab.charts._sweep_charts import sweep_chart
-from tclab.lab.panel._live_sweep import LiveSweep
+from tclab.lab._notebook import has_front_end
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.panel._live_sweep import outlook
+from tclab.lab.panel._panel_sweep import PanelSweep, Value
 from tclab.lab.reports._findings import findings
+from tclab.masking import get as strategy_of
+from tclab.masking import names as strategy_names
+from tclab.models import get as model_of
+from tclab.models import names as model_names
 from tclab.sweeps import write_rows
-from tclab.sweeps.config._fields import checked, declarations, text_value
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point, Points
-from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._rows import SCHEMA, frame
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._grid import listed
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._row_frame import Rows
 
-_OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
-# seconds on two cores, where those of a point would be minutes
-_SMALL = {
-    "scale": 0.05, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2,4", "networks": 3, "gpus": "auto",
-    "steps": 8,
-}  # fmt: skip
-_SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
-_Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")]
-Value = str | bool
-
-
-def parameter_defaults() -> dict[str, Value]:
-    """Return the parameters of a panel, each with its value unless given, as a field of the form holds it."""
-    of_point = {one.grid: one.default for one in declarations(Point).values() if one.panel}
-    return {name: _as_typed(value) for name, value in {**of_point, **_SMALL, **_OF_SWEEP}.items()}
-
-
-def _as_typed(value: Any) -> Value:
-    """Return a value as text with commas between several, which `tclab.grid` reads; a switch as a `bool`."""
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    text = "none" if value is None else str(value)
-    return text.lower() == "true" if text.lower() in ("true", "false") else text
+_REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
+_ERROR = "var(--jp-error-color1, #d55e00)"
+# what JupyterLab draws by itself, in its own theme and without a network
+_VEGA_LITE, _SCHEMA = "application/vnd.vegalite.v5+json", "https://vega.github.io/schema/vega-lite/v5.json"
+_UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
+_COLUMNS = {  # title → fields; the others are behind "More"
+    "Strategies": ("strategies",),
+    "Swept as well": ("batch_sizes", "networks", "models"),
+    "The same for every point": ("graph", "scale", "steps", "gpus", "results"),
+}
+_IN_SIGHT = [name for names in _COLUMNS.values() for name in names]
+_TIPS = {
+    "models": "What is trained; several with Ctrl or Shift.",
+    "batch_sizes": "Samples in a batch, with commas between: 1,2,4.",
+    "networks": "Edge types: 1,3,9 for the first n; names; or all.",
+    "gpus": "auto: all there are; or how many. 0 is the CPU.",
+    "results": "The folder that rows are kept in.",
+    "budget_seconds": "Start no point after so many seconds; 0 for no limit.",
+    "retry": "Run points again that failed or ran out of memory.",
+}
 
 
-class Panel:
+def _strategy_tip() -> str:
+    lines = (f"{name}: {(strategy_of(name).__doc__ or '').partition(chr(10))[0]}" for name in strategy_names())
+    return "\n".join(["Several with Ctrl or Shift.", *lines])
+
+
+class _Field:
+    """The widget of one parameter, and a line below it for what is wrong with its value."""
+
+    def __init__(self, name: str, value: Value) -> None:
+        declared = {one.grid: one for one in declarations(Point).values()}.get(name)
+        tips = {one.grid: one.meaning for one in declarations(Point).values()} | _TIPS | {"strategies": _strategy_tip()}
+        common = {
+            "description": "" if name == "strategies" else name.replace("_", " "),
+            "tooltip": tips[name].replace("`", ""),
+            "layout": widgets.Layout(width="auto", border=_UNMARKED),
+            "style": {"description_width": "85px" if name in _IN_SIGHT else "115px"},
+        }
+        self.lists = name in ("strategies", "models")
+        if self.lists:
+            known = strategy_names() if name == "strategies" else model_names()
+            chosen = [str(one) for one in listed(name, value)]
+            self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
+            self.widget.rows = min(len(known), 11)
+        elif declared is not None and get_origin(declared.annotation) is Literal:
+            self.widget = widgets.Dropdown(options=get_args(declared.annotation), value=value, **common)
+        elif isinstance(value, bool):
+            self.widget = widgets.Checkbox(value=value, indent=True, **common)
+        else:
+            self.widget = widgets.Text(value=value, continuous_update=name != "results", **common)
+        self.widget.add_class(f"tclab-{name.replace('_', '-')}")
+        self._problem = widgets.HTML(layout=widgets.Layout(display="none", margin="0 0 4px 8px"))
+        self.box = widgets.VBox([self.widget, self._problem])
+
+    @property
+    def value(self) -> Value:
+        """The parameter, as `PanelSweep.parameters` has it."""
+        value = self.widget.value
+        return ",".join(value) if self.lists else value if isinstance(value, bool) else value.strip()
+
+    def mark(self, problem: str) -> None:
+        """Frame the widget and say what is wrong; with no text, remove both."""
+        self.widget.layout.border = f"1px solid {_ERROR}" if problem else _UNMARKED
+        self._problem.value = _error_html(problem)
+        self._problem.layout.display = "" if problem else "none"
+
+
+class PanelView:
+    """The widgets of a panel, which show it and what it measures.
+
+    Fields are read in the kernel's main thread; a sweep's progress comes in its own; charts, tables and findings,
+    which take up to seconds, are made in a third, so that Stop is heard at any time.
+    """
+
+    def __init__(self, panel: PanelSweep) -> None:
+        self.panel = panel
+        self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
+        self.run_button = _button("Run", "play", "primary", "measure the points that the results folder lacks")
+        self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what is measured is kept")
+        self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
+        self.status, self.message = widgets.Label(), widgets.HTML()
+        self.answer, self.table, self.findings = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
+        self.chart = widgets.Output(layout=widgets.Layout(height="400px", overflow="auto"))
+        self.line = widgets.Textarea(rows=4, layout=widgets.Layout(width="auto"))
+        self.code = widgets.Textarea(rows=14, layout=widgets.Layout(width="auto"))
+        self.box = self._laid_out()
+        self._problem = ""
+        self._drawing, self._draw_waits = threading.Lock(), False
+        for field in self.fields.values():
+            field.widget.observe(self._on_change, names="value")
+        self.choice.observe(lambda _: self._draw_soon(), names="value")
+        self.run_button.on_click(lambda _: self._run())
+        self.stop_button.on_click(lambda _: self._stop())
+        if panel.sweep is not None and panel.running:
+            panel.sweep.listen(self._on_progress)
+        self._offer_strategies()
+        self._on_progress()
+
+    def _laid_out(self) -> Any:
+        for name in ("status", "message", "answer", "table", "findings", "chart"):
+            getattr(self, name).add_class(f"tclab-{name}")
+        more = [name for name in self.fields if name not in _IN_SIGHT]
+        self._more = widgets.Accordion([_grid(self._boxes(more))], titles=("More",), selected_index=None)
+        form = widgets.HBox([_column(title, self._boxes(names)) for title, names in _COLUMNS.items()])
+        tabs = widgets.Tab(
+            [widgets.VBox([self.choice, self.chart]), self.table, self.findings, widgets.VBox([self.line, self.code])],
+            titles=("Charts", "Table", "Findings", "papermill, Python"),
+        )
+        buttons = widgets.HBox(
+            [self.run_button, self.stop_button, self.bar, self.status], layout=widgets.Layout(flex_flow="row wrap")
+        )
+        return widgets.VBox([form, self._more, buttons, self.message, self.answer, tabs])
+
+    def _boxes(self, names: Sequence[str]) -> list[Any]:
+        return [self.fields[name].box for name in names]
+
+    # ---- fields
+
+    def _on_change(self, change: dict[str, Any]) -> None:
+        if change["owner"] is self.fields["models"].widget:
+            self._offer_strategies()
+        self.panel.parameters = {name: field.value for name, field in self.fields.items()}
+        self._check()
+
+    def _offer_strategies(self) -> None:
+        """Offer the strategies that serve one of the chosen models, and choose the first where none is left."""
+        kinds = [model_of(name) for name in self.fields["models"].widget.value if name in model_names()]
+        widget = self.fields["strategies"].widget
+        serving = [name for name in strategy_names() if any(kind.served_by(strategy_of(name)) for kind in kinds)]
+        chosen = [name for name in widget.value if name in serving or name == "auto"]
+        if kinds:
+            widget.options = [*(["auto"] if "auto" in chosen else []), *serving]
+            widget.value = chosen or serving[:1]
+
+    def _check(self) -> None:
+        """Say what is wrong with a field; or show the sweep that they describe."""
+        try:
+            self.panel.points()
+        except InputError as error:
+            self._show_problem(str(error))
+        else:
+            self._show_problem("")
+            self._draw_soon()
+
+    def _show_problem(self, problem: str) -> None:
+        """Show an error at the field that its first word names; below the buttons where it names none."""
+        self._problem = problem
+        word = re.match(r"(?:unknown )?(\w+)", problem)
+        names = {one.name: one.grid for one in declarations(Point).values()}
+        names |= {"network": "networks"} | {name: name for name in self.fields}
+        named = names.get(word[1]) if word else None
+        for name, field in self.fields.items():
+            field.mark(problem if name == named else "")
+            if name == named and name not in _IN_SIGHT:
+                self._more.selected_index = 0
+        self.message.value = "" if named in self.fields else _error_html(problem)
+        self._show_buttons()
+
+    def _show_buttons(self) -> None:
+        running = self.panel.running
+        self.run_button.disabled = running or bool(self._problem)
+        self.stop_button.disabled = not running
+        for field in self.fields.values():
+            field.widget.disabled = running  # fields, status and chart are of one sweep
+
+    # ---- running
+
+    def _run(self) -> None:
+        try:
+            self.panel.start(self._on_progress)
+        except InputError as error:
+            self._show_problem(str(error))
+        else:
+            self._on_progress()
+
+    def _stop(self) -> None:
+        if self.panel.sweep is not None:
+            self.panel.sweep.stop()
+
+    def _on_progress(self) -> None:
+        """Show how far a sweep is, and have the rest drawn soon."""
+        sweep = self.panel.sweep
+        if sweep is not None:
+            self.bar.max, self.bar.value = len(sweep.points), len(sweep.tables)
+            self.status.value = sweep.status()
+            self._show_problem("" if sweep.error is None else str(sweep.error))
+        self._draw_soon()
+
+    # ---- drawing
+
+    def _draw_soon(self) -> None:
+        """Draw in a thread of its own; requests that come while one is drawn are served by one more."""
+        if not self._draw_waits:
+            self._draw_waits = True
+            threading.Thread(target=self._draw_once, daemon=True).start()
+
+    def _draw_once(self) -> None:
+        with self._drawing:
+            self._draw_waits = False
+            try:
+                self._draw()
+            except Exception as error:  # of a thread: it would be shown nowhere else
+                self.message.value = _error_html(f"{type(error).__name__}: {error}")
+            sleep(_REST_SECONDS)
+
+    def _draw(self) -> None:
+        """Show the chart and the table of what is measured; at rest also the findings, the first as the answer."""
+        panel, running = self.panel, self.panel.running  # asked before the rows are: what comes after is drawn again
+        self.line.value, self.code.value = panel.papermill(), panel.python()
+        if not panel.shows_sweep:
+            points = panel.points()
+            self.status.value = outlook(points, panel.folder)
+            self.bar.max, self.bar.value = len(points), len(panel.tables())
+        rows = panel.rows()
+        chart = {**sweep_chart(rows, self.choice.value).to_dict(), "$schema": _SCHEMA}
+        self.chart.outputs = ({"output_type": "display_data", "data": {_VEGA_LITE: chart}, "metadata": {}},)
+        self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
+        found = [] if running or rows.empty else findings(rows)
+        self.answer.value = f'<b style="line-height:1.4">{escape(found[0])}</b>' if found else ""
+        self.findings.value = Sentences(found)._repr_html_()
+
+
+def _error_html(problem: str) -> str:
+    return f'<div style="color:{_ERROR};line-height:1.4">{escape(problem)}</div>' if problem else ""
+
+
+def _button(text: str, icon: str, style: str, tip: str) -> Any:
+    layout = widgets.Layout(width="100px")
+    made = widgets.Button(description=text, icon=icon, button_style=style, tooltip=tip, layout=layout)
+    made.add_class(f"tclab-{text.lower()}")
+    return made
+
+
+def _column(title: str, boxes: list[Any]) -> Any:
+    return widgets.VBox([widgets.HTML(f"<b>{title}</b>"), *boxes], layout=widgets.Layout(width="33%"))
+
+
+def _grid(boxes: list[Any]) -> Any:
+    return widgets.GridBox(boxes, layout=widgets.Layout(grid_template_columns="repeat(auto-fill, minmax(300px, 1fr))"))
+
+
+class Panel(PanelSweep):
     """A sweep that a person sets up, runs, watches and stops in a notebook.
 
     `await panel.show()` shows it in an interactive front end. Without one it runs the sweep, prints what was found and
@@ -67,93 +289,6 @@ class Panel:
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
-
-    def __init__(self, **parameters: Any) -> None:
-        usual = parameter_defaults()
-        for name in parameters:
-            if name not in usual:
-                raise unknown("parameter", name, usual)
-        self._given = {name: _as_typed(value) for name, value in parameters.items()}
-        self.parameters: dict[str, Value] = {**usual, **self._given}  # those of its fields, once it is shown
-        for name in ("mode", "dtype", "compile"):  # a field of the form has one value
-            declarations(Point)[name].checked(self.parameters[name])
-        self.points()
-        self.sweep: LiveSweep | None = None  # the last that was started
-        self._swept: dict[str, Value] = {}  # the parameters that it was started with
-        self._kept: dict[tuple[Path, Point], pa.Table] = {}  # rows that were read
-
-    @property
-    def folder(self) -> Path:
-        """The results folder, wherever the kernel was started; `InputError` where none is named."""
-        if not str(self.parameters["results"]).strip():
-            raise InputError(f"results is {self.parameters['results']!r}, expected a folder")
-        return project_path(str(self.parameters["results"]))
-
-    @property
-    def running(self) -> bool:
-        """Whether a sweep of the panel is under way."""
-        return self.sweep is not None and self.sweep.running
-
-    @property
-    def shows_sweep(self) -> bool:
-        """Whether its parameters are still those that its last sweep was started with."""
-        return self.sweep is not None and self.parameters == self._swept
-
-    def points(self) -> Points:
-        """Return the points that its parameters describe, by the same call that the sweep notebook makes.
-
-        **Raises:** `InputError` for a value that a parameter cannot have, those of the sweep among them.
-        """
-        _ = self.folder, self._options()
-        given = self._grid()
-        for name, synthetic in (("graph", "synthetic"), ("perturbations", "none")):
-            if given[name] != synthetic:
-                given[name] = str(project_path(str(given[name])))
-        return grid(**given)
-
-    def _grid(self) -> dict[str, Any]:
-        return {name: value for name, value in self.parameters.items() if name not in _OF_SWEEP}
-
-    def _options(self) -> dict[str, Any]:
-        budget = checked("budget_seconds", text_value(str(self.parameters["budget_seconds"])), _Budget)
-        return {"retry": checked("retry", self.parameters["retry"], bool), "budget_seconds": budget or None}
-
-    def papermill(self, out: str = "out.ipynb") -> str:
-        """Return the papermill command that runs the same points, from the project's folder."""
-        words = ["papermill", "notebooks/sweep.ipynb", out]
-        for name, value in self.parameters.items():
-            # papermill makes numbers of what looks like one: a folder called 2024 has to be given raw
-            words += ["-r" if name in ("graph", "perturbations", "results") else "-p", name, str(value)]
-        return shlex.join(words)
-
-    def python(self) -> str:
-        """Return Python code that runs the same points, in the project's folder."""
-        typed = {name: text_value(str(value)) for name, value in self._grid().items()}
-        typed |= {name: self.parameters[name] for name in ("graph", "perturbations")}  # a folder may be called 2024
-        given = "".join(f"    {name}={value!r},\n" for name, value in typed.items())
-        options = {"results": self.parameters["results"], **self._options()}
-        of_sweep = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        return f"import tclab\n\npoints = tclab.grid(\n{given})\nrows = tclab.sweep(points, {of_sweep})\n"
-
-    def tables(self) -> list[pa.Table]:
-        """Return the rows of each point that has some: of its sweep so far, or those that its results folder keeps.
-
-        The first time they are read, later they are remembered.
-        """
-        if self.sweep is not None and self.shows_sweep:
-            return list(self.sweep.tables)
-        folder = Results(self.folder)
-        if not folder.folder.is_dir():
-            return []
-        keys = [(folder.folder, point) for point in self.points()]
-        for key in keys:
-            if key not in self._kept and (table := folder.read(key[1])) is not None:
-                self._kept[key] = table
-        return [self._kept[key] for key in keys if key in self._kept]
-
-    def rows(self) -> pd.DataFrame:
-        """Return the rows that the panel shows: those of its points that have been measured."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *self.tables()]))
 
     def export(self) -> list[Path]:
         """Write `report.html` and `rows.csv` of the rows that the panel shows into its results folder.
@@ -178,55 +313,9 @@ class Panel:
         from IPython.display import display
 
         if has_front_end() if live is None else live:
-            from tclab.lab.panel._panel_view import PanelView
-
             self.take_over()
             display(PanelView(self).box)
             return
         rows = await self.start()
         display(findings(rows))
         display(sweep_chart(rows))
-
-    def take_over(self) -> None:
-        """Go on where the last panel with this results folder was left, so that no restart loses anything.
-
-        That is the sweep that this kernel still runs into the folder; or the fields of the last sweep, by a panel
-        whose cell had the same parameters.
-        """
-        before = _last_started.get(self.folder)
-        if before is not None and before.running:
-            self.sweep, self._swept, self.parameters = before.sweep, before._swept, before.parameters
-            return
-        try:
-            saved = json.loads((self.folder / _SAVED).read_text())
-            if saved["given"] == self._given:
-                self.parameters = Panel(**saved["parameters"]).parameters
-        except (OSError, ValueError, TypeError, KeyError):
-            return  # no file, a damaged one, or settings that cannot be here
-
-    def start(self, listener: Callable[[], None] | None = None) -> LiveSweep:
-        """Start a sweep of its points into its results folder, and return at once; points that are kept are read.
-
-        **Arguments:**
-
-        - `listener`: as for `LiveSweep.listen`.
-
-        **Raises:** `InputError` for a value out of its range, or a folder that cannot be written or that another kernel
-        sweeps into.
-        """
-        points, folder = self.points(), Results(self.folder).make()
-        with folder.swept():  # nobody else's
-            pass
-        with writing("results", folder.folder):
-            saved = {"given": self._given, "parameters": self.parameters}
-            atomic_write(folder.folder / _SAVED, json.dumps(saved, indent=1))
-        self._kept.clear()
-        self.sweep = LiveSweep(points, results=folder.folder, **self._options())
-        self._swept = dict(self.parameters)
-        if listener is not None:
-            self.sweep.listen(listener)
-        _last_started[self.folder] = self
-        return self.sweep.start()
-
-
-_last_started: dict[Path, Panel] = {}  # of this kernel, for each results folder
