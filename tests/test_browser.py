@@ -101,7 +101,7 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     page.wait(SHOWN)
     page.page.click(".tclab-run:enabled")
     page.wait_for_text(".tclab-status", "12 of 12 points in ", seconds=600)
-    page.wait_for_text(".tclab-answer", "_mask")
+    page.wait(".tclab-answer b")
     page.picture("through")
     for tab, shown in (("Table", ".tclab-table"), ("Findings", ".tclab-findings")):
         page.page.click(f".lm-TabBar-tab:has-text('{tab}')")
@@ -153,7 +153,7 @@ def test_a_panel_and_its_chart_are_in_the_theme_of_the_page_with_figures_under_t
     page.run_all()
     page.wait_for_text(".tclab-status", "160 of 160 points measured")
     page.wait(SHOWN)
-    page.wait_for_text(".tclab-answer", "node_mask")
+    page.wait(".tclab-answer b")
     page.picture(theme)
     page.page.wait_for_timeout(1000)
     colours = page.page.evaluate(
