@@ -250,7 +250,7 @@ class PanelView:
         self.chart.outputs = ({"output_type": "display_data", "data": {_VEGA_LITE: chart}, "metadata": {}},)
         self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
-        self.answer.value = f'<b style="line-height:1.4">{escape(found[0])}</b>' if found else ""
+        self.answer.value = f'<div style="line-height:1.4"><b>{escape(found[0])}</b></div>' if found else ""
         self.findings.value = Sentences(found)._repr_html_()
 
 
