@@ -27,8 +27,7 @@ import numpy as np
 
 from tclab import CellGraph, InputError, readers, trace
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from made_up_samples import sample_files
+SAMPLES = Path(__file__).resolve().parents[1] / "data_samples" / "cell"
 
 SECONDS = 10
 OURS = (NameError, AttributeError, AssertionError, IndexError)  # what no parser is meant to raise
@@ -69,7 +68,7 @@ def _changed(content: bytes, rng: np.random.Generator) -> bytes:
 
 def formats() -> dict[str, tuple[str, bytes, Callable[[Path], object]]]:
     """Return what is read by name: the file's name, its bytes, and what reads it."""
-    samples = {name: text.encode() for name, text in sample_files().items()}
+    samples = {path.name: path.read_bytes() for path in SAMPLES.iterdir()}
     genes = tuple(samples["yeast_string_genes.txt"].decode().split())
     cell = CellGraph({"gene": len(genes)}, {}, "gene", {"gene": genes})
     screen = partial(readers.read_perturbations, graph=cell)

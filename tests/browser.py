@@ -16,7 +16,6 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 # what makes headless Chromium run as root, without a GPU, and ask nobody anything
 CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-BAR = ".vega-embed [aria-roledescription='bar']"
 
 
 def missing():
@@ -128,7 +127,9 @@ class Page:
         )  # fmt: skip
 
     def picture(self, name):
-        self.page.evaluate("() => document.querySelector('.tclab-graph')?.parentElement.scrollIntoView()")
+        self.page.evaluate(
+            "() => document.querySelector('.tclab-run')?.closest('.jp-OutputArea-output').scrollIntoView()"
+        )
         self.page.screenshot(path=self.pictures / f"{name}.png")
 
     def seconds_until(self, act, seen, seconds=120):
@@ -139,25 +140,10 @@ class Page:
         )
         return waited.json_value() / 1000
 
-    def bars(self):
-        return self.page.locator(BAR).count()
-
     def restart_kernel(self):
         self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel().then(() => null)"
         )
-
-
-@contextmanager
-def settings(folder, extension, plugin, **values):
-    """Set values of one of JupyterLab's own extensions for every page that is opened meanwhile."""
-    file = folder / ".settings" / "@jupyterlab" / extension / f"{plugin}.jupyterlab-settings"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(values))
-    try:
-        yield
-    finally:
-        file.unlink()
 
 
 @contextmanager

@@ -2,7 +2,12 @@ import pytest
 
 import tclab
 from tclab import InputError
-from tclab.lab.panel._panel_state import PanelState
+
+
+
+
+from tclab.lab import Panel
+
 from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
@@ -29,7 +34,7 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     assert pairs == {("dango", "indices")} | {("hetero_cell", name) for name in exact - {"indices"}}
     assert "khop_1" not in exact  # inexact ones are run when they are asked for
     assert {point.model for point in grid(scale=0.02, gpus=0, strategies="node_mask,delta")} == {"hetero_cell"}
-    for state in (points, PanelState(gpus=0).points()):  # steps enough for a verdict
+    for state in (points, Panel(gpus=0).points()):  # steps enough for a verdict
         assert all(point.steps >= MIN_OBSERVATIONS for point in state)
 
 

@@ -21,7 +21,7 @@ import torch
 import tclab
 from tclab import InputError, Point
 from tclab.graph._cell_graph import VARIANTS
-from tclab.lab.panel._panel_state import PanelState
+from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.models._hetero_cell import METABOLISMS
 from tclab.sweeps.config._fields import Options, declarations, option_choices
 from tclab.sweeps.config._point import ALLOCATORS
@@ -99,7 +99,7 @@ def test_a_field_goes_through_json_rows_and_grid(name):
 def test_the_panel_has_the_fields_that_say_so():
     of_the_panel = {declared.grid for declared in DECLARED.values() if declared.panel}
     of_the_sweep = {"gpus", "results", "budget_seconds", "retry"}
-    assert {field.name for field in fields(PanelState)} == of_the_panel | of_the_sweep
+    assert set(parameter_defaults()) == of_the_panel | of_the_sweep
 
 
 # ---- options that a library takes

@@ -8,7 +8,7 @@ import torch
 
 import tclab
 from tclab import Point
-from tclab.lab.panel._panel_state import PanelState
+from tclab.lab import Panel
 from tclab.sweeps import run_epoch
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import setup
@@ -81,9 +81,8 @@ def test_a_file_reaches_grid_and_panel(screen_file):
     assert found[str(screen_file)] is None
     with pytest.raises(tclab.InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that"):
         tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")
-    state = PanelState(perturbations=str(screen_file), gpus=0)
-    assert {p.perturbations for p in state.points()} == {str(screen_file)}
-    assert PanelState.of_points(state.points(), state.results).perturbations == str(screen_file)
+    panel = Panel(perturbations=str(screen_file), gpus=0)
+    assert {p.perturbations for p in panel.points()} == {str(screen_file)}
 
 
 def test_an_epoch_is_of_the_files_training_samples(point):

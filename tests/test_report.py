@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from test_compare import rows, step
 
 from tclab._display import Display
-from tclab.lab.panel._panel_text import list_html
 from tclab.sweeps.store._row_frame import Rows, frame_html
 
 
@@ -37,7 +36,7 @@ def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head
     shown = [
         Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
         frame_html(frame),
-        list_html("Without a time", [cell, head]),
+        Sentences([cell, head])._repr_html_(),
         Rows(lines)._repr_html_(),
     ]
     for html in shown:

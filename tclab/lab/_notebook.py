@@ -154,11 +154,14 @@ def _parameters_of(function: Callable[..., Any]) -> list[str]:
     """Return the names of a function's keyword-only arguments, and those that its `**` argument stands for."""
     from tclab.lab.panel._live_sweep import LiveSweep
     from tclab.lab.panel._panel import Panel
-    from tclab.lab.panel._panel_state import PanelState
+    from tclab.lab.panel._panel_sweep import parameter_defaults
 
-    passed_on: dict[Any, Any] = {grid: Point, Panel: PanelState}
-    more = list(OPTIONS) if function is LiveSweep else []
-    more += [field.name for field in fields(passed_on[function])] if function in passed_on else []
+    passed_on: dict[Any, list[str]] = {
+        grid: [field.name for field in fields(Point)],
+        Panel: list(parameter_defaults()),
+        LiveSweep: list(OPTIONS),
+    }
+    more = passed_on.get(function, [])
     parameters = inspect.signature(function).parameters.values()
     return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY] + more
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up_samples import sample_files
 
 from tclab import CellGraph, InputError
 from tclab.readers import ReadError, read_folder
@@ -16,11 +15,6 @@ from tclab.readers import ReadError, read_folder
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 FUSION = "1\t2\t0.5\n2\t1\t0.5\n"
 NAMES = "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYEL009C\tGCN4\n"
-
-
-def test_the_samples_that_are_kept_are_those_that_are_made():
-    kept = {file.name: file.read_bytes().decode() for file in SAMPLES.iterdir()}
-    assert kept == sample_files()
 
 
 def test_the_samples_become_a_graph():

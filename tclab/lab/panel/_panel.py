@@ -1,92 +1,307 @@
-"""The live panel: a sweep that is set up, run, watched, stopped and resumed in a notebook."""
+"""The panel: a form with a field for each parameter, Run and Stop, and tabs of what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from time import sleep
+from typing import Any, Literal, get_args, get_origin
 
-import pandas as pd
+import ipywidgets as widgets
 
+from tclab._display import Sentences
+from tclab.errors import InputError
 from tclab.lab._html_report import report
 from tclab.lab._notebook import has_front_end
-from tclab.lab.charts._sweep_charts import sweep_chart
-from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_state import PanelState
-from tclab.lab.panel._panel_view import PanelView
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.panel._live_sweep import outlook
+from tclab.lab.panel._panel_sweep import PanelSweep, Value
 from tclab.lab.reports._findings import findings
+from tclab.masking import get as strategy_of
+from tclab.masking import names as strategy_names
+from tclab.models import get as model_of
+from tclab.models import names as model_names
 from tclab.sweeps import write_rows
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._grid import listed
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._row_frame import Rows
+
+_REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
+_ERROR = "var(--jp-error-color1, #d55e00)"
+# what JupyterLab draws by itself, in its own theme and without a network
+_VEGA_LITE, _SCHEMA = "application/vnd.vegalite.v5+json", "https://vega.github.io/schema/vega-lite/v5.json"
+_UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
+_COLUMNS = {  # title → fields; the others are behind "More"
+    "Strategies": ("strategies",),
+    "Swept as well": ("batch_sizes", "networks", "models"),
+    "The same for every point": ("graph", "scale", "steps", "gpus", "results"),
+}
+_IN_SIGHT = [name for names in _COLUMNS.values() for name in names]
+_TIPS = {
+    "models": "What is trained; several with Ctrl or Shift.",
+    "batch_sizes": "Samples in a batch, with commas between: 1,2,4.",
+    "networks": "Edge types: 1,3,9 for the first n; names; or all.",
+    "gpus": "auto: all there are; or how many. 0 is the CPU.",
+    "results": "The folder that rows are kept in.",
+    "budget_seconds": "Start no point after so many seconds; 0 for no limit.",
+    "retry": "Run points again that failed or ran out of memory.",
+}
 
 
-class Panel:
-    """A sweep that a person sets up, runs, watches, stops and resumes in a notebook.
+def _strategy_tip() -> str:
+    lines = (f"{name}: {(strategy_of(name).__doc__ or '').partition(chr(10))[0]}" for name in strategy_names())
+    return "\n".join(["Several with Ctrl or Shift.", *lines])
 
-    `await panel.show()` shows it in an interactive front end. Without one it runs the sweep, shows one chart and prints
-    what was found. Rows are kept in the results folder, the same as a headless sweep's; opening that folder again shows
-    them.
+
+class _Field:
+    """The widget of one parameter, and a line below it for what is wrong with its value."""
+
+    def __init__(self, name: str, value: Value) -> None:
+        declared = {one.grid: one for one in declarations(Point).values()}.get(name)
+        tips = {one.grid: one.meaning for one in declarations(Point).values()} | _TIPS | {"strategies": _strategy_tip()}
+        common = {
+            "description": "" if name == "strategies" else name.replace("_", " "),
+            "tooltip": tips[name].replace("`", ""),
+            "layout": widgets.Layout(width="auto", border=_UNMARKED),
+            "style": {"description_width": "85px" if name in _IN_SIGHT else "115px"},
+        }
+        self.lists = name in ("strategies", "models")
+        if self.lists:
+            known = strategy_names() if name == "strategies" else model_names()
+            chosen = [str(one) for one in listed(name, value)]
+            self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
+            self.widget.rows = min(len(known), 11)
+        elif declared is not None and get_origin(declared.annotation) is Literal:
+            self.widget = widgets.Dropdown(options=get_args(declared.annotation), value=value, **common)
+        elif isinstance(value, bool):
+            self.widget = widgets.Checkbox(value=value, indent=True, **common)
+        else:
+            self.widget = widgets.Text(value=value, continuous_update=name != "results", **common)
+        self.widget.add_class(f"tclab-{name.replace('_', '-')}")
+        self._problem = widgets.HTML(layout=widgets.Layout(display="none", margin="0 0 4px 8px"))
+        self.box = widgets.VBox([self.widget, self._problem])
+
+    @property
+    def value(self) -> Value:
+        """The parameter, as `PanelSweep.parameters` has it."""
+        value = self.widget.value
+        return ",".join(value) if self.lists else value if isinstance(value, bool) else value.strip()
+
+    def mark(self, problem: str) -> None:
+        """Frame the widget and say what is wrong; with no text, remove both."""
+        self.widget.layout.border = f"1px solid {_ERROR}" if problem else _UNMARKED
+        self._problem.value = _error_html(problem)
+        self._problem.layout.display = "" if problem else "none"
+
+
+class PanelView:
+    """The widgets of a panel, which show it and what it measures.
+
+    Fields are read in the kernel's main thread; a sweep's progress comes in its own; charts, tables and findings,
+    which take up to seconds, are made in a third, so that Stop is heard at any time.
+    """
+
+    def __init__(self, panel: PanelSweep) -> None:
+        self.panel = panel
+        self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
+        self.run_button = _button("Run", "play", "primary", "measure the points that the results folder lacks")
+        self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what is measured is kept")
+        self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
+        self.status, self.message = widgets.Label(), widgets.HTML()
+        self.answer, self.table, self.findings = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
+        self.chart = widgets.Output(layout=widgets.Layout(height="400px", overflow="auto"))
+        self.line = widgets.Textarea(rows=4, layout=widgets.Layout(width="auto"))
+        self.code = widgets.Textarea(rows=14, layout=widgets.Layout(width="auto"))
+        self.box = self._laid_out()
+        self._problem = ""
+        self._drawing, self._draw_waits = threading.Lock(), False
+        for field in self.fields.values():
+            field.widget.observe(self._on_change, names="value")
+        self.choice.observe(lambda _: self._draw_soon(), names="value")
+        self.run_button.on_click(lambda _: self._run())
+        self.stop_button.on_click(lambda _: self._stop())
+        if panel.sweep is not None and panel.running:
+            panel.sweep.listen(self._on_progress)
+        self._offer_strategies()
+        self._on_progress()
+
+    def _laid_out(self) -> Any:
+        for name in ("status", "message", "answer", "table", "findings", "chart"):
+            getattr(self, name).add_class(f"tclab-{name}")
+        more = [name for name in self.fields if name not in _IN_SIGHT]
+        self._more = widgets.Accordion([_grid(self._boxes(more))], titles=("More",), selected_index=None)
+        form = widgets.HBox([_column(title, self._boxes(names)) for title, names in _COLUMNS.items()])
+        tabs = widgets.Tab(
+            [widgets.VBox([self.choice, self.chart]), self.table, self.findings, widgets.VBox([self.line, self.code])],
+            titles=("Charts", "Table", "Findings", "papermill, Python"),
+        )
+        buttons = widgets.HBox(
+            [self.run_button, self.stop_button, self.bar, self.status], layout=widgets.Layout(flex_flow="row wrap")
+        )
+        return widgets.VBox([form, self._more, buttons, self.message, self.answer, tabs])
+
+    def _boxes(self, names: Sequence[str]) -> list[Any]:
+        return [self.fields[name].box for name in names]
+
+    # ---- fields
+
+    def _on_change(self, change: dict[str, Any]) -> None:
+        if change["owner"] is self.fields["models"].widget:
+            self._offer_strategies()
+        self.panel.parameters = {name: field.value for name, field in self.fields.items()}
+        self._check()
+
+    def _offer_strategies(self) -> None:
+        """Offer the strategies that serve one of the chosen models, and choose the first where none is left."""
+        kinds = [model_of(name) for name in self.fields["models"].widget.value if name in model_names()]
+        widget = self.fields["strategies"].widget
+        serving = [name for name in strategy_names() if any(kind.served_by(strategy_of(name)) for kind in kinds)]
+        chosen = [name for name in widget.value if name in serving or name == "auto"]
+        if kinds:
+            widget.options = [*(["auto"] if "auto" in chosen else []), *serving]
+            widget.value = chosen or serving[:1]
+
+    def _check(self) -> None:
+        """Say what is wrong with a field; or show the sweep that they describe."""
+        try:
+            self.panel.points()
+        except InputError as error:
+            self._show_problem(str(error))
+        else:
+            self._show_problem("")
+            self._draw_soon()
+
+    def _show_problem(self, problem: str) -> None:
+        """Show an error at the field that its first word names; below the buttons where it names none."""
+        self._problem = problem
+        word = re.match(r"(?:unknown )?(\w+)", problem)
+        names = {one.name: one.grid for one in declarations(Point).values()}
+        names |= {"network": "networks"} | {name: name for name in self.fields}
+        named = names.get(word[1]) if word else None
+        for name, field in self.fields.items():
+            field.mark(problem if name == named else "")
+            if name == named and name not in _IN_SIGHT:
+                self._more.selected_index = 0
+        self.message.value = "" if named in self.fields else _error_html(problem)
+        self._show_buttons()
+
+    def _show_buttons(self) -> None:
+        running = self.panel.running
+        self.run_button.disabled = running or bool(self._problem)
+        self.stop_button.disabled = not running
+        for field in self.fields.values():
+            field.widget.disabled = running  # fields, status and chart are of one sweep
+
+    # ---- running
+
+    def _run(self) -> None:
+        try:
+            self.panel.start(self._on_progress)
+        except InputError as error:
+            self._show_problem(str(error))
+        else:
+            self._on_progress()
+
+    def _stop(self) -> None:
+        if self.panel.sweep is not None:
+            self.panel.sweep.stop()
+
+    def _on_progress(self) -> None:
+        """Show how far a sweep is, and have the rest drawn soon."""
+        sweep = self.panel.sweep
+        if sweep is not None:
+            self.bar.max, self.bar.value = len(sweep.points), len(sweep.tables)
+            self.status.value = sweep.status()
+            self._show_problem("" if sweep.error is None else str(sweep.error))
+        self._draw_soon()
+
+    # ---- drawing
+
+    def _draw_soon(self) -> None:
+        """Draw in a thread of its own; requests that come while one is drawn are served by one more."""
+        if not self._draw_waits:
+            self._draw_waits = True
+            threading.Thread(target=self._draw_once, daemon=True).start()
+
+    def _draw_once(self) -> None:
+        with self._drawing:
+            self._draw_waits = False
+            try:
+                self._draw()
+            except Exception as error:  # of a thread: it would be shown nowhere else
+                self.message.value = _error_html(f"{type(error).__name__}: {error}")
+            sleep(_REST_SECONDS)
+
+    def _draw(self) -> None:
+        """Show the chart and the table of what is measured; at rest also the findings, the first as the answer."""
+        panel, running = self.panel, self.panel.running  # asked before the rows are: what comes after is drawn again
+        self.line.value, self.code.value = panel.papermill(), panel.python()
+        if not panel.shows_sweep:
+            points = panel.points()
+            self.status.value = outlook(points, panel.folder)
+            self.bar.max, self.bar.value = len(points), len(panel.tables())
+        rows = panel.rows()
+        chart = {**sweep_chart(rows, self.choice.value).to_dict(), "$schema": _SCHEMA}
+        self.chart.outputs = ({"output_type": "display_data", "data": {_VEGA_LITE: chart}, "metadata": {}},)
+        self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
+        found = [] if running or rows.empty else findings(rows)
+        self.answer.value = f'<div style="line-height:1.4"><b>{escape(found[0])}</b></div>' if found else ""
+        self.findings.value = Sentences(found)._repr_html_()
+
+
+def _error_html(problem: str) -> str:
+    return f'<div style="color:{_ERROR};line-height:1.4">{escape(problem)}</div>' if problem else ""
+
+
+def _button(text: str, icon: str, style: str, tip: str) -> Any:
+    layout = widgets.Layout(width="100px")
+    made = widgets.Button(description=text, icon=icon, button_style=style, tooltip=tip, layout=layout)
+    made.add_class(f"tclab-{text.lower()}")
+    return made
+
+
+def _column(title: str, boxes: list[Any]) -> Any:
+    return widgets.VBox([widgets.HTML(f"<b>{title}</b>"), *boxes], layout=widgets.Layout(width="33%"))
+
+
+def _grid(boxes: list[Any]) -> Any:
+    return widgets.GridBox(boxes, layout=widgets.Layout(grid_template_columns="repeat(auto-fill, minmax(300px, 1fr))"))
+
+
+class Panel(PanelSweep):
+    """A sweep that a person sets up, runs, watches and stops in a notebook.
+
+    `await panel.show()` shows it in an interactive front end. Without one it runs the sweep, prints what was found and
+    shows one chart. Rows are kept in the results folder, the same as a headless sweep's. The panel shows those that
+    the folder has of the points that its fields describe; Run measures the others.
 
     **Arguments:**
 
     - `parameters`: those of `notebooks/sweep.ipynb`, by the same names: `graph`, `scale`, `models`, `strategies`,
       `batch_sizes`, `networks`, `gpus`, `mode`, `dtype`, `compile`, `perturbations`, `num_deletions`, `hidden`,
       `layers`, `steps` and `seed` as for `tclab.grid`; `results`, `budget_seconds` (0: no limit) and `retry` as for
-      `tclab.sweep`. A panel has one graph, model, mode and dtype, and several strategies, batch sizes and networks.
+      `tclab.sweep`.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
-
-    def __init__(self, **parameters: Any) -> None:
-        self._model = PanelModel(**parameters)
-        self.view: PanelView | None = None  # the widgets, once they are shown
-
-    @property
-    def state(self) -> PanelState:
-        """What the last sweep was set to, or the first one will be."""
-        return self._model.state
-
-    @property
-    def sweep(self) -> LiveSweep | None:
-        """The sweep that was started last; `None` before the first, or where another folder was opened since."""
-        return self._model.sweep
-
-    def settings(self) -> PanelState:
-        """Return the present settings of the panel: those of its fields, once it is shown.
-
-        **Raises:** `InputError` for several ranks on the CPU of a machine that has GPUs.
-        """
-        return self.state if self.view is None else self.view.form.read()
-
-    def papermill(self, out: str = "out.ipynb") -> str:
-        """Return the papermill command that runs the panel's present settings, from the project's folder."""
-        return self.settings().papermill(out)
-
-    def python(self) -> str:
-        """Return Python code that runs the panel's present settings."""
-        return self.settings().python()
-
-    def rows(self) -> pd.DataFrame:
-        """Return the rows that the panel shows: of its sweep so far, or of the folder's last one before it.
-
-        Where no panel is shown, those of its points, also of an earlier session.
-        """
-        if self.view is not None:
-            self.view.wait()
-            return self._model.rows()
-        return self._model.kept_rows() if self.sweep is None else self._model.rows()
 
     def export(self) -> list[Path]:
         """Write `report.html` and `rows.csv` of the rows that the panel shows into its results folder.
 
         Returns their paths; none where there are no rows yet.
         """
-        rows, folder = self.rows(), self.settings().folder
+        rows = self.rows()
         if rows.empty:
             return []
-        return [report(rows, folder / "report.html"), write_rows(rows, folder / "rows.csv")]
+        return [report(rows, self.folder / "report.html"), write_rows(rows, self.folder / "rows.csv")]
 
     async def show(self, live: bool | None = None) -> None:
-        """Show the panel; without an interactive front end, run the sweep and show its chart and what was found.
+        """Show the panel; without an interactive front end, run the sweep and show what was found and its chart.
 
         **Arguments:**
 
@@ -98,20 +313,9 @@ class Panel:
         from IPython.display import display
 
         if has_front_end() if live is None else live:
-            self.view = PanelView(self._model)
-            display(self.view.box)
+            self.take_over()
+            display(PanelView(self).box)
             return
         rows = await self.start()
-        display(sweep_chart(rows))
         display(findings(rows))
-
-    def start(self, listener: Callable[[LiveSweep], None] | None = None) -> LiveSweep:
-        """Start a sweep with the panel's settings, into its results folder, and return at once.
-
-        **Arguments:**
-
-        - `listener`: as for `LiveSweep.listen`.
-
-        **Raises:** `InputError` for a value out of its range or a folder that cannot be written.
-        """
-        return self._model.start(listener)
+        display(sweep_chart(rows))

@@ -1,0 +1,182 @@
+"""What a panel is set to, the sweep that it describes and the rows that there are of it; no widgets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import pyarrow as pa
+from msgspec import Meta
+
+from tclab._io import atomic_write, writing
+from tclab.errors import InputError, unknown
+from tclab.lab._notebook import project_path
+from tclab.lab.panel._live_sweep import LiveSweep
+from tclab.sweeps.config._fields import checked, declarations, text_value
+from tclab.sweeps.config._grid import grid
+from tclab.sweeps.config._point import Point, Points
+from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._rows import SCHEMA, frame
+
+_OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
+# seconds on two cores, where those of a point would be minutes
+_SMALL = {
+    "scale": 0.05, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2,4", "networks": 3, "gpus": "auto",
+    "steps": 8,
+}  # fmt: skip
+_SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
+_Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")]
+Value = str | bool
+
+
+def parameter_defaults() -> dict[str, Value]:
+    """Return the parameters of a panel, each with its value unless given, as a field of the form holds it."""
+    of_point = {one.grid: one.default for one in declarations(Point).values() if one.panel}
+    return {name: _as_typed(value) for name, value in {**of_point, **_SMALL, **_OF_SWEEP}.items()}
+
+
+def _as_typed(value: Any) -> Value:
+    """Return a value as text with commas between several, which `tclab.grid` reads; a switch as a `bool`."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    text = "none" if value is None else str(value)
+    return text.lower() == "true" if text.lower() in ("true", "false") else text
+
+
+class PanelSweep:
+    """The sweep that a panel's parameters describe; see `Panel`."""
+
+    def __init__(self, **parameters: Any) -> None:
+        usual = parameter_defaults()
+        for name in parameters:
+            if name not in usual:
+                raise unknown("parameter", name, usual)
+        self._given = {name: _as_typed(value) for name, value in parameters.items()}
+        self.parameters: dict[str, Value] = {**usual, **self._given}  # those of its fields, once it is shown
+        for name in ("mode", "dtype", "compile"):  # a field of the form has one value
+            declarations(Point)[name].checked(self.parameters[name])
+        self.points()
+        self.sweep: LiveSweep | None = None  # the last that was started
+        self._swept: dict[str, Value] = {}  # the parameters that it was started with
+        self._kept: dict[tuple[Path, Point], pa.Table] = {}  # rows that were read
+
+    @property
+    def folder(self) -> Path:
+        """The results folder, wherever the kernel was started; `InputError` where none is named."""
+        if not str(self.parameters["results"]).strip():
+            raise InputError(f"results is {self.parameters['results']!r}, expected a folder")
+        return project_path(str(self.parameters["results"]))
+
+    @property
+    def running(self) -> bool:
+        """Whether a sweep of the panel is under way."""
+        return self.sweep is not None and self.sweep.running
+
+    @property
+    def shows_sweep(self) -> bool:
+        """Whether its parameters are still those that its last sweep was started with."""
+        return self.sweep is not None and self.parameters == self._swept
+
+    def points(self) -> Points:
+        """Return the points that its parameters describe, by the same call that the sweep notebook makes.
+
+        **Raises:** `InputError` for a value that a parameter cannot have, those of the sweep among them.
+        """
+        _ = self.folder, self._options()
+        given = self._grid()
+        for name, synthetic in (("graph", "synthetic"), ("perturbations", "none")):
+            if given[name] != synthetic:
+                given[name] = str(project_path(str(given[name])))
+        return grid(**given)
+
+    def _grid(self) -> dict[str, Any]:
+        return {name: value for name, value in self.parameters.items() if name not in _OF_SWEEP}
+
+    def _options(self) -> dict[str, Any]:
+        budget = checked("budget_seconds", text_value(str(self.parameters["budget_seconds"])), _Budget)
+        return {"retry": checked("retry", self.parameters["retry"], bool), "budget_seconds": budget or None}
+
+    def papermill(self, out: str = "out.ipynb") -> str:
+        """Return the papermill command that runs the same points, from the project's folder."""
+        words = ["papermill", "notebooks/sweep.ipynb", out]
+        for name, value in self.parameters.items():
+            # papermill makes numbers of what looks like one: a folder called 2024 has to be given raw
+            words += ["-r" if name in ("graph", "perturbations", "results") else "-p", name, str(value)]
+        return shlex.join(words)
+
+    def python(self) -> str:
+        """Return Python code that runs the same points, in the project's folder."""
+        typed = {name: text_value(str(value)) for name, value in self._grid().items()}
+        typed |= {name: self.parameters[name] for name in ("graph", "perturbations")}  # a folder may be called 2024
+        given = "".join(f"    {name}={value!r},\n" for name, value in typed.items())
+        options = {"results": self.parameters["results"], **self._options()}
+        of_sweep = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"import tclab\n\npoints = tclab.grid(\n{given})\nrows = tclab.sweep(points, {of_sweep})\n"
+
+    def tables(self) -> list[pa.Table]:
+        """Return the rows of each point that has some: of its sweep so far, or those that its results folder keeps.
+
+        The first time they are read, later they are remembered.
+        """
+        if self.sweep is not None and self.shows_sweep:
+            return list(self.sweep.tables)
+        folder = Results(self.folder)
+        if not folder.folder.is_dir():
+            return []
+        keys = [(folder.folder, point) for point in self.points()]
+        for key in keys:
+            if key not in self._kept and (table := folder.read(key[1])) is not None:
+                self._kept[key] = table
+        return [self._kept[key] for key in keys if key in self._kept]
+
+    def rows(self) -> pd.DataFrame:
+        """Return the rows that the panel shows: those of its points that have been measured."""
+        return frame(pa.concat_tables([SCHEMA.empty_table(), *self.tables()]))
+
+    def take_over(self) -> None:
+        """Go on where the last panel with this results folder was left, so that no restart loses anything.
+
+        That is the sweep that this kernel still runs into the folder; or the fields of the last sweep, by a panel
+        whose cell had the same parameters.
+        """
+        before = _last_started.get(self.folder)
+        if before is not None and before.running:
+            self.sweep, self._swept, self.parameters = before.sweep, before._swept, before.parameters
+            return
+        try:
+            saved = json.loads((self.folder / _SAVED).read_text())
+            if saved["given"] == self._given:
+                self.parameters = PanelSweep(**saved["parameters"]).parameters
+        except (OSError, ValueError, TypeError, KeyError):
+            return  # no file, a damaged one, or settings that cannot be here
+
+    def start(self, listener: Callable[[], None] | None = None) -> LiveSweep:
+        """Start a sweep of its points into its results folder, and return at once; points that are kept are read.
+
+        **Arguments:**
+
+        - `listener`: as for `LiveSweep.listen`.
+
+        **Raises:** `InputError` for a value out of its range, or a folder that cannot be written or that another kernel
+        sweeps into.
+        """
+        points, folder = self.points(), Results(self.folder).make()
+        with folder.swept():  # nobody else's
+            pass
+        with writing("results", folder.folder):
+            saved = {"given": self._given, "parameters": self.parameters}
+            atomic_write(folder.folder / _SAVED, json.dumps(saved, indent=1))
+        self._kept.clear()
+        self.sweep = LiveSweep(points, results=folder.folder, **self._options())
+        self._swept = dict(self.parameters)
+        if listener is not None:
+            self.sweep.listen(listener)
+        _last_started[self.folder] = self
+        return self.sweep.start()
+
+
+_last_started: dict[Path, PanelSweep] = {}  # of this kernel, for each results folder
