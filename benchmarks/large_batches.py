@@ -1,11 +1,11 @@
-"""Large batches on a CPU: samples a second against DANGO, cost a sample by batch size, memory with checkpoints.
+"""Large batches on a CPU: samples a second against DANGO, cost a sample by batch size, memory in slices.
 
     python benchmarks/large_batches.py [--scale 1.0] [--parts dango,cost,memory] [--rounds 5]
 
 - dango: HeteroCell (profiling configuration, the best strategy, micro-batched) against DANGO, both at batch 64,
   whole step, samples a second; at least 0.25 is wanted.
 - cost: seconds a sample of HeteroCell's whole step at batch 16 against batch 4; at most 1.
-- memory: the resident set of a fresh process at batch 16 with checkpoints against `edge_mask` at batch 1, below 1;
+- memory: the resident set of a fresh process at batch 16 against `edge_mask` at batch 1, below 1;
   by glibc's default, whose heap before 2.38 seldom uses an aligned block again, and with each block mapped;
   also with the batch's samples run in slices of 4.
 
@@ -80,10 +80,10 @@ def measure(part: str, scale: float, rounds: int, strategy: str, micro_batch: in
 def memory(scale: float, strategy: str, allocator: str) -> None:
     """Print the peaks of three fresh processes."""
     common = {"scale": scale, "device": "cpu", "steps": 2, "warmup": 1, "allocator": allocator}
-    ours = {"strategy": strategy, "batch_size": 16, "checkpoint": True, **common}
+    ours = {"strategy": strategy, "batch_size": 16, **common}
     points = {
-        f"{strategy}, batch 16, checkpoints": Point(**ours),
-        f"{strategy}, batch 16, checkpoints, slices of 4": Point(**ours, micro_batch=4),
+        f"{strategy}, batch 16": Point(**ours),
+        f"{strategy}, batch 16, slices of 4": Point(**ours, micro_batch=4),
         "edge_mask, batch 1": Point(strategy="edge_mask", batch_size=1, **common),
     }
     print(f"\nlargest resident set of a fresh process, allocator {allocator}")

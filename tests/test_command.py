@@ -99,23 +99,6 @@ def test_a_sweep_ends_with_what_was_found(measured, capsys):
     assert shown.index("samples/s") < shown.index("computes what subgraph computes")
 
 
-def test_help_says_what_auto_is(capsys):
-    points = tclab.grid(gpus=0)
-    networks = dict.fromkeys(point.networks for point in points if point.model == "hetero_cell")
-    assert sorted(networks) == [1, max(networks) // 3, max(networks)]
-    said = {"scale": "0.1 on a CPU", "steps": "8 on a CPU", "batch_sizes": "1,2,4,8 on a CPU"}
-    for name, text in said.items():
-        one = sorted({getattr(point, name.removesuffix("s") if name == "batch_sizes" else name) for point in points})
-        assert ",".join(map(str, one)) == text.split()[0]
-    assert {point.model for point in points} == {"hetero_cell", "dango"}
-    exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
-    assert {point.strategy for point in points} == exact
-    main(["sweep", "--help"])
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for text in (*said.values(), "hetero_cell,dango", "all that are exact", "one, a third and all"):
-        assert f"auto: {text}" in shown
-
-
 MINE = """
 from tclab import masking
 from tclab.message_passing import SharedView
@@ -159,6 +142,8 @@ def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
     assert code == 0
     assert {row["strategy"] for row in rows} == {"node_mask"}
     assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
+    code, rows = answer(capsys, "run", *POINT, "--model", "dango", "--strategy", "node_mask")
+    assert (code, rows[0]["status"]) == (1, "skipped: dango reads no masked graph")
     code, rows = answer(capsys, "run", *POINT, "--batch-size", "2", "--memory-bytes", "1000000")
     assert code == 1
     assert rows[0]["status"] != "ok"
@@ -287,6 +272,8 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
     [
         (["run", "--strategy", "node_mas"], "did you mean 'node_mask'?"),
         (["run", "--batch-size", "many"], "batch_size is 'many', expected a whole number"),
+        (["run", "--batch-size", "²"], "batch_size is '²', expected a whole number"),
+        (["run", "--networks", "²"], "unknown network '²'"),
         (["sweep", "--results", "r", "--batch-sizes", "1,x"], "batch_sizes is 'x'"),
         (["sweep", "--strategies", "node_mask"], "--results"),
         (["fits", "--networks", "tflink,foo"], "'foo'"),

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import checked, declarations, option_choices
+from tclab.sweeps.config._fields import checked, declarations, option_choices, text_value
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import Point, Points
@@ -28,11 +28,15 @@ def listed(name: str, value: Listed) -> list[Any]:
     items = value.strip("[]() ").split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         items = [items]
-    values = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
-    values = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in values]
+    values = [_item(item.strip().strip("'\"")) if isinstance(item, str) else item for item in items]
     if not values or "" in values:
         raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
     return values
+
+
+def _item(text: str) -> str | int:
+    value = text_value(text)
+    return value if type(value) is int else text
 
 
 def sizes_of(name: str, value: Listed, model: str) -> list[int]:
@@ -45,13 +49,10 @@ def sizes_of(name: str, value: Listed, model: str) -> list[int]:
     items = listed(name, value)
     if not any(isinstance(item, str) and ":" in item for item in items):
         return [checked(name, size, int) for size in items]
-    sizes: list[int] = []
-    for item in items:
-        of_model, _, size = str(item).rpartition(":")
-        if not size.strip().isdigit() or not of_model:
-            raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
-        if model_of(of_model.strip()).name == model:
-            sizes.append(int(size))
+    pairs = [str(item).rpartition(":") for item in items]
+    if not all(of_model and type(_item(size.strip())) is int for of_model, _, size in pairs):
+        raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
+    sizes = [int(size) for of_model, _, size in pairs if model_of(of_model.strip()).name == model]
     if not sizes:
         raise InputError(f"{name} is {value!r}, expected one for {model}, too")
     return sizes
@@ -105,37 +106,36 @@ def grid(
     from tclab.models import get as model_of
     from tclab.sweeps.config._point_inputs import check_files
 
-    for name, declared in declarations(Point).items():
-        if name in more and name != declared.grid:
-            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
-    device = declarations(Point)["device"].checked(device)
-    device, ranks = ranks_of(gpus, device, gpus_per_node=gpus_per_node)
-    large = device == "cuda"
-    common = {
-        "graph": graph,
-        "scale": (1.0 if large else 0.1) if scale == "auto" else declarations(Point)["scale"].parsed(scale),
-        "device": device,
-        "ranks": ranks,
-    }
+    known = declarations(Point)
+    for name in more:
+        if name in known and name != known[name].grid:
+            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
+    device, ranks = ranks_of(gpus, known["device"].checked(device), gpus_per_node=gpus_per_node)
+    usual: dict[str, Any] = {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": _CPU_STEPS}
+    if device == "cuda":
+        usual = {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20}
+    common: dict[str, Any] = {"graph": graph, "device": device, "ranks": ranks}
+    common["scale"] = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
     check_files(Point(graph=graph))
     any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
-    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=lambda name: name not in _FIRST)
-    wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
-    batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
-    steps = (20 if large else _CPU_STEPS) if steps == "auto" else steps
-    axes = {name: axis(name, value) for name, value in {"mode": mode, "steps": steps, "seed": seed, **more}.items()}
+    models = "hetero_cell,dango" if models == "auto" else models
+    if strategies == "auto":
+        exact = [name for name in strategy_names() if strategy_of(name).exact]
+        strategies = sorted(exact, key=lambda name: name not in _FIRST)
+    batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
+    more |= {"mode": mode, "steps": usual["steps"] if steps == "auto" else steps, "seed": seed}
+    axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
-    for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
+    for model, name in product(listed("models", models), listed("strategies", strategies)):
         kind = model_of(model)
-        sizes = sizes_of("batch_sizes", batch_sizes, model)
-        of_model = {**axes, "overheads": _overheads(overheads, model)}
-        for name in wanted:
-            if any_auto and not kind.served_by(strategy_of(name)):
-                continue
-            for values in product(*of_model.values()):
-                chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model, "strategy": name}
-                for count in _networks(networks, kind.reads_masked_graph, chosen):
-                    points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
+        if any_auto and not kind.served_by(strategy_of(name)):
+            continue
+        of_pair = {**axes, "overheads": _overheads(overheads, model)}
+        for values in product(*of_pair.values()):
+            chosen = {**common, **dict(zip(of_pair, values, strict=True)), "model": model, "strategy": name}
+            counts = _networks(networks, kind.reads_masked_graph, chosen)
+            sizes = sizes_of("batch_sizes", batch_sizes, model)
+            points += [Point(**chosen, batch_size=size, networks=count) for count in counts for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         check_files(point)
     return _lines_first(points)
@@ -160,11 +160,8 @@ def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
         elif item in ("none", ()):
             choices.append(())
         else:
-            names = item.split("+") if isinstance(item, str) else item
-            if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-                raise InputError(f"overheads is {overheads!r}, expected names of overheads, 'all' or 'none'")
-            choices.append(tuple(names))
-    return list(dict.fromkeys(choices))
+            choices.append(tuple(item.split("+")) if isinstance(item, str) else item)
+    return choices
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:

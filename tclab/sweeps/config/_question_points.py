@@ -47,14 +47,7 @@ def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", *
 
 
 def with_each_overhead(
-    *,
-    models: Listed,
-    strategies: Listed,
-    overheads: Listed = "all",
-    rounds: int = 3,
-    seed: int = 0,
-    collation: str = "lean",
-    **more: Any,
+    *, models: Listed, strategies: Listed, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **more: Any
 ) -> list[Point]:
     """Return each model's points without an overhead and with each that it can take on, round after round.
 
@@ -64,20 +57,19 @@ def with_each_overhead(
     **Arguments:**
 
     - `overheads`: "all", or names; a model that cannot take one on is run without it.
-    - `models`, `strategies`, `collation`: as for `in_each_mode`.
+    - `models`, `strategies`: as for `in_each_mode`.
     - `rounds`: how often each is run. `seed`: of the first round.
     - `more`: as for `grid`.
 
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
-    checked("rounds", rounds, NumberFrom1)
     wanted = OVERHEADS if overheads == "all" else validate_overheads(map(str, listed("overheads", overheads)))
     points: list[Point] = []
-    for i in range(rounds):
+    for i in range(checked("rounds", rounds, NumberFrom1)):
         one_round: list[Point] = []
         for pair in _pairs(models, strategies):
             taken = ["none", *(name for name in wanted if name in applicable_overheads(pair[0]))]
-            one_round += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + i})
+            one_round += _points(pair, "lean", **{**more, "overheads": taken, "seed": seed + i})
         points += one_round if i % 2 == 0 else one_round[::-1]
     return points
 
@@ -102,12 +94,9 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
     for name in ("accumulate", "gpus", "batch_sizes"):
         if name in more:
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
-    numbers = listed("ranks", ranks)
-    if not all(type(number) is int and number > 0 for number in numbers):
-        raise InputError(f"ranks is {ranks!r}, expected whole numbers from 1 up")
-    models = more.pop("models", "hetero_cell,dango")
-    pairs = _pairs(models, more.pop("strategies", "node_mask,indices"), served=True)
-    steps = _single("steps", more.pop("steps", 8))
+    numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
+    pairs = _pairs(more.pop("models", "hetero_cell,dango"), more.pop("strategies", "node_mask,indices"), served=True)
+    steps = _single("steps", listed("steps", more.pop("steps", 8)))
     points: list[Point] = []
     for kind in listed("kinds", kinds):
         if kind not in SCALING:
@@ -126,11 +115,10 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
 
 
-def _single(name: str, value: Listed) -> int:
+def _single(name: str, values: list[Any]) -> int:
     """Return the only value of a parameter that is no axis here, a whole number."""
-    values = listed(name, value)
     if len(values) != 1:
-        raise InputError(f"{name} is {value!r}, expected one value")
+        raise InputError(f"{name} is {values!r}, expected one value")
     number: int = checked(name, values[0], NumberFrom1)
     return number
 
