@@ -6,7 +6,7 @@ Parts are the modules of a model, timed by hooks, and the methods of its view, w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -25,9 +25,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import setup
-from tclab.timing import Ledger, receipt
-from tclab.timing._ledger import NullLedger
-from tclab.timing._self_test import Receipt
+from tclab.timing import Ledger
 from tclab.training._step import Step
 
 STAGES = ("forward", "backward")
@@ -41,16 +39,12 @@ _METHODS = ("lift", "neighbour_sum", "complete", "degree", "pool", *_COMPOSED)
 class Inside(Shown):
     """Where forward and backward of some points spend their time.
 
-    **Arguments:**
-
-    - `frame`: a row for each part of each point: `point`, `copies` ("wild type", "samples", or both where a view
-      computes them in one pass), `layer`, `network` (empty where several are computed in one pass), `part`, and the
-      mean seconds of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`.
-    - `receipts`: point → what the parts' cuts cost; see `tclab.timing.receipt`.
+    `frame`: a row for each part of each point: `point`, `copies` ("wild type", "samples", or both where a view computes
+    them in one pass), `layer`, `network` (empty where several are computed in one pass), `part`, and the mean seconds
+    of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`.
     """
 
     frame: pd.DataFrame
-    receipts: Mapping[str, Receipt]
 
     def by(self, *columns: str) -> pd.DataFrame:
         """Return the sums over all other columns, with a column for each point: `inside.by("layer")`."""
@@ -66,11 +60,10 @@ class Inside(Shown):
             times = [seconds_text(group[stage].sum()) for stage in STAGES]
             lines.append((str(point).partition(" ")[0], part, *times, f"{group['share'].sum():.1%}"))
         points = ", ".join(map(str, dict.fromkeys(self.frame["point"])))
-        notes = [f"{point}: {'; '.join(cost._display().notes)}" for point, cost in self.receipts.items()]
-        return Display(f"Inside forward and backward of {points}", ("model", "part", *STAGES, "share"), lines, notes)
+        return Display(f"Inside forward and backward of {points}", ("model", "part", *STAGES, "share"), lines)
 
 
-def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> Inside:
+def inside(*points: Point, steps: int = 10) -> Inside:
     """Return where the forward and the backward of each point spend their time, part by part.
 
     Each point runs in this process, after its equivalence check, on one batch that is kept. The parts are calls of the
@@ -81,52 +74,31 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
     **Arguments:**
 
     - `points`: to be compared, say HeteroCell and DANGO, each with a batch size of its own.
-    - `steps`: of each. `receipt_seconds`: for the race that tells what the parts' cuts cost; 0 for none.
+    - `steps`: of each.
 
     **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
     """
     checked("steps", steps, NumberFrom1)
     if not points:
         raise InputError("there are no points, expected at least one")
-    frames, receipts = [], dict[str, Receipt]()
-    for point in points:
-        require("point", point, Point, "a tclab.Point")
-        name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-        frames.append(_frame_of(_able(point), name, steps, receipt_seconds, receipts))
-    return Inside(pd.concat(frames, ignore_index=True), receipts)
+    return Inside(pd.concat([_frame_of(point, steps) for point in points], ignore_index=True))
 
 
-def _able(point: Point) -> Point:
-    """Return a point as it is run here, on one batch, resolved and checked."""
+def _frame_of(point: Point, steps: int) -> pd.DataFrame:
+    require("point", point, Point, "a tclab.Point")
+    name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
     point = replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False)
     if (reason := point.skipped()) is not None:
         raise InputError(f"nothing is to be seen inside this point: {reason}")
     point = resolve(point)
     if not may_run(point):
         raise InputError(f"{point.strategy} does not give what 'subgraph' gives: it is not timed")
-    return point
-
-
-def _frame_of(
-    point: Point, name: str, steps: int, receipt_seconds: float, receipts: dict[str, Receipt]
-) -> pd.DataFrame:
+    ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:
         batch = next(here.batches())
-        parts: dict[str, tuple[str, Part]] = {}
-
-        def loop(ledger: Ledger | NullLedger, steps: int = 1) -> None:
-            if isinstance(ledger, NullLedger):
-                here.run(repeat(batch), steps=steps, ledger=ledger)
-                return
-            with timed_parts(here.step, ledger) as found:
-                here.run(repeat(batch), steps=steps, ledger=ledger)
-            parts.update(found)
-
         here.run(repeat(batch), steps=_FIRST)
-        ledger = Ledger(cuda=point.device == "cuda")
-        loop(ledger, steps)
-        if receipt_seconds:
-            receipts[name] = receipt(loop, budget_seconds=receipt_seconds)
+        with timed_parts(here.step, ledger) as parts:
+            here.run(repeat(batch), steps=steps, ledger=ledger)
     took: dict[Part, dict[str, float]] = {}
     seconds = ledger.seconds("device" if ledger.cuda else "host")
     for stage, (of, part) in {**parts, **{of: (of, REST) for of in STAGES}}.items():

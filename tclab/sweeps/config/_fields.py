@@ -82,12 +82,13 @@ class Declaration:
     default: Any
     annotation: Any  # the check, unless `check` is given
     meaning: str  # as the docstring says it; for the help of the command, too
-    unit: str | None  # of a number: "samples", "processes", "MiB"
     grid: str  # its name as a parameter of `grid`: "strategies"
-    check: Callable[[str, Any], Any] | None  # name, value → the value as it is kept; for what no annotation says
+    unit: str | None = None  # of a number: "samples", "processes", "MiB"
+    # name, value → the value as it is kept; for what no annotation says
+    check: Callable[[str, Any], Any] | None = None
     # in a comparison; an "amount" says how much was run, a "repetition" tells runs of one setting apart
-    role: Literal["setting", "amount", "repetition"]
-    caution: str  # is shown where another value is suggested
+    role: Literal["setting", "amount", "repetition"] = "setting"
+    caution: str = ""  # is shown where another value is suggested
     panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
     charted: bool = False  # charts have it as an axis, so that rows which differ in it are comparable
     advised: bool = False  # another value is worth suggesting
@@ -129,18 +130,8 @@ class Declaration:
         return text_value(value) if isinstance(value, str) else value
 
 
-def declare(
-    default: Any,
-    uses: str = "",
-    *,
-    unit: str | None = None,
-    grid: str = "",
-    check: Callable[[str, Any], Any] | None = None,
-    role: Literal["setting", "amount", "repetition"] = "setting",
-    caution: str = "",
-) -> Any:
+def declare(default: Any, uses: str = "", **more: Any) -> Any:
     """Return a dataclass field with its default and what `Declaration` says of it; `uses` are the flags that it has."""
-    more = {"unit": unit, "grid": grid, "check": check, "role": role, "caution": caution}
     return dataclasses.field(default=default, metadata={**more, **dict.fromkeys(uses.split(), True)})
 
 
@@ -152,9 +143,8 @@ def declarations(of: Any) -> dict[str, Declaration]:
     meanings = {name: " ".join(text.split()) for name, text in bullets}
     found = {}
     for field in dataclasses.fields(of):
-        more = {**field.metadata, "grid": field.metadata["grid"] or field.name}
-        more |= {"annotation": hints[field.name], "meaning": meanings.get(field.name, "")}
-        found[field.name] = Declaration(name=field.name, default=field.default, **more)
+        name, more = field.name, {"grid": field.name, **field.metadata}
+        found[name] = Declaration(name, field.default, hints[name], meanings.get(name, ""), **more)
     return found
 
 

@@ -44,13 +44,15 @@ Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 i
 
 
 # torch is imported where a point is made, not where its fields are read, as by the command's help
-def _model_of(name: str) -> ModelKind:
+def model_of(name: str) -> ModelKind:
+    """Return the model of a name."""
     from tclab.models import get
 
     return get(name)
 
 
-def _strategy_of(name: str) -> type[Strategy]:
+def strategy_of(name: str) -> type[Strategy]:
+    """Return the strategy of a name."""
     from tclab.masking import get
 
     return get(name)
@@ -77,11 +79,11 @@ def _graph(name: str, value: Any) -> str:
 
 def _model(name: str, value: Any) -> str:
     require(name, value, str, "the name of a model; a model of yours is registered and then named")
-    return _model_of(value).name
+    return model_of(value).name
 
 
 def _strategy(name: str, value: Any) -> str:
-    return _strategy_of(value).name
+    return strategy_of(value).name
 
 
 def _loss(name: str, value: Any) -> str:
@@ -212,7 +214,7 @@ class Point(Shown):
         from tclab.graph._cell_graph import resolve_networks
         from tclab.graph._synthetic_graph import NETWORK_SIZES
 
-        strategy = _strategy_of(self.strategy)
+        strategy = strategy_of(self.strategy)
         if self.collation not in strategy.collations:
             raise unknown("collation", self.collation, strategy.collations)
         if self.ship_edges and not strategy.can_ship_edges:
@@ -227,7 +229,7 @@ class Point(Shown):
     @property
     def kind(self) -> ModelKind:
         """The model, in the size that the point asks for."""
-        return _model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     @property
     def backend(self) -> str | None:
@@ -262,7 +264,7 @@ class Point(Shown):
         from tclab.training._step import WITHOUT_MODEL
 
         kind, model = self.kind, self.model
-        if not kind.served_by(_strategy_of(self.strategy)):
+        if not kind.served_by(strategy_of(self.strategy)):
             reads = f"{self.strategy} makes no masked graph, and {model} reads one"
             yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
         if self.loss not in kind.losses:
@@ -325,7 +327,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     elif kept["num_deletions"] is None:
         kept["num_deletions"] = _DELETIONS
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
-    kept["loss"] = kept["loss"] or next(iter(_model_of(kept["model"]).losses))
+    kept["loss"] = kept["loss"] or next(iter(model_of(kept["model"]).losses))
     if not kept["workers"]:
         kept["loader"] = Options((name, one) for name, one in kept["loader"].items() if name == "pin_memory")
     if kept["ranks"] == 1:
