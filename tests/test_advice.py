@@ -428,11 +428,6 @@ def test_what_was_measured_is_kept_where_another_change_cannot_be():
     assert done.missing == ("what 'two' gives when it runs: no such device",)
 
 
-def test_a_row_that_does_not_name_its_networks_is_no_point():
-    with pytest.raises(InputError, match="does not name the networks"):
-        point_of(rows(step(network_names=None)).iloc[0])
-
-
 def test_the_chart_has_predicted_beside_measured():
     advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
     assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])

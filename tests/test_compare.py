@@ -154,15 +154,6 @@ def test_a_side_of_several_commits_or_machines_decides_nothing(mixed):
     assert "several machines" not in one_point.pairs[0].why
 
 
-def test_folders_of_one_name_are_known_by_those_that_they_are_in(tmp_path):
-    for name in ("a", "b"):
-        Results(tmp_path / "runs" / name / "rows").write(tclab.Point(), tclab.sweeps.store._rows.table(_dicts(sweep())))
-    folders = [tmp_path / "runs" / name / "rows" for name in ("a", "b")]
-    assert tclab.compare(*folders).names == ("a", "b")
-    assert tclab.compare(folders[0], folders[0]).names == ("first", "second")
-    assert tclab.compare(folders[0], sweep()).names == ("first", "second")
-
-
 def test_dirty_commits_and_moved_conditions_are_named():
     found = tclab.compare(rows(step(commit="aaa+", threads=1)), rows(step(commit="bbb", threads=2)))
     said = " ".join(found.cautions)
@@ -255,6 +246,7 @@ def test_folders_and_files_are_compared_as_rows_are(tmp_path):
         write_rows(made, tmp_path / f"{name}.csv")
     by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
     assert by_folder.names == ("old", "new")
+    assert tclab.compare(tmp_path / "old", tmp_path / "old").names == ("first", "second")
     by_file = tclab.compare(tmp_path / "old.csv", str(tmp_path / "new.csv"))
     by_rows = tclab.compare(old, new, names=("old", "new"))
     assert by_folder.pairs == by_file.pairs == by_rows.pairs

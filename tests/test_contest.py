@@ -3,7 +3,6 @@
 import json
 import os
 import tempfile
-from functools import partial
 
 import pytest
 
@@ -43,22 +42,6 @@ def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypa
     assert race.settings["environment"]["MALLOC_MMAP_MAX_"] == "0"
     assert "TMPDIR" not in race.settings["environment"]  # a race goes on although its files were elsewhere
     assert os.listdir(tmp_path) == []
-
-
-def test_points_are_raced_in_four_processes_unless_a_number_is_given(monkeypatch):
-    given = []
-
-    def noted(arms, *, processes, **options):
-        given.append(processes)
-        raise InputError("not run")
-
-    for name in ("race", "race_cells"):
-        monkeypatch.setattr(f"tclab.sweeps.analysis._race_points.{name}", noted)
-    points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
-    for run in (partial(race_points, points), partial(race_grid, {"cell": points})):
-        with pytest.raises(InputError, match="not run"):
-            run(budget_seconds=1)
-    assert given == [4, 4]
 
 
 def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):

@@ -58,14 +58,15 @@ def test_the_charts_lines_come_first():
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
-def test_the_first_points_hold_two_strategies_both_models_two_batch_sizes_and_two_numbers_of_networks(gpus):
-    first = grid(gpus=gpus, device="cpu")[:6]
-    assert [point.strategy for point in first if point.model == "hetero_cell"][:2] == ["edge_mask", "node_mask"]
-    assert {point.model for point in first[:3]} == {"hetero_cell", "dango"}
+def test_the_first_points_hold_both_models_two_strategies_two_batch_sizes_and_two_numbers_of_networks(gpus):
+    points = grid(gpus=gpus, device="cpu")
+    first = points[: points.first]
+    assert len(first) == 6
     assert {point.ranks for point in first} == {max(gpus, 1)}
-    assert {point.model for point in first} == {"hetero_cell", "dango"}
-    for model in ("hetero_cell", "dango"):
-        assert len({point.batch_size for point in first if point.model == model}) == 2
+    for model, strategies in (("hetero_cell", {"edge_mask", "node_mask"}), ("dango", {"indices"})):
+        own = [point for point in first if point.model == model]
+        assert {point.strategy for point in own} == strategies
+        assert len({point.batch_size for point in own}) == 2
     assert {point.networks for point in first if point.model == "hetero_cell"} == {1, 9}
 
 
@@ -123,23 +124,15 @@ def test_variants_are_an_axis():
     assert again is graphs["merged_string"].networks["string_merged"]  # what was made of it is not made again
 
 
-def test_experiment_083_is_one_line():
+def test_experiments_of_the_case_study_are_one_line_each():
     points = experiment_083(scale=0.02, gpus=0)
     assert [(p.model, p.strategy, p.batch_size, p.networks) for p in points] == [
         ("hetero_cell_production", "edge_mask", 28, None),
         ("hetero_cell_production", "edge_mask", 28, ("string12_0_coexpression",)),
     ]
-    assert not [p for p in points if p.skipped()]
-    assert [p.batch_size for p in experiment_083(scale=0.02, gpus=0, batch_sizes=2)] == [2, 2]
-
-
-def test_experiment_084_is_one_line():
-    points = experiment_084(scale=0.02)
-    assert [(p.loss, p.ranks) for p in points] == [("mle_wass_supcr", 4), ("mle_wass_supcr_no_gather", 4)]
     alone = experiment_084(scale=0.02, gpus=0)
-    assert not [p for p in alone if p.skipped()]
-    gathers = [p.kind.loss(cell_graph_of(p), p.loss).gather_interval for p in alone]
-    assert gathers == [1, None]
+    assert not [p for p in (*points, *alone) if p.skipped()]
+    assert [p.kind.loss(cell_graph_of(p), p.loss).gather_interval for p in alone] == [1, None]
 
 
 @pytest.mark.parametrize(

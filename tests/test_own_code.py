@@ -13,7 +13,7 @@ from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _factory, race_arm
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
-from tclab.sweeps.store._results import Results, results_key
+from tclab.sweeps.store._results import results_key
 
 RIGHT = """
     import tclab
@@ -72,13 +72,6 @@ def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(o
     assert set(tclab.sweep([point()], **options)["status"]) == {"ok"}  # read, not run
     assert kept == [False, False, True]
     assert len(list((tmp_path / "rows").glob("*.parquet"))) == 2
-
-
-def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_path):
-    plain = Point(scale=0.01)
-    before = Results(tmp_path).path(plain)
-    own.write_text(textwrap.dedent(WRONG))
-    assert Results(tmp_path).path(plain) == before
 
 
 def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -82,15 +82,14 @@ def grid(
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
-    for strategies it is all that are exact, each with the models that it serves. If models and strategies are both
-    named, an impossible pair is kept as a row `skipped`, with the reason.
+    for strategies it is all that are exact. Each model is run with those strategies that serve it; one that was named,
+    and that none of them serves, has rows `skipped`, with the reason.
 
     **Arguments:**
 
     - `graph`: "synthetic", of `scale` ("auto", or a number above 0), a folder of public files, or a file of a graph.
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
-      "auto" for models is "hetero_cell,dango", each with the strategies that serve it. "hetero_cell:28,dango:64"
-      gives each model batch sizes of its own.
+      "auto" for models is "hetero_cell,dango". "hetero_cell:28,dango:64" gives each model batch sizes of its own.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
@@ -100,6 +99,7 @@ def grid(
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+      `collation="pyg"` is for the strategies that have it, the others keep theirs.
       Of `loader` and `ddp` each option's values are: `loader="prefetch_factor:2,4"`, or {"prefetch_factor": [2, 4]}.
     - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
@@ -119,24 +119,25 @@ def grid(
     common: dict[str, Any] = {"graph": graph, "device": device, "ranks": ranks}
     common["scale"] = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
     check_files(Point(graph=graph))
-    any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
-    models = "hetero_cell,dango" if models == "auto" else models
     if strategies == "auto":
         exact = [name for name in strategy_names() if strategy_of(name).exact]
         strategies = sorted(exact, key=lambda name: name not in _FIRST)
+    named = [str(name) for name in listed("strategies", strategies)]
     batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
     more |= {"mode": mode, "steps": usual["steps"] if steps == "auto" else steps, "seed": seed}
     axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
-    for model, name in product(listed("models", models), listed("strategies", strategies)):
-        kind = model_of(model)
-        if any_auto and not kind.served_by(strategy_of(name)):
-            continue
-        of_pair = {**axes, "overheads": _overheads(overheads, model)}
-        for values in product(*of_pair.values()):
-            chosen = {**common, **dict(zip(of_pair, values, strict=True)), "model": model, "strategy": name}
+    for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
+        kind, sizes = model_of(model), sizes_of("batch_sizes", batch_sizes, model)
+        serving = [name for name in named if kind.served_by(strategy_of(name))]
+        if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
+            serving = named
+        of_model = {"strategy": serving, **axes, "overheads": _overheads(overheads, model)}
+        for values in product(*of_model.values()):
+            chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model}
+            if chosen.get("collation") == "pyg" and "pyg" not in strategy_of(chosen["strategy"]).collations:
+                chosen["collation"] = "lean"
             counts = _networks(networks, kind.reads_masked_graph, chosen)
-            sizes = sizes_of("batch_sizes", batch_sizes, model)
             points += [Point(**chosen, batch_size=size, networks=count) for count in counts for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         check_files(point)
@@ -214,33 +215,24 @@ def _lines_first(points: list[Point]) -> Points:
 # ---- where a step's time goes, what overheads and bytes cost, what more ranks bring
 
 
-def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
-    """Return a point for each mode, model and strategy that serves it, mode by mode, `step` first.
+def in_each_mode(**parameters: Any) -> list[Point]:
+    """Return the points of a grid in each mode, mode by mode, `step` first.
 
-    With several workers a point has at least six steps for each, and so in `over_bytes` and `scaling_points`: batches
-    come in bursts, and an interval, which a verdict needs, is of whole cycles of the workers.
-
-    **Arguments:**
-
-    - `collation`: of the strategies that have it; the others keep theirs, "lean".
-    - `more`: as for `grid`.
+    `parameters` are those of `grid`, but that all networks are chosen unless others are named, and that a model which
+    reads no masked graph has the strategy `indices`. With several workers a point has at least six steps for each, and
+    so in `over_bytes` and `scaling_points`: batches come in bursts, and an interval, which a verdict needs, is of
+    whole cycles of the workers.
     """
-    pairs = _pairs(models, strategies)
-    return [point for mode in _ORDER for pair in pairs for point in _points(pair, collation, **{**more, "mode": mode})]
+    return [point for mode in _ORDER for point in _long_enough({**parameters, "mode": mode})]
 
 
-def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
-    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`.
-
-    A model that none of the named strategies serves is left out.
-    """
-    pairs = _pairs(models, strategies, served=True)
-    points = [point for pair in pairs for point in _points(pair, collation, **{**more, "mode": "data"})]
-    return sorted(points, key=lambda point: point.batch_size)
+def over_bytes(**parameters: Any) -> list[Point]:
+    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`."""
+    return sorted(_long_enough({**parameters, "mode": "data"}), key=lambda point: point.batch_size)
 
 
 def with_each_overhead(
-    *, models: Listed, strategies: Listed, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **more: Any
+    *, models: Listed, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **parameters: Any
 ) -> list[Point]:
     """Return each model's points without an overhead and with each that it can take on, round after round.
 
@@ -250,9 +242,8 @@ def with_each_overhead(
     **Arguments:**
 
     - `overheads`: "all", or names; a model that cannot take one on is run without it.
-    - `models`, `strategies`: as for `in_each_mode`.
     - `rounds`: how often each is run. `seed`: of the first round.
-    - `more`: as for `grid`.
+    - `models`, `parameters`: as for `in_each_mode`.
 
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
@@ -260,14 +251,16 @@ def with_each_overhead(
     points: list[Point] = []
     for i in range(checked("rounds", rounds, NumberFrom1)):
         one_round: list[Point] = []
-        for pair in _pairs(models, strategies):
-            taken = ["none", *(name for name in wanted if name in applicable_overheads(pair[0]))]
-            one_round += _points(pair, "lean", **{**more, "overheads": taken, "seed": seed + i})
+        for model in map(str, listed("models", models)):
+            taken = ["none", *(name for name in wanted if name in applicable_overheads(model))]
+            one_round += _long_enough({**parameters, "models": model, "overheads": taken, "seed": seed + i})
         points += one_round if i % 2 == 0 else one_round[::-1]
     return points
 
 
-def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: Any) -> list[Point]:
+def scaling_points(
+    kinds: Listed, *, ranks: Listed, batch_size: Listed, models: Listed = "hetero_cell,dango", **more: Any
+) -> list[Point]:
     """Return a point for each number of ranks, each once; those of as many ranks are together and share warm ranks.
 
     **Arguments:**
@@ -278,8 +271,7 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
       them once.
     - `ranks`: numbers from 1 up.
     - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
-    - `more`: as for `grid`, but for `gpus`, `batch_sizes` and `accumulate`; models are run by those strategies that
-      serve them.
+    - `models`, `more`: as for `in_each_mode`, but for `gpus`, `batch_sizes` and `accumulate`.
 
     **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
     not divide the most ("accumulated").
@@ -288,7 +280,6 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
         if name in more:
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
     numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
-    pairs = _pairs(more.pop("models", "hetero_cell,dango"), more.pop("strategies", "node_mask,indices"), served=True)
     steps = _single("steps", listed("steps", more.pop("steps", 8)))
     points: list[Point] = []
     for kind in listed("kinds", kinds):
@@ -298,13 +289,13 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
             if kind == "accumulated" and max(numbers) % number:
                 raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
             accumulate = max(numbers) // number if kind == "accumulated" else 1
-            for pair in pairs:
-                size = _single("batch_size", sizes_of("batch_size", batch_size, pair[0]))
+            for model in map(str, listed("models", models)):
+                size = _single("batch_size", sizes_of("batch_size", batch_size, model))
                 if kind == "strong" and size % number:
                     raise InputError(f"batch_size is {size}, expected one that {number} ranks can share evenly")
-                own = {"batch_sizes": size // number if kind == "strong" else size, "gpus": number}
+                own = {"models": model, "batch_sizes": size // number if kind == "strong" else size, "gpus": number}
                 own |= {"steps": steps * accumulate, "accumulate": accumulate}
-                points += _points(pair, "lean", **{**more, **own})
+                points += _long_enough({"strategies": "node_mask", **more, **own})
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
 
 
@@ -316,27 +307,10 @@ def _single(name: str, values: list[Any]) -> int:
     return number
 
 
-def _pairs(models: Listed, strategies: Listed, *, served: bool = False) -> list[tuple[str, str]]:
-    """Return model and strategy wherever one serves the other.
-
-    A model for which none was named has `indices`, unless only what is `served` is wanted.
-    """
-    named = [str(name) for name in listed("strategies", strategies)]
-    pairs = []
-    for model in map(str, listed("models", models)):
-        kind = model_of(model)
-        serving = [name for name in named if kind.served_by(strategy_of(name))]
-        if not serving and not served:  # a model that reads masked graphs and is given none has a row that says so
-            serving = named if kind.reads_masked_graph else ["indices"]
-        pairs += [(model, name) for name in serving]
-    return pairs
-
-
-def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
-    """Return the points of a model with a strategy, with steps enough: see `in_each_mode`."""
-    model, strategy = pair
-    its_collation = collation if collation in strategy_of(strategy).collations else "lean"
-    points = grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": its_collation})
+def _long_enough(parameters: Mapping[str, Any]) -> list[Point]:
+    """Return the points of a grid of all networks, with steps enough, and `indices` for a model that reads no mask."""
+    strategies = [*listed("strategies", parameters["strategies"]), "indices"]
+    points = grid(**{"networks": "all", **parameters, "strategies": strategies})
     return [replace(point, steps=max(point.steps, _least_steps(point))) for point in points]
 
 
