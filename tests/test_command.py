@@ -8,7 +8,6 @@ import sys
 
 import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
-from test_compare import rows, step
 
 import tclab
 from tclab import InputError
@@ -91,29 +90,9 @@ def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys)
     assert len(printed) == len(rows)
     steps = rows[rows["stage"] == "step"]
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
-
-
-def test_a_sweep_ends_with_what_was_found(measured, capsys):
     assert main(["sweep", *FEW, "--results", str(measured)]) == 0
     shown = capsys.readouterr().out
     assert shown.index("samples/s") < shown.index("computes what subgraph computes")
-
-
-def test_help_says_what_auto_is(capsys):
-    points = tclab.grid(gpus=0)
-    networks = dict.fromkeys(point.networks for point in points if point.model == "hetero_cell")
-    assert sorted(networks) == [1, max(networks) // 3, max(networks)]
-    said = {"scale": "0.1 on a CPU", "steps": "8 on a CPU", "batch_sizes": "1,2,4,8 on a CPU"}
-    for name, text in said.items():
-        one = sorted({getattr(point, name.removesuffix("s") if name == "batch_sizes" else name) for point in points})
-        assert ",".join(map(str, one)) == text.split()[0]
-    assert {point.model for point in points} == {"hetero_cell", "dango"}
-    exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
-    assert {point.strategy for point in points} == exact
-    main(["sweep", "--help"])
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for text in (*said.values(), "hetero_cell,dango", "all that are exact", "one, a third and all"):
-        assert f"auto: {text}" in shown
 
 
 MINE = """
@@ -159,6 +138,8 @@ def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
     assert code == 0
     assert {row["strategy"] for row in rows} == {"node_mask"}
     assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
+    code, rows = answer(capsys, "run", *POINT, "--model", "dango", "--strategy", "node_mask")
+    assert (code, rows[0]["status"]) == (1, "skipped: dango reads no masked graph")
     code, rows = answer(capsys, "run", *POINT, "--batch-size", "2", "--memory-bytes", "1000000")
     assert code == 1
     assert rows[0]["status"] != "ok"
@@ -173,16 +154,6 @@ def test_what_does_not_fit_is_an_exit_code(capsys):
     code, found = answer(capsys, "fits", *POINT, "--memory-bytes", "1000")
     assert code == 1
     assert "1,000 B" in found["refusal"]
-
-
-@pytest.mark.slow  # a step is set up and checked
-def test_all_networks_are_called_so_by_every_verb(capsys):
-    sizes = []
-    for words in (["--networks", "all"], [], ["--networks", "2"]):
-        code, found = answer(capsys, "fits", "--scale", "0.01", "--device", "cpu", *words)
-        assert code == 0
-        sizes.append((found["graph"], found["model"]))
-    assert sizes[0] == sizes[1] != sizes[2]
 
 
 def test_strategies_race(capsys, tmp_path):
@@ -260,16 +231,6 @@ def test_an_error_is_wrapped_in_a_terminal(monkeypatch, capsys):
     assert "yours? --import its Python file" in " ".join(map(str.strip, lines))
 
 
-def test_only_a_name_that_a_file_may_register_is_asked_for_its_file(tmp_path, capsys):
-    path = tclab.sweeps.write_rows(rows(step("node_mask", 0.1), step("edge_mask", 0.2)), tmp_path / "rows.csv")
-    assert main(["advise", str(path), "--now", "mine"]) == 2  # of these rows: no import would bring it
-    error = capsys.readouterr().err
-    assert "unknown strategy of these rows 'mine'" in error
-    assert "--import" not in error
-    assert main(["run", "--model", "mine"]) == 2
-    assert "(yours? --import its Python file)" in capsys.readouterr().err
-
-
 def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
     assert main(["panel", str(tmp_path / "rows"), "--no-open"]) == 0
     notebook = tmp_path / "rows" / "panel.ipynb"
@@ -287,6 +248,8 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
     [
         (["run", "--strategy", "node_mas"], "did you mean 'node_mask'?"),
         (["run", "--batch-size", "many"], "batch_size is 'many', expected a whole number"),
+        (["run", "--batch-size", "²"], "batch_size is '²', expected a whole number"),
+        (["run", "--networks", "²"], "unknown network '²'"),
         (["sweep", "--results", "r", "--batch-sizes", "1,x"], "batch_sizes is 'x'"),
         (["sweep", "--strategies", "node_mask"], "--results"),
         (["fits", "--networks", "tflink,foo"], "'foo'"),
@@ -311,11 +274,8 @@ def test_a_wrong_argument_is_a_sentence_and_an_exit_code(words, said, capsys):
     assert "Traceback" not in error.err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_completes_verbs_and_options(shell, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/bin/{shell}")
-    assert main(["--install-completion", "--shell", shell, "--output", str(tmp_path / "script")]) == 0
+def test_the_shell_completes_verbs_and_options(tmp_path):
+    assert main(["--install-completion", "--shell", "bash", "--output", str(tmp_path / "script")]) == 0
     script = (tmp_path / "script").read_text()
     assert "compare" in script
     assert "batch-sizes" in script

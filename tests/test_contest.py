@@ -3,8 +3,6 @@
 import json
 import os
 import tempfile
-from contextlib import ExitStack
-from functools import partial
 
 import pytest
 
@@ -13,8 +11,7 @@ from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_grid, race_points
-from tclab.sweeps.analysis._advise import change_trial
-from tclab.sweeps.analysis._race_points import _step, cells_of, race_arm
+from tclab.sweeps.analysis._race_points import cells_of, race_arm
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
@@ -47,23 +44,6 @@ def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypa
     assert os.listdir(tmp_path) == []
 
 
-def test_points_are_raced_in_four_processes_unless_a_number_is_given(monkeypatch):
-    given = []
-
-    def noted(arms, *, processes, **options):
-        given.append(processes)
-        raise InputError("not run")
-
-    for name in ("race", "race_cells"):
-        monkeypatch.setattr(f"tclab.sweeps.analysis._race_points.{name}", noted)
-    points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
-    trial = change_trial(points["node_mask"], points["stored_mask"])
-    for run in (partial(race_points, points), partial(race_grid, {"cell": points}), trial):
-        with pytest.raises(InputError, match="not run"):
-            run(budget_seconds=1)
-    assert given == [4, 4, 4]
-
-
 def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
     class Wrong(tclab.masking.get("node_mask")):
         name = "wrong"
@@ -86,8 +66,7 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
 @pytest.mark.parametrize("overhead", ["batch_wide_layer_norm", "wild_type_once"])
 def test_an_overhead_that_changes_predictions_as_it_declares_is_raced_and_run_alike(overhead):
     point = tiny(overheads=overhead)
-    with ExitStack() as opened:
-        _step(resolve(point), opened)()
+    race_arm(json.dumps({"modules": [], "point": resolve(point).to_dict()}))()
     assert set(tclab.run(point)["equivalence"]) == {"inexact"}
 
 

@@ -10,8 +10,8 @@ from clock import Clock
 import tclab
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
-from tclab.sweeps import inside, trace_point
-from tclab.sweeps.analysis._module_parts import Part, timed_parts
+from tclab.sweeps import inside, loop_of
+from tclab.sweeps.analysis._inside import Part, timed_parts
 from tclab.timing import Ledger
 
 pytestmark = pytest.mark.clock
@@ -133,14 +133,13 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     [
         ({"strategy": "edge_mask"}, {"wild type", "samples"}, True),
         ({"strategy": "node_mask"}, {"wild type and samples"}, False),
-        ({"strategy": "edge_mask", "checkpoint": True}, {"wild type", "samples"}, True),
         ({"model": "hetero_cell_production", "strategy": "gpu_mask"}, {"wild type", "samples"}, True),
         ({"model": "dango", "strategy": "indices"}, {"wild type"}, True),
     ],
 )
 def test_every_model_and_view_is_seen_by_layer_and_network(fields, copies, networks):
     point = Point(**HOW, batch_size=3, **fields)
-    frame = inside(point, steps=2, receipt_seconds=0).frame
+    frame = inside(point, steps=2).frame
     assert set(frame["copies"]) - {""} == copies
     assert set(frame["layer"]) - {"", "layer 3"} == {"layer 1", "layer 2"}
     deep = frame[frame["layer"] != ""]
@@ -155,36 +154,28 @@ def test_every_model_and_view_is_seen_by_layer_and_network(fields, copies, netwo
     assert (convolutions["backward"] > 0).all()
 
 
-def test_two_models_stand_side_by_side_with_what_the_cuts_cost():
+def test_two_models_stand_side_by_side():
     dango = Point(**HOW, model="dango", strategy="indices", batch_size=4)
-    found = inside(Point(**HOW, batch_size=2), dango, steps=2, receipt_seconds=0.5)
+    found = inside(Point(**HOW, batch_size=2), dango, steps=2)
     assert re.search(r"dango +wild type · layer 2 · SAGE", str(found))
-    assert "the ledger's own work is" in str(found)
-    assert set(found.by("layer").columns.get_level_values(0)) == set(found.frame["point"]) == set(found.receipts)
+    assert set(found.by("layer").columns.get_level_values(0)) == set(found.frame["point"])
 
 
-def test_a_point_is_traced_in_one_call(tmp_path):
-    reports = [
-        trace_point(Point(**HOW, **fields), tmp_path / name, wait=4, active=2)
-        for name, fields in (("a", {"strategy": "edge_mask"}), ("b", {"model": "dango", "strategy": "indices"}))
-    ]
-    for report in reports:
-        assert len(report.steps) == 2
-        seen = report.categories[report.categories["self_us"] > 0]["category"]
-        assert {"model_forward", "backward", "optimizer"} <= set(seen)
-        assert any("unprofiled ones" in finding for finding in report.findings)
-    assert (tmp_path / "a" / "rank0.pt.trace.json.gz").exists()
-    (cost,) = (w for w in tclab.trace.compare(*reports).warnings if "ratio without the profiler" in w)
-    in_a, in_b, distorted = map(float, re.findall(r"(\d+\.\d+) ×", cost))
-    assert distorted == pytest.approx(in_b / in_a, abs=0.02)
+def test_a_points_steps_are_traced_around_its_loop(tmp_path):
+    point = Point(**HOW, strategy="edge_mask")
+    ledger = Ledger(marks=True)
+    with loop_of(point, steps=1) as loop, tclab.trace.record(tmp_path, wait=4, active=2, steps=7) as recorder:
+        for _ in range(7):
+            loop(ledger)
+            recorder.step()
+    report = tclab.trace.analyze(recorder.path)
+    seen = report.categories[report.categories["self_us"] > 0]["category"]
+    assert {"model_forward", "backward", "optimizer"} <= set(seen)
+    assert any("unprofiled ones" in finding for finding in report.findings)
 
 
 def test_what_cannot_be_seen_into_is_refused():
-    for fields, words in (
-        ({"ranks": 2}, "2 ranks asked for"),
-        ({"strategy": "indices"}, "nothing is to be seen inside this point: skipped"),
-    ):
-        with pytest.raises(InputError, match=words):
-            trace_point(Point(**{**HOW, **fields}), "traces")
+    with pytest.raises(InputError, match="nothing is to be seen inside this point: skipped"):
+        inside(Point(**HOW, strategy="indices"))
     with pytest.raises(InputError, match="there are no points"):
         inside()

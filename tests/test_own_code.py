@@ -11,7 +11,7 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
-from tclab.sweeps.analysis._race_points import _arms, race_arm
+from tclab.sweeps.analysis._race_points import _factory, race_arm
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._results import Results
@@ -100,10 +100,10 @@ def test_rows_of_tclabs_code_are_not_those_of_it_as_it_was(package, monkeypatch)
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
-    text = _arms({"mine": point(mode="data")}, None)["mine"].split(":", 2)[2]
+    text = _factory(point(mode="data")).split(":", 2)[2]
     told = json.loads(text)
     assert told["modules"] == ["mine_of_a_test"] * 2
-    assert json.loads(_arms({"a": Point(scale=0.01)}, None)["a"].split(":", 2)[2])["modules"] == []
+    assert json.loads(_factory(Point(scale=0.01)).split(":", 2)[2])["modules"] == []
     sys.modules.pop("mine_of_a_test")  # as in a fresh process
     registry._STRATEGIES.pop("mine_of_a_test")
     model_registry._MODELS.pop("model_of_a_test")

@@ -12,7 +12,6 @@ from tclab.lab import Panel
 from tclab.sweeps import run_epoch
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import setup
-from tclab.sweeps.predict._epoch import full_steps
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.sweeps.store._results import Results
 
@@ -83,12 +82,6 @@ def test_a_file_reaches_grid_and_panel(screen_file):
         tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")
     panel = Panel(perturbations=str(screen_file), gpus=0)
     assert {p.perturbations for p in panel.points()} == {str(screen_file)}
-
-
-def test_an_epoch_is_of_the_files_training_samples(point):
-    samples = len(screen_of(point))
-    assert full_steps(point) == -(-(samples - 2 * (samples // 10)) // 2)  # the last batch may be smaller
-    assert full_steps(replace(point, perturbations=None)) == 132_926
 
 
 @pytest.mark.parametrize(("model", "strategy"), [("hetero_cell", "node_mask"), ("dango", "indices")])

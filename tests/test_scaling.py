@@ -47,8 +47,8 @@ def test_accumulation_takes_a_step_after_as_many_samples():
     [
         ("strong", "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
         ("accumulated", "2,3", "expected numbers that divide the largest, 3"),
-        ("weak", "1,two", "ranks is '1,two', expected whole numbers from 1 up"),
-        ("weak", "0", "expected whole numbers from 1 up"),
+        ("weak", "1,two", "ranks is 'two', expected a whole number of at least 1"),
+        ("weak", "0", "ranks is 0, expected a whole number of at least 1"),
         ("week", "1", "unknown kind of scaling 'week'; did you mean 'weak'"),
     ],
 )
@@ -63,7 +63,7 @@ def test_ranks_that_cannot_be_are_one_clear_line(kind, ranks, words):
         ({"accumulate": 4}, "accumulate is 4, expected none: ranks and batch_size decide it"),
         ({"gpus": 2}, "gpus is 2, expected none"),
         ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
-        ({"steps": "4,8"}, "steps is '4,8', expected one value"),
+        ({"steps": "4,8"}, r"steps is \[4, 8\], expected one value"),
         ({"steps": "auto"}, "steps is 'auto', expected a whole number"),
     ],
 )

@@ -268,7 +268,7 @@ def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own
     assert (sliced["status"].item(), sliced["equivalence"].item()) == ("wrong", "failed")
     assert sliced["equivalence_fp64_error"].item() > 1e-6
     assert sliced["median_seconds"].isna().all()  # what is wrong gets no time
-    rough = of_the_step(tclab.run(replace(point, strategy="node_mask", dtype="bfloat16", checkpoint=True)))
+    rough = of_the_step(tclab.run(replace(point, strategy="node_mask", dtype="bfloat16")))
     assert rough["equivalence"] == "passed"
     assert rough["equivalence_fp32_ratio"] <= 2.0
 

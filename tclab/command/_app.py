@@ -1,17 +1,19 @@
-"""The verbs of the command, each with one line; what they do is imported when one of them is run."""
+"""The verbs of the command, each with one line, and what they print; what they do is imported when one is run."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from tclab._display import Display
 from tclab._version import __version__
 from tclab.errors import InputError
 
+Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
 WRONG = 2  # the exit code for an argument that is none
 _ABOUT = """How fast can a GNN train on perturbed copies of one graph?
 
@@ -81,3 +83,28 @@ def main(words: Sequence[str] | None = None) -> int:
             text += " (yours? --import its Python file)"
         print(Display(notes=[text]).text() if sys.stderr.isatty() else text, file=sys.stderr)
         return WRONG
+
+
+# ---- what a verb prints
+
+
+def show(result: Any, *, as_json: bool) -> None:
+    """Print a result as its class shows it, or as JSON: of a table a dict for each line, of what is missing null."""
+    if not as_json:
+        print(result)
+        return
+    import msgspec  # it is not loaded for the help
+
+    print(msgspec.json.encode(result, enc_hook=_plain).decode())
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a value that is no plain one of Python's, nor a dataclass of them."""
+    import numpy as np
+    import pandas as pd
+
+    if isinstance(value, pd.DataFrame):
+        return value.to_dict("records")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return None if value is pd.NA or callable(value) else str(value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from tclab.command._output import Json, json_value
+from tclab.command._app import Json, show
 from tclab.timing import race_commands as race
 from tclab.timing._commands_race import SIDES, markdown_of
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -46,8 +45,8 @@ def race_commands(
     )  # fmt: skip
     pair = found.pair(*SIDES)
     if json:
-        answer = {**json_value(pair), "settings": found.settings, "machine": found.machine, "stopped": found.stopped}
-        print(json_text.dumps(json_value(answer), allow_nan=False))
+        more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
+        show(vars(pair) | more, as_json=True)
     else:
         print(markdown_of(found) if markdown else found)
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)

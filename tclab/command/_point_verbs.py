@@ -3,18 +3,18 @@
 What measures is imported when a verb runs: help needs no torch.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, make_dataclass
 from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from cyclopts import Group, Parameter
 
-from tclab.command._output import Json, json_value, show
+from tclab.command._app import Json, show
 from tclab.errors import InputError, MissingExtraError
-from tclab.sweeps.config._fields import Declaration, declarations, text_value
+from tclab.sweeps.config._fields import declarations, text_value
 from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
 from tclab.sweeps.config._import_file import import_file
@@ -31,44 +31,30 @@ _OF_A_GRID = {
     "gpus": "auto, all there are; or how many ranks; 0 for the CPU.",
     "gpus_per_node": 'how many GPUs the machines of a cluster have that will run the points: 4, or "a100:4".',
 }
-_AUTO = {
-    "scale": "0.1 on a CPU, 1.0 on a GPU",
-    "models": "hetero_cell,dango",
-    "strategies": "all that are exact",
-    "batch_sizes": "1,2,4,8 on a CPU, 1,4,16,32,64 on a GPU",
-    "networks": "one, a third and all of those that the graph has",
-    "steps": "8 on a CPU, 20 on a GPU",
-}
 
 
-def _option(help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
+def _option(help: str, default: Any = None, *, group: Group) -> Any:
     """Return the type of an option: a text that is `None` unless it was given."""
-    shown = None if default is None else str(default) or None
-    parameter = Parameter(help=help, metavar=metavar, group=group, allow_leading_hyphen=True,
-                          show_default=False if shown in (None, "()") else lambda _: shown)  # fmt: skip
-    return Annotated[str | None, parameter]
+    shown = False if default in (None, "", ()) or str(default) == "" else lambda _: str(default)
+    return Annotated[str | None, Parameter(help=help, group=group, allow_leading_hyphen=True, show_default=shown)]
 
 
-def _option_of(declared: Declaration, default: Any) -> Any:
-    """Return the option of a point's field, under its own name or a grid's."""
-    if default == "auto" and declared.grid in _AUTO:
-        default = f"auto: {_AUTO[declared.grid]}"
-    group = _USUAL if declared.panel or declared.name in ("device", "ranks") else _RARE
-    help = declared.meaning + (f" Unit: {declared.unit}." if declared.unit else "")
-    return _option(help, default, group=group, metavar="true|false" if declared.column == "flag" else "TEXT")
+def _field_options(defaults: Mapping[str, Any], *, of_grid: bool = False) -> dict[str, Any]:
+    """Return the options of a point's fields, under their own names or a grid's, with these defaults."""
+    found = {}
+    for declared in _FIELDS.values():
+        name = declared.grid if of_grid else declared.name
+        help = declared.meaning + (f" Unit: {declared.unit}." if declared.unit else "")
+        group = _USUAL if declared.panel or name in ("device", "ranks") else _RARE
+        found[name] = _option(help, defaults.get(name, declared.default), group=group)
+    return found
 
 
-def _takes(**arguments: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Have a verb take several options as each of some arguments, which is `None` where none of them is given."""
-
-    def mark(verb: Any) -> Any:
-        for argument, options in arguments.items():
-            made = make_dataclass(argument, [(name, kind, None) for name, kind in options.items()], frozen=True)
-            made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
-            verb.__annotations__[argument] = Annotated[made | None, Parameter(name="*")]
-        return verb
-
-    return mark
+def _together(name: str, options: Mapping[str, Any]) -> Any:
+    """Return the type of one argument of a verb that has several options, and is `None` where none of them is given."""
+    made = make_dataclass(name, [(option, kind, None) for option, kind in options.items()], frozen=True)
+    made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
+    return Annotated[made | None, Parameter(name="*")]
 
 
 def _given(options: Any) -> dict[str, str]:
@@ -77,14 +63,21 @@ def _given(options: Any) -> dict[str, str]:
     return {name: value for name, value in every.items() if value is not None}
 
 
-_POINT = {name: _option_of(declared, declared.default) for name, declared in _FIELDS.items()}
-_DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items() if one.kind is one.KEYWORD_ONLY}
-_GRID = {name: _option(text, _DEFAULTS[name], group=_USUAL) for name, text in _OF_A_GRID.items()} | {
-    declared.grid: _option_of(declared, _DEFAULTS.get(declared.grid, declared.default))
-    for declared in _FIELDS.values()
-    if declared.name != "ranks"  # which `gpus` says
-}
-_SLURM = {name: _option("as sbatch takes it", group=_CLUSTER) for name in OPTIONS if name not in _GRID}
+if TYPE_CHECKING:
+    PointOptions: TypeAlias = Any
+    Arms: TypeAlias = Any
+    Grid: TypeAlias = Any
+    Cluster: TypeAlias = Any
+else:
+    _POINT = _field_options({})
+    _DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items()}
+    _GRID = {name: _option(text, _DEFAULTS[name], group=_USUAL) for name, text in _OF_A_GRID.items()}
+    _GRID |= {name: option for name, option in _field_options(_DEFAULTS, of_grid=True).items() if name != "ranks"}
+    PointOptions = _together("point", _POINT)
+    Arms = _together("point", {name: option for name, option in _POINT.items() if name != "strategy"})
+    Grid = _together("grid", _GRID)  # whose `gpus` says how many ranks there are
+    Cluster = _together("cluster", {name: _option("as sbatch takes it", group=_CLUSTER) for name in OPTIONS
+                                    if name not in _GRID})  # fmt: skip
 Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
 Own = Annotated[
     list[Path] | None,
@@ -101,9 +94,10 @@ def _values(name: str, text: str) -> list[Any]:
     """Return the values that the text of an option asks for; names of networks, or of overheads, are one value."""
     if name not in ("networks", "overheads"):
         return axis(name, text)
-    if text.lower() == "none" or (name, text.lower()) == ("networks", "all"):
+    if text.lower() in ("all", "none"):
         return [() if name == "overheads" else None]
-    return [int(text) if text.isdecimal() else tuple(text.split(","))]
+    values = axis(name, text)
+    return values if all(type(value) is int for value in values) else [tuple(map(str, values))]
 
 
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
@@ -113,25 +107,25 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
     """
     axes: dict[str, list[Any]] = {"strategy": list(strategies)} if strategies else {}
     axes |= {name: _values(name, text) for name, text in texts.items()}
+    several = [name for name, values in axes.items() if len(values) > 1]
     points = {}
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        several = {name: value for name, value in chosen.items() if len(axes[name]) > 1}
-        first = [str(several.pop("strategy"))] if "strategy" in several else []
-        points[", ".join([*first, *(f"{name} {value}" for name, value in several.items())])] = Point(**chosen)
+        label = [str(chosen[name]) if name == "strategy" else f"{name} {chosen[name]}" for name in several]
+        points[", ".join(label)] = Point(**chosen)
     return points
 
 
-def _point(texts: Mapping[str, str]) -> Point:
-    points = _points(texts)
-    if len(points) > 1:
-        name = next(name for name, text in texts.items() if len(_values(name, text)) > 1)
-        raise InputError(f"{name} is {texts[name]!r}, expected one value; tclab sweep takes several")
-    (point,) = points.values()
-    return point
+def _point(options: Any) -> Point:
+    texts = _given(options)
+    for name, text in texts.items():
+        if len(_values(name, text)) > 1:
+            raise InputError(f"{name} is {text!r}, expected one value; tclab sweep takes several")
+    return _points(texts)[""]
 
 
 def _end(rows: Any, as_json: bool) -> int:
+    """Print rows and what was found; a combination that cannot be is no failure where another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
         try:
@@ -140,15 +134,14 @@ def _end(rows: Any, as_json: bool) -> int:
             print(lab.findings(rows))
         except MissingExtraError as missing:
             print(f"what was found: {missing}")
-    timed = rows["status"].eq("ok") | rows["status"].str.startswith("skipped")
-    return 0 if timed.all() else _SOME_FAILED
+    timed = rows["status"].eq("ok")
+    return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 
 
-@_takes(grid=_GRID, cluster=_SLURM)
 def sweep(
     *,
     results: Annotated[Path, Parameter(help="the folder that rows are kept in; the same command goes on with it.")],
-    grid: Any = None,
+    grid: Grid = None,
     budget_seconds: Annotated[float | None, Parameter(help="start no point after so long.")] = None,
     retry: Annotated[bool, Parameter(negative="", help="run points again that failed.")] = False,
     fresh: Annotated[bool, Parameter(negative="", help="a new process for each point.")] = False,
@@ -157,7 +150,7 @@ def sweep(
     memory_bytes: Memory = None,
     hang_seconds: Annotated[float | None, Parameter(help="end a point that hangs so long.")] = None,
     executor: Annotated[str, Parameter(help="local, or slurm.")] = "local",
-    cluster: Any = None,
+    cluster: Cluster = None,
     own: Own = None,
     json: Json = False,
 ) -> int:
@@ -167,7 +160,6 @@ def sweep(
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
     from tclab.sweeps._sweep import sweep as sweep_points
-    from tclab.sweeps.execution._progress import print_progress
 
     _import(own)
     asked: dict[str, Any] = {
@@ -188,14 +180,12 @@ def sweep(
         memory_bytes=memory_bytes,
         hang_seconds=hang_seconds,
         executor=executor,
-        progress=print_progress,
         **options,
     )
     return _end(rows, json)
 
 
-@_takes(point=_POINT)
-def run(*, point: Any = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
+def run(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
@@ -203,20 +193,13 @@ def run(*, point: Any = None, memory_bytes: Memory = None, own: Own = None, json
     from tclab.sweeps.execution._run import run as run_point
 
     _import(own)
-    return _end(run_point(_point(_given(point)), memory_bytes=memory_bytes), json)
+    return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
 
 
-@_takes(point={name: option for name, option in _POINT.items() if name != "strategy"})
 def race(
     *strategies: Annotated[str, Parameter(help="ways of masking; see the README.")],
-    point: Any = None,
-    budget_seconds: Annotated[
-        float,
-        Parameter(
-            help="for the rounds; the processes' start and the equivalence checks come before. However short, each "
-            "process runs two rounds."
-        ),
-    ] = 60.0,
+    point: Arms = None,
+    budget_seconds: Annotated[float, Parameter(help="of the rounds, of which each process runs two or more.")] = 60.0,
     margin: Annotated[float, Parameter(help="a share of the time that is no difference.")] = MARGIN,
     processes: Annotated[
         int | None, Parameter(help="fresh processes that take turns, as many as suit the machine; 0: this one alone.")
@@ -240,13 +223,12 @@ def race(
     return 0
 
 
-@_takes(point=_POINT)
-def fits(*, point: Any = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
+def fits(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
     from tclab.sweeps.predict._fits import fits as fits_of
 
     _import(own)
-    found = fits_of(_point(_given(point)), memory_bytes=memory_bytes)
+    found = fits_of(_point(point), memory_bytes=memory_bytes)
     sums = {"host": found.host, "device": found.device, "refusal": found.refusal}
-    show({**json_value(found), **sums} if json else found, as_json=json)
+    show(vars(found) | sums if json else found, as_json=json)
     return 0 if found.refusal is None else _SOME_FAILED

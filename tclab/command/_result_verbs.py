@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab.command._output import Json, show
+from tclab.command._app import Json, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import MARGIN
 

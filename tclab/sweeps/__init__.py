@@ -15,7 +15,7 @@ need(__name__, "sweep", "pandas", "pyarrow")
 
 if TYPE_CHECKING:
     from tclab.sweeps import config, predict
-    from tclab.sweeps.analysis._inside import inside, trace_point
+    from tclab.sweeps.analysis._inside import inside
     from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
     from tclab.sweeps.execution._run import close_workers
     from tclab.sweeps.execution._worker import run_as_rank
@@ -32,7 +32,6 @@ _NAMES = {
     "race_points": "analysis._race_points",
     "run_as_rank": "execution._worker",
     "run_epoch": "predict._epoch",
-    "trace_point": "analysis._inside",
     "write_rows": "store._row_files",
 }
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "race_points",
     "run_as_rank",
     "run_epoch",
-    "trace_point",
     "write_rows",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
-from tclab.timing._step_means import outliers
 from tclab.timing._verdict import MARGIN, UNDECIDED, Pair
 
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
 OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
-Side = dict[tuple[Any, ...], pd.DataFrame]  # point → the rows of its runs
 _CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
+_PLACE = (*OF_THE_PLACE, *_CONDITIONS)
+_LABEL = ("model", "strategy", "batch_size", "networks")  # a point's label has them, whether or not they differ
+Sides = tuple[pd.DataFrame, pd.DataFrame]  # the rows of a point's first runs, and of its second
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,16 +58,6 @@ class Comparison(Shown):
     cautions: tuple[str, ...]
     table: pd.DataFrame
     where: tuple[str, str]
-
-    def verdict(self, cell: str) -> str:
-        """Return the verdict on a point, by its label in `table`.
-
-        **Raises:** `InputError` for a point that is not in both, with the nearest.
-        """
-        for pair in self.pairs:
-            if pair.cell == cell:
-                return pair.verdict
-        raise unknown("point", cell, [pair.cell or "" for pair in self.pairs])
 
     def _display(self) -> Display:
         first, second = self.names
@@ -115,50 +106,39 @@ def compare(
     """
     if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
-    both = [rows_of(runs) for runs in (first, second)]
     named = names or _names(first, second)
-    steps = [_of_stage(rows, stage) for rows in both]
+    steps = [_of_stage(rows_of(runs), stage) for runs in (first, second)]
     compared = _between(between, steps)
-    same = [name for name in SETTINGS if name not in compared and name not in _COUNTS]
-    if any(rows["network_names"].isna().any() for rows in steps):  # what could not be run may know only how many
-        same = [name for name in same if name != "network_names"]
-    points = [_by_point(rows, same) for rows in steps]
-    shared = [key for key in points[0] if key in points[1]]
-    labels = _labels([*points[0], *points[1]], same)
-    sides = [[side[key] for key in shared] for side in points]
-    # rows of what died do not say where
-    of_shared = [_ok(pd.concat(rows)) for rows in sides] if shared else []
+    points = _by_point(steps, [name for name in SETTINGS if name not in (*compared, *_COUNTS)])
+    sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
+    pairs = pairs_of_runs([(label, *both) for label, both in sides.items()], named, margin=margin)
+    for i, both in enumerate(sides.values()):
+        why = _confounded(both, named, compared)
+        if why and pairs[i].ratio is not None:
+            pairs[i] = replace(pairs[i], verdict=UNDECIDED, why=why)
     differs = _differing(steps, compared)
-    differs |= _differing(of_shared, (*HARDWARE, *_CODE, *_CONDITIONS)) if shared else {}
-    commits = [value for side in sides for rows in side for value in _values(rows, "commit")]
-    confounded = _confounded(differs, compared, commits)
-    pairs = pairs_of_runs(
-        [(labels[key], *both) for key, *both in zip(shared, *sides, strict=True)], named, margin=margin
-    )
-    for i, (pair, *both) in enumerate(zip(pairs, *sides, strict=True)):
-        why = confounded or " and ".join(filter(None, map(_mixed, both, named)))
-        if why and pair.ratio is not None:
-            pairs[i] = replace(pair, verdict=UNDECIDED, why=why)
+    if sides:  # rows of what died do not say where
+        differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
     return Comparison(
-        named,
-        stage,
-        tuple(pairs),
-        differs,
-        tuple(labels[key] for key in points[0] if key not in points[1]),
-        tuple(labels[key] for key in points[1] if key not in points[0]),
-        tuple(_cautions(steps, sides, differs, pairs)),
-        _table(pairs, sides, named),
-        (where_measured(steps[0]), where_measured(steps[1])),
+        names=named,
+        stage=stage,
+        pairs=tuple(pairs),
+        differs=differs,
+        only_first=tuple(label for label in points[0] if label not in sides),
+        only_second=tuple(label for label in points[1] if label not in sides),
+        cautions=tuple(_cautions(steps, sides, pairs, differs)),
+        table=_table(sides, pairs, named),
+        where=(where_measured(steps[0]), where_measured(steps[1])),
     )
 
 
 def _names(first: Runs, second: Runs) -> tuple[str, str]:
+    """Return the names of two files or folders, or of the first folders above them that differ."""
     if isinstance(first, pd.DataFrame) or isinstance(second, pd.DataFrame):
         return "first", "second"
     files = [Path(runs).absolute() for runs in (first, second)]
     words = [[file.stem, *(folder.name for folder in file.parents)] for file in files]
-    differ = ((a, b) for a, b in zip(*words, strict=False) if a and b and a != b)
-    return next(differ, ("first", "second"))
+    return next(((a, b) for a, b in zip(*words, strict=False) if a and b and a != b), ("first", "second"))
 
 
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -176,6 +156,7 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
 
 
 def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> list[str]:
+    """Return the settings that are compared: those that are named, or that have one value here and another there."""
     if between is None:
         found = {name: [_values(rows, name) for rows in steps] for name in SETTINGS if name not in _COUNTS}
         return [name for name, (a, b) in found.items() if len(a) == len(b) == 1 and a != b]
@@ -192,12 +173,29 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
     return wanted
 
 
-def _by_point(rows: pd.DataFrame, same: list[str]) -> Side:
-    """Return the values of some fields → the rows that have them, one for each time the point was run."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for i, key in enumerate(keys_of(rows, same)):
-        found.setdefault(key, []).append(i)
-    return {key: rows.iloc[runs] for key, runs in found.items()}
+def _by_point(steps: list[pd.DataFrame], same: list[str]) -> list[dict[str, pd.DataFrame]]:
+    """Return for each side label → the rows of a point, one for each time it was run.
+
+    A label has model, strategy, batch size, networks, and whatever else distinguishes points of either side.
+    """
+    both = pd.concat(steps)
+    vary = [name for name in same if both[name].nunique(dropna=False) > 1]
+    if both.groupby("networks")["network_names"].nunique().max() == 1:  # how many they are tells which
+        vary = [name for name in vary if name != "network_names"]
+    shown = [name for name in same if name in (*_LABEL, *vary)]
+    found: list[dict[str, pd.DataFrame]] = []
+    for rows in steps:
+        labels = [", ".join(map(_setting_text, shown, key)) for key in keys_of(rows, shown)]
+        found.append({str(label): own for label, own in rows.groupby(np.array(labels, dtype=object), sort=False)})
+    return found
+
+
+def _setting_text(name: str, value: Any) -> str:
+    if name in ("model", "strategy"):
+        return str(value)
+    if name == "networks":  # None: of all networks that its model reads, which died before it knew how many
+        return "all networks" if value is None else counted(value, "network")
+    return f"{name.removesuffix('_size')} {'none' if value in (None, '') else value}"
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[str]:
@@ -210,98 +208,58 @@ def _differing(both: Sequence[pd.DataFrame], names: Iterable[str]) -> dict[str, 
     return {name: ends for name, ends in named.items() if ends[0] != ends[1] and all(map(len, both))}
 
 
-def _confounded(differs: Iterable[str], compared: list[str], commits: list[str]) -> str:
-    """Return why no point can have a verdict; empty where one can."""
-    machine = [name for name in HARDWARE if name in differs]
-    other = [name for name in (*compared, *_CODE) if name in differs]
-    if not other and any(value == "none" or value.endswith("+") for value in commits):
+def _ok(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["status"] == "ok"]
+
+
+def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str:
+    """Return why a point cannot have a verdict, runs of several machines or versions on a side or between the sides."""
+    ok = [_ok(rows) for rows in both]
+    for name, rows in zip(names, ok, strict=True):
+        if mixed := [column for column in OF_THE_PLACE if rows[column].nunique(dropna=False) > 1]:
+            return f"{name} has runs of several machines or versions ({', '.join(mixed)}): give those of one"
+    machine = _differing(ok, HARDWARE)
+    other = list(_differing(both, compared) | _differing(ok, _CODE))
+    if not other and any(value == "none" or value.endswith("+") for rows in ok for value in _values(rows, "commit")):
         other = ["commit, perhaps: it is not known"]
     if not machine or not other:
         return ""
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _mixed(rows: pd.DataFrame, name: str) -> str:
-    """Return why one side of a point cannot be compared, runs of several machines or versions; else empty."""
-    differ = [column for column in OF_THE_PLACE if _ok(rows)[column].nunique(dropna=False) > 1]
-    return f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one" if differ else ""
-
-
-def _ok(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["status"] == "ok"]
-
-
-def _labels(keys: list[tuple[Any, ...]], same: list[str]) -> dict[tuple[Any, ...], str]:
-    """Return point → its label: model, strategy, batch and networks, and whatever else distinguishes points."""
-    vary = [name for i, name in enumerate(same) if len({key[i] for key in keys}) > 1]
-    shown = [name for name in same if name in ("model", "strategy", "batch_size", "networks") or name in vary]
-    if "network_names" in shown and "networks" in shown:
-        pairs = {(key[same.index("networks")], key[same.index("network_names")]) for key in keys}
-        if len({count for count, _ in pairs}) == len(pairs):
-            shown.remove("network_names")
-    return {key: ", ".join(_setting_text(name, key[same.index(name)]) for name in shown) for key in keys}
-
-
-def _setting_text(name: str, value: Any) -> str:
-    if name in ("model", "strategy"):
-        return str(value)
-    if name == "networks":  # None: of all networks that its model reads, which died before it knew how many
-        return "all networks" if value is None else counted(value, "network")
-    return f"{name.removesuffix('_size')} {'none' if value in (None, '') else value}"
-
-
 def _cautions(
-    steps: list[pd.DataFrame], sides: list[list[pd.DataFrame]], differs: Iterable[str], pairs: Sequence[Pair]
-) -> list[str]:
-    if not pairs:
-        apart = [name for name in SETTINGS if name not in _COUNTS and _is_apart(steps, name)]
+    steps: list[pd.DataFrame], sides: Mapping[str, Sides], pairs: Sequence[Pair], differs: Iterable[str]
+) -> Iterator[str]:
+    if not sides:
+        values = {name: [set(_values(rows, name)) for rows in steps] for name in SETTINGS if name not in _COUNTS}
+        apart = [name for name, (a, b) in values.items() if a and b and not a & b]
         hint = f" They differ in {', '.join(apart)}: give between={apart!r} to compare that." if apart else ""
-        return [f"No point is in both.{hint}"]
-    margins = sorted({pair.margin for pair in pairs})
-    widest = " to ".join(dict.fromkeys(f"{100 * share:.2g}%" for share in (margins[0], margins[-1])))
-    cautions = [
+        yield f"No point is in both.{hint}"
+        return
+    widest = " to ".join(dict.fromkeys(f"{100 * end(pair.margin for pair in pairs):.2g}%" for end in (min, max)))
+    yield (
         f"These ran at different times, not in turns as a race does: differences within ±{widest} are not "
         "claimed, and a machine that changed in between would look like a change."
-    ]
-    if any(value.endswith("+") for side in sides for rows in side for value in _values(rows, "commit")):
-        cautions.append("A commit with + had changes that were not committed: which code ran is not known.")
+    )
+    if any(value.endswith("+") for both in sides.values() for rows in both for value in _values(rows, "commit")):
+        yield "A commit with + had changes that were not committed: which code ran is not known."
     if moved := [name for name in _CONDITIONS if name in differs]:
-        cautions.append(f"Conditions differ too: {', '.join(moved)}.")
-    runs = [[runs_of(rows) for rows in side] for side in sides]
-    if once := sum(1 in (len(one.seconds), len(other.seconds)) for one, other in zip(*runs, strict=True)):
-        cautions.append(
+        yield f"Conditions differ too: {', '.join(moved)}."
+    if once := sum(1 in [len(runs_of(rows).seconds) for rows in both] for both in sides.values()):
+        yield (
             f"{once} of {len(pairs)} points ran once on a side: how much two runs of the same differ is not known of "
             "them. tclab.sweep(…, repeats=3) into each folder measures it."
         )
-    every = [one for side in runs for one in side]
-    if uneven := sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in every):
-        text = "a few steps hold much of the time: means are of them, too."
-        cautions.append(f"In {uneven} of {len(every)} points' runs {text}")
-    return cautions
 
 
-def _is_apart(steps: list[pd.DataFrame], name: str) -> bool:
-    first, second = (set(_values(rows, name)) for rows in steps)
-    return bool(first) and bool(second) and not first & second
-
-
-def _table(pairs: Sequence[Pair], sides: list[list[pd.DataFrame]], names: tuple[str, str]) -> pd.DataFrame:
+def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, str]) -> pd.DataFrame:
     lines = []
-    for pair, *both in zip(pairs, *sides, strict=True):
-        line: dict[str, Any] = {"point": pair.cell}
-        named = list(zip(names, both, strict=True))
-        for name, rows in named:
-            runs = runs_of(rows)
-            line |= {f"{name} s": _mean(rows), f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
+    for (label, both), pair in zip(sides.items(), pairs, strict=True):
         low, high = pair.interval or (None, None)
-        line |= {"ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict}
-        for column in ("batch_bytes", "host_syncs", "peak_bytes"):
-            known = {name: rows[column].dropna() for name, rows in named}
-            line |= {f"{name} {column}": int(own.iloc[-1]) if len(own) else None for name, own in known.items()}
-        lines.append({**line, "why": pair.why})
+        line = {"point": label, "ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict, "why": pair.why}
+        for name, rows in zip(names, both, strict=True):
+            runs = runs_of(rows)
+            line |= {f"{name} s": runs.mean, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
+            line |= {f"{name} {column}": rows[column].max() for column in ("batch_bytes", "host_syncs", "peak_bytes")}
+        lines.append(line)
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
-
-
-def _mean(rows: pd.DataFrame) -> float | None:
-    known = rows[["mean_seconds", "n"]].dropna()
-    return None if known.empty else float(np.average(known["mean_seconds"].astype(float), weights=known["n"]))

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -72,41 +73,38 @@ def race_arm(text: str) -> Callable[[], None]:
 
     request = json.loads(text)
     import_user_modules(request["modules"])
-    return _step(Point.from_dict(request["point"]), _open)
+    return _arm(Point.from_dict(request["point"]), _open)
 
 
-def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
+def _arm(point: Point, opened: ExitStack) -> _Arm:
     if os.environ.get(FIRST_PROCESS) != "0" and not may_run(point):  # a race begins with its first process
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
 
-def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, Any]:
-    """Return name → the factory of each point's arm or, with a stack for the setups, the arm itself.
+def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
+    """Return the points of a race as they are run.
 
     **Raises:** `InputError` for a point that cannot be run, or points that cannot share a process.
     """
     require("points", points, Mapping, "a dict, name → tclab.Point")
     for name, point in points.items():
         require(f"points[{name!r}]", point, Point, "a tclab.Point")
-    resolved = {name: resolve(point) for name, point in points.items()}
-    for name, point in resolved.items():
         if (reason := point.skipped_alone("a race")) is not None:
             raise InputError(f"{name}: {reason}")
+    found = {name: resolve(point) for name, point in points.items()}
     for field in ("allocator", "device"):
-        values = sorted({getattr(point, field) for point in resolved.values()})
+        values = sorted({getattr(point, field) for point in found.values()})
         if len(values) > 1:
-            raise InputError(
-                f"{field} is {' and '.join(map(repr, values))}, expected one for all points of a race: "
-                "they share a process"
-            )
-    if opened is not None:
-        return {name: _step(point, opened) for name, point in resolved.items()}
-    return {
-        name: "tclab.sweeps.analysis._race_points:race_arm:"
-        + json.dumps({"modules": user_modules(point), "point": point.to_dict(), "files": files_of(point)})
-        for name, point in resolved.items()
-    }
+            several = " and ".join(map(repr, values))
+            raise InputError(f"{field} is {several}, expected one for all points of a race: they share a process")
+    return found
+
+
+def _factory(point: Point) -> str:
+    """Return what a race's process makes the arm of a point from."""
+    request = {"modules": user_modules(point), "point": point.to_dict(), "files": files_of(point)}
+    return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 
 @contextmanager
@@ -114,13 +112,15 @@ def _raced(
     cells: Mapping[Any, Mapping[str, Point]], processes: int | None
 ) -> Iterator[tuple[dict[Hashable, Any], dict[str, Any]]]:
     """Yield the arms of each cell, and what a race of them takes where it is of several processes."""
+    found = {cell: _resolved(points) for cell, points in cells.items()}
     with ExitStack() as opened:
-        arms = {cell: _arms(points, opened if processes is None else None) for cell, points in cells.items()}
+        make = _factory if processes is not None else partial(_arm, opened=opened)
+        arms = {cell: {name: make(point) for name, point in points.items()} for cell, points in found.items()}
         if processes is None:
             yield arms, {}
             return
         place = str(opened.enter_context(closing(TemporaryFolder())).path)  # for the processes' files
-        allocator = ALLOCATORS[next(iter(next(iter(cells.values())).values())).allocator]
+        allocator = ALLOCATORS[next(iter(next(iter(found.values())).values())).allocator]
         yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place}}
 
 

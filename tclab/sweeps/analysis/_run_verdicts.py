@@ -33,6 +33,11 @@ class StepRuns:
         return sum(map(len, self.seconds))
 
     @property
+    def mean(self) -> float | None:
+        """Mean seconds of a step, over whole cycles; `None` without a step."""
+        return _mean(self).value if self.steps else None
+
+    @property
     def spread(self) -> float | None:
         """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
 
@@ -113,7 +118,9 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     ratio, interval, p = ratio_of_runs(*samples)
     pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=min(o.steps for o in samples))
     if interval is None:
-        return replace(pair, why=_too_few(samples))
+        few = min(samples, key=lambda own: own.steps / own.cycle)
+        needed = max(MIN_OBSERVATIONS, 2 * few.cycle)
+        return replace(pair, why=f"{few.steps} steps were timed, at least {needed} are needed")
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, why=f"steps of {name} were still changing: warm up longer")
@@ -123,10 +130,3 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
     why = f"the 95% interval {of_runs} {lies(low, high, pair.margin, widest)}"
     return replace(pair, verdict=decide(low, high, pair.margin, widest=widest), why=why, p=p)
-
-
-def _too_few(samples: Sequence[StepRuns]) -> str:
-    own = min(samples, key=lambda runs: runs.steps / runs.cycle)
-    if own.steps < MIN_OBSERVATIONS:
-        return f"{own.steps} steps were timed, at least {MIN_OBSERVATIONS} are needed"
-    return f"{own.steps} steps were timed, at least two cycles of {own.cycle} are needed"

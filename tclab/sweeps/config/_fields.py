@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from inspect import cleandoc, signature
 from itertools import product
+from numbers import Integral, Real
 from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -29,10 +29,12 @@ _COLUMNS = {bool: "flag", int: "whole", float: "real"}
 
 
 def checked(name: str, value: Any, annotation: Any) -> Any:
-    """Return a value as an annotation has it: a whole number for a float as a float, a list for a tuple as a tuple.
+    """Return a value as an annotation has it: a whole number for a float as a float, a number of numpy's as Python's.
 
     **Raises:** `InputError` that names the value, what was expected and, of names, the nearest.
     """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        value = int(value) if isinstance(value, Integral) else float(value)
     try:
         return msgspec.convert(value, annotation)
     except (msgspec.ValidationError, ValueError, TypeError):
@@ -80,13 +82,13 @@ class Declaration:
     default: Any
     annotation: Any  # the check, unless `check` is given
     meaning: str  # as the docstring says it; for the help of the command, too
-    unit: str | None  # of a number: "samples", "processes", "MiB"
     grid: str  # its name as a parameter of `grid`: "strategies"
-    check: Callable[[str, Any], Any] | None  # name, value → the value as it is kept; for what no annotation says
+    unit: str | None = None  # of a number: "samples", "processes", "MiB"
+    # name, value → the value as it is kept; for what no annotation says
+    check: Callable[[str, Any], Any] | None = None
     # in a comparison; an "amount" says how much was run, a "repetition" tells runs of one setting apart
-    role: Literal["setting", "amount", "repetition"]
-    caution: str  # is shown where another value is suggested
-    memory: bool  # the memory estimate depends on it
+    role: Literal["setting", "amount", "repetition"] = "setting"
+    caution: str = ""  # is shown where another value is suggested
     panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
     charted: bool = False  # charts have it as an axis, so that rows which differ in it are comparable
     advised: bool = False  # another value is worth suggesting
@@ -113,8 +115,7 @@ class Declaration:
         except InputError:
             raise
         except (TypeError, ValueError):  # an array, which no check can compare
-            kind = type(value).__name__
-            raise InputError(f"{self.name} is of type {kind}; see tclab.Point for its values") from None
+            raise InputError(f"{self.name} is {shown(value)}; see tclab.Point for its values") from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""
@@ -129,19 +130,8 @@ class Declaration:
         return text_value(value) if isinstance(value, str) else value
 
 
-def declare(
-    default: Any,
-    uses: str = "",
-    *,
-    unit: str | None = None,
-    grid: str = "",
-    check: Callable[[str, Any], Any] | None = None,
-    role: Literal["setting", "amount", "repetition"] = "setting",
-    caution: str = "",
-    memory: bool = True,
-) -> Any:
+def declare(default: Any, uses: str = "", **more: Any) -> Any:
     """Return a dataclass field with its default and what `Declaration` says of it; `uses` are the flags that it has."""
-    more = {"unit": unit, "grid": grid, "check": check, "role": role, "caution": caution, "memory": memory}
     return dataclasses.field(default=default, metadata={**more, **dict.fromkeys(uses.split(), True)})
 
 
@@ -153,77 +143,28 @@ def declarations(of: Any) -> dict[str, Declaration]:
     meanings = {name: " ".join(text.split()) for name, text in bullets}
     found = {}
     for field in dataclasses.fields(of):
-        more = {**field.metadata, "grid": field.metadata["grid"] or field.name}
-        more |= {"annotation": hints[field.name], "meaning": meanings.get(field.name, "")}
-        found[field.name] = Declaration(name=field.name, default=field.default, **more)
+        name, more = field.name, {"grid": field.name, **field.metadata}
+        found[name] = Declaration(name, field.default, hints[name], meanings.get(name, ""), **more)
     return found
-
-
-# ---- checks that no annotation says
-
-
-def one_of(known: Callable[[], Iterable[str]]) -> Callable[[str, Any], Any]:
-    """Return the check of a name of those that a function returns when it is asked."""
-
-    def check(name: str, value: Any) -> Any:
-        if not isinstance(value, str) or value not in known():
-            raise unknown(name, value, known())
-        return value
-
-    return check
-
-
-def path(expected: str) -> Callable[[str, Any], Any]:
-    """Return the check of a path, which is kept as text; whether there is such a file is not asked here."""
-
-    def check(name: str, value: Any) -> Any:
-        text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-        if not isinstance(text, str) or not text or "\0" in text:
-            raise InputError(f"{name} is {shown(value)}, expected {expected}")
-        return str(text)
-
-    return check
-
-
-def number_or_names(name: str, value: Any) -> Any:
-    """Check a number of at least 1, or names, which are kept as a tuple."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, Sequence):
-        return checked(name, value, NumberFrom1)
-    if not names or not all(isinstance(one, str) and one for one in names):
-        raise InputError(f"{name} is {shown(value)}, expected a number of at least 1, or names")
-    return tuple(map(str, names))
 
 
 # ---- options that a library takes
 
 
-class Options(Mapping[str, Any]):
-    """Options that a point hands to a library by their names there: a mapping that is hashable and does not change.
+class Options(dict[str, Any]):
+    """Options that a point hands to a library by their names there, in the order of these; nobody changes them.
 
-    Its text is "prefetch_factor:4,pin_memory:true", which is how rows, papermill and the command write it.
+    Their text is "pin_memory:true,prefetch_factor:4", which is how rows, papermill and the command write them.
     """
 
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
-        self._values = dict(sorted(dict(values).items()))
+        super().__init__(sorted(dict(values).items()))
 
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._values.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._values)
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
 
     def __str__(self) -> str:
-        values = {name: str(one).lower() if isinstance(one, bool) else one for name, one in self._values.items()}
+        values = {name: str(one).lower() if isinstance(one, bool) else one for name, one in self.items()}
         return ",".join(f"{name}:{value}" for name, value in values.items())
 
 
@@ -237,13 +178,11 @@ def option_choices(name: str, value: Any) -> list[Options]:
     """
     if isinstance(value, (list, tuple)):
         return [one for item in value for one in option_choices(name, item)]
-    if isinstance(value, str) and value.lower() not in ("", "none"):
+    if isinstance(value, str):
         value = _read_options(name, value)
-    if value is None or isinstance(value, str):
-        return [Options()]
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         raise InputError(f"{name} is {shown(value)}, expected options by name, such as 'prefetch_factor:4'")
-    axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in value.items()}
+    axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in (value or {}).items()}
     made = (zip(axes, values, strict=True) for values in product(*axes.values()))
     return [Options((key, one) for key, one in pairs if one not in (None, "none")) for pairs in made]
 
@@ -251,7 +190,7 @@ def option_choices(name: str, value: Any) -> list[Options]:
 def _read_options(name: str, text: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     key = ""
-    for item in text.split(","):
+    for item in text.split(",") if text.lower() not in ("", "none") else ():
         before, colon, value = item.partition(":")
         key = before.strip() if colon else key
         if not key:
@@ -287,10 +226,10 @@ def options(name: str, value: Any) -> Options:
     choices = option_choices(name, value)
     if len(choices) != 1:
         raise InputError(f"{name} is {shown(value)}, expected one value for each option")
-    known: dict[str, Any] = dict(_METHODS.get(name, {}))
-    if choices[0]:  # torch is imported only here
-        arguments = signature(resolve_name(_TAKES[name])).parameters.values()
-        known |= {one.name: one.default for one in arguments if one.name not in _OURS}
+    if not choices[0]:
+        return Options()
+    arguments = signature(resolve_name(_TAKES[name])).parameters.values()  # torch is imported only here
+    known = {one.name: one.default for one in arguments if one.name not in _OURS} | _METHODS.get(name, {})
     made = {}
     for key, one in choices[0].items():
         if key not in known:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tclab._display import counted
 from tclab.errors import InputError
+from tclab.sweeps.config._fields import text_value
 
 
 def listed() -> list[str]:
@@ -35,11 +36,10 @@ def check_enough(ranks: int) -> None:
 
     **Raises:** `InputError` where it has fewer.
     """
-    if ranks > len(listed()):
-        need = "1 rank needs 1 GPU" if ranks == 1 else f"{ranks} ranks need {ranks} GPUs"
-        raise InputError(
-            f"{need}, and this machine has {counted(len(listed()), 'GPU')}; expected fewer, or device='cpu'"
-        )
+    gpus = len(listed())
+    if ranks > gpus:
+        need = f"{ranks} ranks need {ranks} GPUs"
+        raise InputError(f"{need}, and this machine has {counted(gpus, 'GPU')}; expected fewer, or device='cpu'")
 
 
 def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str | None = None) -> tuple[str, int]:
@@ -55,16 +55,13 @@ def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str
 
     **Raises:** `InputError` for what cannot be read, or for more GPUs than there are.
     """
-    number = int(asked) if isinstance(asked, str) and asked.isdecimal() else asked
+    number = text_value(asked) if isinstance(asked, str) else asked
     if number != "auto" and (type(number) is not int or number < 0):
         raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up")
-    if number == 0 and device == "cuda":
-        raise InputError("gpus is 0 and device 'cuda', expected at least 1, or device='cpu'")
     there = 0 if number == 0 or device == "cpu" else _gpus_of(gpus_per_node)
-    if not there and device == "cuda":
-        where = "torch finds no CUDA device here" if gpus_per_node in (None, "") else "gpus_per_node asks for none"
-        raise InputError(f"device is 'cuda', and {where}; expected 'cpu' or 'auto'")
-    ranks = max(there, 1) if isinstance(number, str) else max(number, 1)
+    if device == "cuda" and not there:
+        raise InputError("device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'")
+    ranks = max(there, 1) if number == "auto" else max(number, 1)
     if there and ranks > there:
         raise InputError(f"gpus is {ranks}, and there {'is' if there == 1 else 'are'} {there}; expected fewer, or 0")
     return ("cuda" if there else "cpu"), ranks
@@ -73,7 +70,7 @@ def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str
 def _gpus_of(gpus_per_node: int | str | None) -> int:
     if gpus_per_node in (None, ""):
         return len(listed())
-    text = str(gpus_per_node).rpartition(":")[2]
-    if not text.isdecimal() or isinstance(gpus_per_node, bool):
+    number = text_value(str(gpus_per_node).rpartition(":")[2])
+    if type(number) is not int or number < 0:
         raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
-    return int(text)
+    return number

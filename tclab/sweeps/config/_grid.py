@@ -1,21 +1,27 @@
-"""From a notebook's parameters to points."""
+"""From a notebook's parameters to points: of any grid, or those that answer one question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import checked, declarations, option_choices
+from tclab.sweeps.config._fields import NumberFrom1, checked, declarations, option_choices, text_value
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._overhead_names import applicable_overheads
-from tclab.sweeps.config._point import Point, Points
+from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads, validate_overheads
+from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
 # by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
 _CPU_STEPS = 8
 _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
+# At least so many steps where there is no model: they are short, and the first batches were made before the clock.
+_STEPS_WITHOUT_MODEL = 20
+_CYCLES = 6  # of workers, as many as a verdict needs steps
+_ORDER = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
+SCALING = ("weak", "strong", "accumulated")
 
 
 def listed(name: str, value: Listed) -> list[Any]:
@@ -28,11 +34,15 @@ def listed(name: str, value: Listed) -> list[Any]:
     items = value.strip("[]() ").split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         items = [items]
-    values = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
-    values = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in values]
+    values = [_item(item.strip().strip("'\"")) if isinstance(item, str) else item for item in items]
     if not values or "" in values:
         raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
     return values
+
+
+def _item(text: str) -> str | int:
+    value = text_value(text)
+    return value if type(value) is int else text
 
 
 def sizes_of(name: str, value: Listed, model: str) -> list[int]:
@@ -40,18 +50,13 @@ def sizes_of(name: str, value: Listed, model: str) -> list[int]:
 
     **Raises:** `InputError` for what is no whole number, an unknown model, or a list that has nothing for this one.
     """
-    from tclab.models import get as model_of
-
     items = listed(name, value)
     if not any(isinstance(item, str) and ":" in item for item in items):
         return [checked(name, size, int) for size in items]
-    sizes: list[int] = []
-    for item in items:
-        of_model, _, size = str(item).rpartition(":")
-        if not size.strip().isdigit() or not of_model:
-            raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
-        if model_of(of_model.strip()).name == model:
-            sizes.append(int(size))
+    pairs = [str(item).rpartition(":") for item in items]
+    if not all(of_model and type(_item(size.strip())) is int for of_model, _, size in pairs):
+        raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
+    sizes = [int(size) for of_model, _, size in pairs if model_of(of_model.strip()).name == model]
     if not sizes:
         raise InputError(f"{name} is {value!r}, expected one for {model}, too")
     return sizes
@@ -77,15 +82,14 @@ def grid(
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
-    for strategies it is all that are exact, each with the models that it serves. If models and strategies are both
-    named, an impossible pair is kept as a row `skipped`, with the reason.
+    for strategies it is all that are exact. Each model is run with those strategies that serve it; one that was named,
+    and that none of them serves, has rows `skipped`, with the reason.
 
     **Arguments:**
 
     - `graph`: "synthetic", of `scale` ("auto", or a number above 0), a folder of public files, or a file of a graph.
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
-      "auto" for models is "hetero_cell,dango", each with the strategies that serve it. "hetero_cell:28,dango:64"
-      gives each model batch sizes of its own.
+      "auto" for models is "hetero_cell,dango". "hetero_cell:28,dango:64" gives each model batch sizes of its own.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
@@ -95,47 +99,46 @@ def grid(
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+      `collation="pyg"` is for the strategies that have it, the others keep theirs.
       Of `loader` and `ddp` each option's values are: `loader="prefetch_factor:2,4"`, or {"prefetch_factor": [2, 4]}.
     - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
-    from tclab.masking import get as strategy_of
     from tclab.masking import names as strategy_names
-    from tclab.models import get as model_of
     from tclab.sweeps.config._point_inputs import check_files
 
-    for name, declared in declarations(Point).items():
-        if name in more and name != declared.grid:
-            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
-    device = declarations(Point)["device"].checked(device)
-    device, ranks = ranks_of(gpus, device, gpus_per_node=gpus_per_node)
-    large = device == "cuda"
-    common = {
-        "graph": graph,
-        "scale": (1.0 if large else 0.1) if scale == "auto" else declarations(Point)["scale"].parsed(scale),
-        "device": device,
-        "ranks": ranks,
-    }
+    known = declarations(Point)
+    for name in more:
+        if name in known and name != known[name].grid:
+            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
+    device, ranks = ranks_of(gpus, known["device"].checked(device), gpus_per_node=gpus_per_node)
+    usual: dict[str, Any] = {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": _CPU_STEPS}
+    if device == "cuda":
+        usual = {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20}
+    common: dict[str, Any] = {"graph": graph, "device": device, "ranks": ranks}
+    common["scale"] = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
     check_files(Point(graph=graph))
-    any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
-    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=lambda name: name not in _FIRST)
-    wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
-    batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
-    steps = (20 if large else _CPU_STEPS) if steps == "auto" else steps
-    axes = {name: axis(name, value) for name, value in {"mode": mode, "steps": steps, "seed": seed, **more}.items()}
+    if strategies == "auto":
+        exact = [name for name in strategy_names() if strategy_of(name).exact]
+        strategies = sorted(exact, key=lambda name: name not in _FIRST)
+    named = [str(name) for name in listed("strategies", strategies)]
+    batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
+    more |= {"mode": mode, "steps": usual["steps"] if steps == "auto" else steps, "seed": seed}
+    axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
     for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
-        kind = model_of(model)
-        sizes = sizes_of("batch_sizes", batch_sizes, model)
-        of_model = {**axes, "overheads": _overheads(overheads, model)}
-        for name in wanted:
-            if any_auto and not kind.served_by(strategy_of(name)):
-                continue
-            for values in product(*of_model.values()):
-                chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model, "strategy": name}
-                for count in _networks(networks, kind.reads_masked_graph, chosen):
-                    points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
+        kind, sizes = model_of(model), sizes_of("batch_sizes", batch_sizes, model)
+        serving = [name for name in named if kind.served_by(strategy_of(name))]
+        if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
+            serving = named
+        of_model = {"strategy": serving, **axes, "overheads": _overheads(overheads, model)}
+        for values in product(*of_model.values()):
+            chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model}
+            if chosen.get("collation") == "pyg" and "pyg" not in strategy_of(chosen["strategy"]).collations:
+                chosen["collation"] = "lean"
+            counts = _networks(networks, kind.reads_masked_graph, chosen)
+            points += [Point(**chosen, batch_size=size, networks=count) for count in counts for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         check_files(point)
     return _lines_first(points)
@@ -160,11 +163,8 @@ def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
         elif item in ("none", ()):
             choices.append(())
         else:
-            names = item.split("+") if isinstance(item, str) else item
-            if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-                raise InputError(f"overheads is {overheads!r}, expected names of overheads, 'all' or 'none'")
-            choices.append(tuple(names))
-    return list(dict.fromkeys(choices))
+            choices.append(tuple(item.split("+")) if isinstance(item, str) else item)
+    return choices
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
@@ -210,3 +210,112 @@ def _lines_first(points: list[Point]) -> Points:
     made = Points(dict.fromkeys([*first, *ordered]))
     made.first = len({*first})
     return made
+
+
+# ---- where a step's time goes, what overheads and bytes cost, what more ranks bring
+
+
+def in_each_mode(**parameters: Any) -> list[Point]:
+    """Return the points of a grid in each mode, mode by mode, `step` first.
+
+    `parameters` are those of `grid`, but that all networks are chosen unless others are named, and that a model which
+    reads no masked graph has the strategy `indices`. With several workers a point has at least six steps for each, and
+    so in `over_bytes` and `scaling_points`: batches come in bursts, and an interval, which a verdict needs, is of
+    whole cycles of the workers.
+    """
+    return [point for mode in _ORDER for point in _long_enough({**parameters, "mode": mode})]
+
+
+def over_bytes(**parameters: Any) -> list[Point]:
+    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`."""
+    return sorted(_long_enough({**parameters, "mode": "data"}), key=lambda point: point.batch_size)
+
+
+def with_each_overhead(
+    *, models: Listed, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **parameters: Any
+) -> list[Point]:
+    """Return each model's points without an overhead and with each that it can take on, round after round.
+
+    A round has a seed of its own, so the same point is run again, and not read; every other round runs in the
+    opposite order, so that a machine that grows slower favours no strategy.
+
+    **Arguments:**
+
+    - `overheads`: "all", or names; a model that cannot take one on is run without it.
+    - `rounds`: how often each is run. `seed`: of the first round.
+    - `models`, `parameters`: as for `in_each_mode`.
+
+    **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
+    """
+    wanted = OVERHEADS if overheads == "all" else validate_overheads(map(str, listed("overheads", overheads)))
+    points: list[Point] = []
+    for i in range(checked("rounds", rounds, NumberFrom1)):
+        one_round: list[Point] = []
+        for model in map(str, listed("models", models)):
+            taken = ["none", *(name for name in wanted if name in applicable_overheads(model))]
+            one_round += _long_enough({**parameters, "models": model, "overheads": taken, "seed": seed + i})
+        points += one_round if i % 2 == 0 else one_round[::-1]
+    return points
+
+
+def scaling_points(
+    kinds: Listed, *, ranks: Listed, batch_size: Listed, models: Listed = "hetero_cell,dango", **more: Any
+) -> list[Point]:
+    """Return a point for each number of ranks, each once; those of as many ranks are together and share warm ranks.
+
+    **Arguments:**
+
+    - `kinds`: one or several of "weak": each rank has batches of `batch_size`, so more ranks take more samples a step;
+      "strong": the ranks share batches of `batch_size`, so each step has the same samples; and "accumulated": the
+      optimizer steps after as many samples, for which fewer ranks add up the gradients of several batches and exchange
+      them once.
+    - `ranks`: numbers from 1 up.
+    - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
+    - `models`, `more`: as for `in_each_mode`, but for `gpus`, `batch_sizes` and `accumulate`.
+
+    **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
+    not divide the most ("accumulated").
+    """
+    for name in ("accumulate", "gpus", "batch_sizes"):
+        if name in more:
+            raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
+    numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
+    steps = _single("steps", listed("steps", more.pop("steps", 8)))
+    points: list[Point] = []
+    for kind in listed("kinds", kinds):
+        if kind not in SCALING:
+            raise unknown("kind of scaling", kind, SCALING)
+        for number in numbers:
+            if kind == "accumulated" and max(numbers) % number:
+                raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
+            accumulate = max(numbers) // number if kind == "accumulated" else 1
+            for model in map(str, listed("models", models)):
+                size = _single("batch_size", sizes_of("batch_size", batch_size, model))
+                if kind == "strong" and size % number:
+                    raise InputError(f"batch_size is {size}, expected one that {number} ranks can share evenly")
+                own = {"models": model, "batch_sizes": size // number if kind == "strong" else size, "gpus": number}
+                own |= {"steps": steps * accumulate, "accumulate": accumulate}
+                points += _long_enough({"strategies": "node_mask", **more, **own})
+    return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
+
+
+def _single(name: str, values: list[Any]) -> int:
+    """Return the only value of a parameter that is no axis here, a whole number."""
+    if len(values) != 1:
+        raise InputError(f"{name} is {values!r}, expected one value")
+    number: int = checked(name, values[0], NumberFrom1)
+    return number
+
+
+def _long_enough(parameters: Mapping[str, Any]) -> list[Point]:
+    """Return the points of a grid of all networks, with steps enough, and `indices` for a model that reads no mask."""
+    strategies = [*listed("strategies", parameters["strategies"]), "indices"]
+    points = grid(**{"networks": "all", **parameters, "strategies": strategies})
+    return [replace(point, steps=max(point.steps, _least_steps(point))) for point in points]
+
+
+def _least_steps(point: Point) -> int:
+    from tclab.training._step import WITHOUT_MODEL
+
+    least = _STEPS_WITHOUT_MODEL if point.mode in WITHOUT_MODEL else 1
+    return least if point.workers < 2 or point.mode == "fixed_batch" else max(least, _CYCLES * point.workers)

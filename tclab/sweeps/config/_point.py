@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from functools import wraps
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tclab._display import WIDTH, Display, Shown, counted
-from tclab.errors import InputError, require, unknown
+from tclab._display import Display, Shown, counted
+from tclab.errors import InputError, require, shown, unknown
 from tclab.sweeps.config._fields import (
-    Declaration,
     NumberFrom0,
     NumberFrom1,
     NumberFrom2,
     Options,
     declarations,
     declare,
-    number_or_names,
-    one_of,
     options,
-    path,
 )
 from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._overhead_names import applicable_overheads, validate_overheads
@@ -42,43 +39,59 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
 _DELETIONS = 3  # of a synthetic sample, as in the screen that the models are for
+Names = Annotated[tuple[str, ...], Meta(min_length=1, description="names")]
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
 
 
-def _graph(name: str, value: Any) -> Any:
-    from tclab.graph._cell_graph import CellGraph, keep_graph
-
-    if isinstance(value, CellGraph):
-        return keep_graph(value)
-    return path("'synthetic', a folder, a file or a tclab.CellGraph")(name, value)
-
-
 # torch is imported where a point is made, not where its fields are read, as by the command's help
-def _model_of(name: str) -> ModelKind:
+def model_of(name: str) -> ModelKind:
+    """Return the model of a name."""
     from tclab.models import get
 
     return get(name)
 
 
-def _strategy_of(name: str) -> type[Strategy]:
+def strategy_of(name: str) -> type[Strategy]:
+    """Return the strategy of a name."""
     from tclab.masking import get
 
     return get(name)
 
 
-def _model(name: str, value: Any) -> Any:
+# ---- checks that no annotation says: name, value → the value as a point keeps it
+
+
+def _path(name: str, value: Any, expected: str = "a file of a genetic interaction screen, or None") -> str:
+    """Check a path, which is kept as text; whether there is such a file is not asked here."""
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} is {shown(value)}, expected {expected}")
+    return str(text)
+
+
+def _graph(name: str, value: Any) -> str:
+    from tclab.graph._cell_graph import CellGraph, keep_graph
+
+    if isinstance(value, CellGraph):
+        return keep_graph(value)
+    return _path(name, value, "'synthetic', a folder, a file or a tclab.CellGraph")
+
+
+def _model(name: str, value: Any) -> str:
     require(name, value, str, "the name of a model; a model of yours is registered and then named")
-    return _model_of(value).name
+    return model_of(value).name
 
 
-def _strategy(name: str, value: Any) -> Any:
-    return _strategy_of(value).name
+def _strategy(name: str, value: Any) -> str:
+    return strategy_of(value).name
 
 
-def _losses() -> list[str]:
+def _loss(name: str, value: Any) -> str:
     from tclab.models._model_registry import loss_names
 
-    return loss_names()
+    if not isinstance(value, str) or value not in loss_names():
+        raise unknown(name, value, loss_names())
+    return value
 
 
 def _overheads(name: str, value: Any) -> Any:
@@ -140,7 +153,6 @@ class Point(Shown):
     - `overheads`: slow ways of the case study, by name; see `tclab.case_study.OVERHEADS`.
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
-    - `checkpoint`: compute a layer's inner activations again in the backward instead of keeping them.
     - `compile`: run the model through `torch.compile`.
     - `gather_interval`: passes between the all-gathers of a loss that has them; the loss's own unless given.
 
@@ -155,19 +167,17 @@ class Point(Shown):
         4, "charted advised panel", unit="samples", grid="batch_sizes",
         caution="Told for a sample; another batch size trains otherwise.",
     )  # fmt: skip
-    networks: int | tuple[str, ...] | None = declare(
-        None, "reference charted panel", unit="networks", check=number_or_names
-    )
+    networks: NumberFrom1 | Names | None = declare(None, "reference charted panel", unit="networks")
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "step panel")
-    device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference", memory=False)
-    ranks: NumberFrom1 = declare(1, unit="processes", memory=False)
+    device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
+    ranks: NumberFrom1 = declare(1, unit="processes")
     dtype: Literal["float32", "float64", "bfloat16"] = declare(
         "float32", "advised step panel", caution="It rounds otherwise: look at the loss."
     )
-    steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount", memory=False)
-    warmup: NumberFrom0 = declare(2, unit="batches", role="amount", memory=False)
+    steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount")
+    warmup: NumberFrom0 = declare(2, unit="batches", role="amount")
     seed: NumberFrom0 = declare(0, "reference step panel", role="repetition")
-    perturbations: str | None = declare(None, "panel", check=path("a file of a genetic interaction screen, or None"))
+    perturbations: str | None = declare(None, "panel", check=_path)
     num_deletions: NumberFrom0 | None = declare(_DELETIONS, "panel", unit="nodes a sample")
     metabolism: Literal["off", "carried", "used"] = declare("off", "reference step")
     ship_edges: bool = declare(False, "advised")
@@ -175,20 +185,19 @@ class Point(Shown):
     hidden: NumberFrom2 | None = declare(None, "reference panel", unit="features")
     layers: NumberFrom1 | None = declare(None, "reference panel", unit="layers")
     workers: NumberFrom0 = declare(1, "advised", unit="processes")
-    loader: Options = declare(Options(), "advised", check=options, memory=False)
-    ddp: Options = declare(Options(), check=options, memory=False)
+    loader: Options = declare(Options(), "advised", check=options)
+    ddp: Options = declare(Options(), check=options)
     store: Literal["memory", "lmdb", "json"] = declare("memory", "advised")
     collation: str = declare("lean", "advised")
-    allocator: Literal["default", "keep_pages", "map_each"] = declare("default", "advised", memory=False)
+    allocator: Literal["default", "keep_pages", "map_each"] = declare("default", "advised")
     loop: Literal["plain", "lightning"] | None = declare(None, "advised")
-    loss: str | None = declare(None, "step", check=one_of(_losses))
+    loss: str | None = declare(None, "step", check=_loss)
     optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised step")
     accumulate: NumberFrom1 = declare(1, "step", unit="batches")
     overheads: tuple[str, ...] = declare((), "reference advised", check=_overheads)
     micro_batch: NumberFrom1 | None = declare(None, unit="samples")
-    checkpoint: bool = declare(False, "step")
-    compile: bool = declare(False, "step panel", memory=False)
-    gather_interval: NumberFrom1 | None = declare(None, "step", unit="passes", memory=False)
+    compile: bool = declare(False, "step panel")
+    gather_interval: NumberFrom1 | None = declare(None, "step", unit="passes")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
@@ -205,7 +214,7 @@ class Point(Shown):
         from tclab.graph._cell_graph import resolve_networks
         from tclab.graph._synthetic_graph import NETWORK_SIZES
 
-        strategy = _strategy_of(self.strategy)
+        strategy = strategy_of(self.strategy)
         if self.collation not in strategy.collations:
             raise unknown("collation", self.collation, strategy.collations)
         if self.ship_edges and not strategy.can_ship_edges:
@@ -220,7 +229,7 @@ class Point(Shown):
     @property
     def kind(self) -> ModelKind:
         """The model, in the size that the point asks for."""
-        return _model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     @property
     def backend(self) -> str | None:
@@ -248,39 +257,28 @@ class Point(Shown):
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
+        reason = next(self._obstacles(), None)
+        return None if reason is None else f"skipped: {reason}"
+
+    def _obstacles(self) -> Iterator[str]:
         from tclab.training._step import WITHOUT_MODEL
 
-        kind = self.kind
-        if not kind.served_by(_strategy_of(self.strategy)):
-            if not kind.reads_masked_graph:
-                return f"skipped: {self.model} reads no masked graph"
-            return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
-        if self.checkpoint and not kind.checkpoints:
-            return f"skipped: {self.model} has no activation checkpointing"
+        kind, model = self.kind, self.model
+        if not kind.served_by(strategy_of(self.strategy)):
+            reads = f"{self.strategy} makes no masked graph, and {model} reads one"
+            yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
         if self.loss not in kind.losses:
-            return f"skipped: {self.model} is not trained on {self.loss}"
+            yield f"{model} is not trained on {self.loss}"
         for size in ("hidden", "layers"):
             if getattr(self, size) is not None and size not in kind.sizes:
-                return f"skipped: {self.model} has no {size} to choose"
+                yield f"{model} has no {size} to choose"
         for overhead in self.overheads:
-            if overhead not in applicable_overheads(self.model):
-                return f"skipped: {self.model} cannot take on the overhead {overhead}"
+            if overhead not in applicable_overheads(model):
+                yield f"{model} cannot take on the overhead {overhead}"
             if self.mode in WITHOUT_MODEL:
-                return f"skipped: mode {self.mode} has no model for the overhead {overhead}"
+                yield f"mode {self.mode} has no model for the overhead {overhead}"
         if self.loader.get("pin_memory") and device_of(self.device) != "cuda":
-            return "skipped: pin_memory needs cuda"
-        return self._nothing_to_merge()
-
-    def _nothing_to_merge(self) -> str | None:
-        """Return why the variant cannot be made, as far as is known without reading a file."""
-        from tclab.graph._cell_graph import to_merge
-        from tclab.graph._synthetic_graph import NETWORK_SIZES
-
-        if self.variant == "separate" or self.graph != "synthetic":
-            return None
-        number = len(to_merge(self.network_subset(list(NETWORK_SIZES)), self.variant))
-        few = f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
-        return few if number < 2 else None
+            yield "pin_memory needs cuda"
 
     def skipped_alone(self, what: str) -> str | None:
         """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
@@ -290,37 +288,31 @@ class Point(Shown):
 
     # ---- as text and as JSON
 
-    def changed(self) -> dict[str, Declaration]:
-        """Return the declarations of the fields that differ from those of `Point()`."""
-        usual = Point()
-        return {name: d for name, d in declarations(Point).items() if getattr(self, name) != getattr(usual, name)}
+    def changed(self) -> dict[str, Any]:
+        """Return the fields whose values differ from those of `Point()`."""
+        return {name: value for name, value in vars(self).items() if value != getattr(_usual(), name)}
 
     def _display(self) -> Display:
-        """Return the fields that differ from their defaults."""
-        lines = [
-            (name.replace("_", " "), str(getattr(self, name)), declared.unit or "", declared.meaning)
-            for name, declared in self.changed().items()
-        ]
-        note = "Every other field has its default." if lines else "Every field has its default."
-        return Display("Point", ("field", "value", "unit", "meaning") if lines else (), lines, [note])
-
-    def __str__(self) -> str:
-        return repr(self)
+        return Points([self])._display()
 
     def __repr__(self) -> str:
-        given = [f"{name}={getattr(self, name)!r}" for name in self.changed()]
-        line = f"Point({', '.join(given)})"
-        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(given) + ",\n)"
+        return f"Point({', '.join(f'{name}={value!r}' for name, value in self.changed().items())})"
+
+    __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: dict(one) if isinstance(one, Options) else one for name, one in values.items()}
+        return dict(vars(self))
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
         return Point(**values)
+
+
+@cache
+def _usual() -> Point:
+    return Point()
 
 
 def _settled(values: dict[str, Any]) -> dict[str, Any]:
@@ -335,7 +327,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     elif kept["num_deletions"] is None:
         kept["num_deletions"] = _DELETIONS
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
-    kept["loss"] = kept["loss"] or next(iter(_model_of(kept["model"]).losses))
+    kept["loss"] = kept["loss"] or next(iter(model_of(kept["model"]).losses))
     if not kept["workers"]:
         kept["loader"] = Options((name, one) for name, one in kept["loader"].items() if name == "pin_memory")
     if kept["ranks"] == 1:
@@ -357,13 +349,11 @@ class Points(Shown, list[Point]):
         changed = {name for point in self for name in point.changed()}
         lines = []
         for name, declared in declarations(Point).items():
-            values = dict.fromkeys(getattr(point, name) for point in self)
             if name in changed:
-                texts = ["all it reads" if value is None and name == "networks" else str(value) for value in values]
-                lines.append((name.replace("_", " "), ", ".join(texts), declared.unit or ""))
-        notes = ["Every other field has its default.", "points[0] is the one that is measured first."]
-        title = counted(len(self), "point")
-        return Display(title, ("field", "values", "unit") if lines else (), lines, notes[: 1 + bool(self)])
+                values = dict.fromkeys(str(declared.cell(getattr(point, name))) for point in self)
+                lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
+        columns = ("field", "values", "unit") if lines else ()
+        return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
 
 
 def points_of(points: Iterable[Point] | Point) -> Points:

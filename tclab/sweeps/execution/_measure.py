@@ -50,11 +50,11 @@ def _compared(point: Point, strategy: str, collation: str, numerics: Numerics, s
 def equivalence_of(point: Point) -> EquivalenceResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
 
-    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, with checkpoints, in slices.
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, in slices.
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
-    numerics = Numerics(point.dtype, point.compile, point.checkpoint, slices=point.micro_batch is not None)
+    numerics = Numerics(point.dtype, point.compile, slices=point.micro_batch is not None)
     numerics = Numerics() if numerics.plain else numerics
     return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(file_stamps(point).items()))
 
