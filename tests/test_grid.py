@@ -2,12 +2,7 @@ import pytest
 
 import tclab
 from tclab import InputError
-
-
-
-
 from tclab.lab import Panel
-
 from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_compare import rows, step
 
-from tclab._display import Display
+from tclab._display import Display, Sentences
 from tclab.sweeps.store._row_frame import Rows, frame_html
 
 

@@ -5,7 +5,7 @@ import pytest
 from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
-from test_cost_model import SEEN, UNSEEN, made_up
+from test_cost_model import SEEN, made_up
 from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
