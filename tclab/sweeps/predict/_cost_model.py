@@ -37,8 +37,7 @@ from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._request import request_of
-from tclab.sweeps.execution._worker_pool import pool
+from tclab.sweeps.execution._run import ask, request_of
 from tclab.sweeps.predict._roofline import clock_of, waited
 from tclab.timing._call_costs import least_seconds
 
@@ -127,7 +126,7 @@ def measure_cells(
     # glibc reads an allocator's settings when a process starts
     point = resolve(Point.from_dict({"allocator": allocator, "device": device}))
     request = request_of(point, f"{__name__}:{rows_of_cells.__name__}", sizes=sizes, rounds=rounds, seed=seed)
-    answer = pool.ask(point, request, fresh=True)
+    answer = ask(point, request, fresh=True)
     if isinstance(answer, str) or "status" in answer[0]:
         why = answer if isinstance(answer, str) else answer[0]["status"]
         raise RuntimeError(f"the process that measured under {allocator!r}: {why}")
