@@ -37,13 +37,12 @@ def table(options: argparse.Namespace, allocator: str) -> str:
     """Race all ways and return a Markdown table."""
     points = {way: point_of(way, options, allocator) for way in WAYS}
     race = race_points(points, budget_seconds=options.budget_seconds)
+    seconds = race.frame().groupby("arm")["seconds"].median()
     lines = ["| way | seconds a step | samples a second | time beside the way above |", "|---|---|---|---|"]
     before = None
     for way in WAYS:
-        pair = race.pair(way, before or "edge_mask")
-        against = "" if before is None else f"{pair.ratio_text}, {pair.verdict}"
-        seconds = pair.a_seconds or float("nan")
-        lines.append(f"| `{way}` | {seconds:.3f} | {options.batch_size / seconds:.2f} | {against} |")
+        against = "" if before is None else f"{race.pair(way, before).ratio_text}, {race.verdict(way, before)}"
+        lines.append(f"| `{way}` | {seconds[way]:.3f} | {options.batch_size / seconds[way]:.2f} | {against} |")
         before = way
     first = race.pair("subgraph", "delta")
     return "\n".join([*lines, "", f"`subgraph` takes {first.ratio_text} as `delta` does.", *race._display().notes])
