@@ -112,3 +112,18 @@ def test_each_stage_has_its_syncs_and_kernels():
     assert found.kernels["forward"] == 3  # addmm, relu, sum; the transposed weight is a view
     assert found.kernels["backward"] > 3
     assert (found.kernels["view"], found.kernels["in place"]) == (0, 1)
+
+
+def test_what_is_compiled_is_eager_while_it_is_counted_and_compiled_again_afterwards():
+    ran = []
+
+    def backend(graph, inputs):
+        return lambda *given: ran.append(1) or graph.forward(*given)
+
+    compiled = torch.compile(lambda x: (x * 2).sum(), backend=backend)
+    compiled(torch.ones(3))
+    with syncs() as found:
+        compiled(torch.ones(3))
+    compiled(torch.ones(3))
+    assert len(ran) == 2
+    assert found.kernels["other"] == 3  # ones, mul, sum

@@ -8,6 +8,7 @@ import pytest
 import torch
 from clock import Clock
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from tclab import InputError, timing
 from tclab.timing._loader_times import BatchTimes, LoaderPass, LoaderTimes, _Timed
@@ -102,9 +103,10 @@ def test_every_kind_of_loader_gives_what_it_gave_and_is_counted(make, batches):
 def test_what_a_pinning_thread_gets_is_pinned_inside(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor + 1)
     times = BatchTimes(0, 1, 2, 3, 4, 5)
-    pinned = _Timed({"x": torch.zeros(2)}, times).pin_memory()
+    pinned = pin_memory(_Timed({"x": torch.zeros(2)}, times))
+    assert isinstance(pinned, _Timed)
     assert pinned.batch["x"].tolist() == [1.0, 1.0]
-    assert pinned.times is times
+    assert pinned.times == times
 
 
 def test_an_error_of_a_worker_and_a_loop_that_is_left_are_as_before():

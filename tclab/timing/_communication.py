@@ -99,8 +99,8 @@ class Communication:
         for step, exchanges in steps.items():
             busy, exposed = self._spans(exchanges)
             sizes = [one.bytes for one in exchanges]
-            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
-            self._rows.append({**row, "overlapped_seconds": max(0.0, busy - exposed)})
+            columns = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
+            self._rows.append({**columns, "overlapped_seconds": max(0.0, busy - exposed)})
         took = [self._seconds(one.ready, one.done) for exchanges in steps.values() for one in exchanges]
         mine = torch.tensor([*took, *(row["exposed_seconds"] for row in self._rows)], dtype=torch.float64)
         mine = mine.cuda() if self._cuda else mine

@@ -143,12 +143,13 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
 
     `with syncs() as counted: step()`, then `print(counted)`, `counted.count` and `counted.places`. It intercepts every
     operation that passes torch's dispatcher, backward included, and so slows the step down: do not count and time the
-    same steps. `.cpu()`, `.tolist()` and a printed tensor count once each.
+    same steps. `.cpu()`, `.tolist()` and a printed tensor count once each. A compiled function runs eagerly inside.
 
     **Arguments:**
 
     - `ledger`: the ledger whose open stage each operation counts for, in `counted.stages` and `counted.kernels`.
     """
+    import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -185,7 +186,8 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
             finally:
                 reading = False
 
-    with Operations(), Reads():
+    # a compiled function that is called inside a mode would be eager from then on; here it is, and only here
+    with torch.compiler.set_stance("force_eager"), Operations(), Reads():
         yield counted
     if counted.cuda:
         counted.waits = [wait for wait in counted.waits if wait.cuda]

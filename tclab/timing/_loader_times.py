@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -149,17 +149,11 @@ class LoaderTimes(Shown):
 # ---- where a batch is made
 
 
-@dataclass
-class _Timed:
-    """A batch on its way, with its times."""
+class _Timed(NamedTuple):
+    """A batch on its way, with its times; a DataLoader's pinning thread knows named tuples."""
 
     batch: Any
     times: BatchTimes
-
-    def pin_memory(self, device: Any = None) -> _Timed:  # a DataLoader's thread calls it
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        return _Timed(pin_memory(self.batch, device), self.times)
 
 
 def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) -> Callable[[Any, Any], _Timed]:
@@ -176,10 +170,8 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
 
         fetcher.collate_fn = collating
         cpu, begin = thread_time_ns(), perf_counter_ns()
-        try:
-            batch = fetch(fetcher, index)
-        finally:
-            fetcher.collate_fn = users
+        batch = fetch(fetcher, index)
+        fetcher.collate_fn = users
         end, cpu = perf_counter_ns(), thread_time_ns() - cpu
         return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, sum(collated)))
 
@@ -220,7 +212,7 @@ class _Watch:
         frame = user_frame(sys._getframe(1))
         place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
         label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
-        return next(name for i in count(1) if (name := label if i == 1 else f"{label} ({i})") not in taken)
+        return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
     def begin(self, loader: Any) -> Any:
         """Begin a pass over a loader: return its iterator, which times it."""
@@ -257,15 +249,15 @@ class _Watch:
             raise
         end, times = perf_counter_ns(), None
         if isinstance(batch, _Timed):
-            batch, times = batch.batch, batch.times
+            batch, times = batch
         if not self.open:
             return batch
+        waited_ns = end - begin
         if one.fresh and not one.start_seconds:
-            one.start_seconds = (end - one.begin_ns) / 1e9
-        else:
-            one.wait_seconds += (end - begin) / 1e9
-            times = times and times._replace(wait_ns=end - begin)
-        one.batches += [times] if times else []
+            one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
+        one.wait_seconds += waited_ns / 1e9
+        if times is not None:
+            one.batches.append(times._replace(wait_ns=waited_ns))
         return batch
 
 
