@@ -166,7 +166,6 @@ class GpuFilter(_Replicated):
     """`torch.isin` on the device's replicated edges; the host waits for the number of edges that are left."""
 
     name = "gpu_filter"
-    edges_vary = True
 
     def view(self, batch: Batch) -> View:
         """Return the view over the edges that touch no removed node."""

@@ -41,7 +41,6 @@ class Strategy(ABC):
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
     can_ship_edges: ClassVar[bool] = False
-    edges_vary: ClassVar[bool] = False  # how many edges a view holds differs from batch to batch
     one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
     collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
 

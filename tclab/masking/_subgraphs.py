@@ -28,7 +28,6 @@ class Subgraph(Strategy):
     """PyG `subgraph()` for each network and sample in the workers; what is left of every edge list travels."""
 
     name = "subgraph"
-    edges_vary = True
     collations = ("lean", "pyg")
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[dict[str, Tensor]]:
