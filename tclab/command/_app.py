@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -73,6 +74,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
     - `words`: its arguments; those of this process unless given.
     """
+    for stream in (sys.stdout, sys.stderr):  # of a locale that lacks “ or µ
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         return int(_app()(_with_verb(sys.argv[1:] if words is None else words)) or 0)
     except CycloptsError:  # which the library has printed

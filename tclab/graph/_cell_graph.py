@@ -178,8 +178,12 @@ class CellGraph:
         `source__relation__target`. `edge_weight`, `edge_type`, `cascades` and `directed` of an edge type are taken
         where they are there, and so are `names` of a node type.
 
-        **Raises:** `InputError` where a node type has no count, or `deleted_type` is not one of its node types.
+        **Raises:** `InputError` for what is no `HeteroData`; where a node type has no count, or `deleted_type` is not
+        one of its node types.
         """
+        if not hasattr(data, "edge_types"):
+            expected = "a HeteroData: data.to_heterogeneous() makes one of a Data"
+            raise InputError(f"data is a {type(data).__name__}, expected {expected}")
         num_nodes: dict[str, int] = {}
         names: dict[str, list[str]] = {}
         for kind in data.node_types:
@@ -195,6 +199,8 @@ class CellGraph:
             store = data[source, relation, target]
             if "edge_index" not in store:
                 raise InputError(f"edge type {(source, relation, target)} has no edge_index")
+            for kind in {source, target} - num_nodes.keys():
+                raise InputError(f"node type {kind!r} of {relation!r} is not counted: set data[{kind!r}].num_nodes")
             name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
             relations[name] = Network(
                 name,

@@ -15,7 +15,7 @@ import altair as alt
 import pandas as pd
 
 from tclab._display import Shown
-from tclab.errors import unknown
+from tclab.errors import require, unknown
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.slurm._slurm_options import OPTIONS
@@ -102,8 +102,12 @@ def project_path(path: str) -> Path:
     """Return a path relative to the folder that holds `notebooks/`, wherever the kernel was started.
 
     JupyterLab starts a kernel in the notebook's folder, `notebooks/` or one in it, papermill where it was called.
-    `TCLAB_RUNS`, where it is set, takes the place of a leading `runs`.
+    `TCLAB_RUNS`, where it is set, takes the place of a leading `runs`. A folder `notebooks` of the user's own, without
+    `sweep.ipynb`, is a folder like any other.
+
+    **Raises:** `InputError` for what is no path: papermill reads `-p graph None` as None.
     """
+    require("a notebook's parameter", path, (str, os.PathLike), "the path of a file or a folder")
     given = Path(path).expanduser()
     runs = os.environ.get("TCLAB_RUNS")
     if given.is_absolute():
@@ -111,7 +115,10 @@ def project_path(path: str) -> Path:
     if runs and given.parts[:1] == ("runs",):
         return Path(runs, *given.parts[1:])
     here = Path.cwd()
-    root = next((folder.parent for folder in (here, here.parent) if folder.name == "notebooks"), here)
+    ours = [
+        folder for folder in (here, here.parent) if folder.name == "notebooks" and (folder / "sweep.ipynb").exists()
+    ]
+    root = ours[0].parent if ours else here
     return root / given
 
 

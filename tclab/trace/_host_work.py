@@ -55,43 +55,35 @@ def main_track(trace: Trace) -> int | None:
     return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
 
 
-def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
-    """Return one row per thread and category: rank, thread, is_main, category, self_us, share, events.
+def thread_table(trace: Trace, host: HostWork, by: str) -> pd.DataFrame:
+    """Return one row per thread and `by`: rank, thread, is_main, `by`, self_us, share, events, unrecorded_us.
 
     A thread's `self_us` sum to its wall time, last end - first start. Time without any recorded event counts as
-    `other` and is given in `unrecorded_us`.
+    `other`, or as outside any stage, and is given in `unrecorded_us`.
+
+    **Arguments:**
+
+    - `by`: "category", or "stage", that around each event: an `aten::` op within a backward is backward.
     """
-    return _table(trace, host, host.category, "category", "other")
-
-
-def stage_table(trace: Trace, host: HostWork) -> pd.DataFrame:
-    """Return `thread_table` by the stage around each event: an `aten::` op within a backward is backward."""
-    return _table(trace, host, host.stage, "stage", OUTSIDE)
-
-
-def _table(trace: Trace, host: HostWork, of: pd.Categorical, column: str, rest: str) -> pd.DataFrame:
-    """Return self time per thread and value of `of`, a row for each of both; `rest` takes what no event covers."""
+    of, rest = (host.category, "other") if by == "category" else (host.stage, OUTSIDE)
     times = {"self": host.self_time, "start": trace.start[host.rows], "stop": trace.stop[host.rows]}
-    events = pd.DataFrame({"track": host.track, column: of, **times})
+    events = pd.DataFrame({"track": host.track, by: of, **times})
     threads = events.groupby("track").agg({"self": "sum", "start": "min", "stop": "max"})
     threads["wall"] = threads["stop"] - threads["start"]
-    table = events.groupby(["track", column], observed=False)["self"].agg(["sum", "size"]).reset_index()
+    table = events.groupby(["track", by], observed=False)["self"].agg(["sum", "size"]).reset_index()
     table = table.merge(threads, left_on="track", right_index=True)
-    unrecorded = (table["wall"] - table["self"]).where(table[column] == rest, 0)
+    unrecorded = (table["wall"] - table["self"]).where(table[by] == rest, 0)
     self_time = table["sum"] + unrecorded
-    return trace.ranked(
-        pd.DataFrame(
-            {
-                "thread": ["{} {}".format(*trace.tracks[track]) for track in table["track"]],
-                "is_main": table["track"] == host.main,
-                column: table[column].astype(str),
-                "self_us": trace.us(self_time),
-                "share": self_time / table["wall"].where(table["wall"] > 0),
-                "events": table["size"],
-                "unrecorded_us": trace.us(unrecorded),
-            }
-        )
-    )
+    columns = {
+        "thread": ["{} {}".format(*trace.tracks[track]) for track in table["track"]],
+        "is_main": table["track"] == host.main,
+        by: table[by].astype(str),
+        "self_us": trace.us(self_time),
+        "share": self_time / table["wall"].where(table["wall"] > 0),
+        "events": table["size"],
+        "unrecorded_us": trace.us(unrecorded),
+    }
+    return trace.ranked(pd.DataFrame(columns))
 
 
 def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:

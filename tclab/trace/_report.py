@@ -126,8 +126,8 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
     breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
     tables = {
         "breakdown": breakdown.astype({"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}),
-        "threads": host_work.thread_table(trace, host),
-        "stage_threads": host_work.stage_table(trace, host),
+        "threads": host_work.thread_table(trace, host, "category"),
+        "stage_threads": host_work.thread_table(trace, host, "stage"),
         "steps": device_work.step_table(trace, device),
         "ops": host_work.op_table(trace, host),
         "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
