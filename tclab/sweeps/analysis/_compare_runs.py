@@ -176,13 +176,13 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
 def _by_point(steps: list[pd.DataFrame], same: list[str]) -> list[dict[str, pd.DataFrame]]:
     """Return for each side label → the rows of a point, one for each time it was run.
 
-    A label has model, strategy, batch size, networks, and whatever else distinguishes points of either side.
+    A label has model, strategy, batch size, networks, and whatever else tells points apart that are alike in these.
     """
-    both = pd.concat(steps)
-    vary = [name for name in same if both[name].nunique(dropna=False) > 1]
-    if both.groupby("networks")["network_names"].nunique().max() == 1:  # how many they are tells which
-        vary = [name for name in vary if name != "network_names"]
-    shown = [name for name in same if name in (*_LABEL, *vary)]
+    main = [name for name in _LABEL if name in same]
+    alike = pd.concat(steps).groupby(main, dropna=False)
+    # what could not be run may know only how many its networks are
+    vary = [name for name in same if alike[name].nunique(dropna=name == "network_names").max() > 1]
+    shown = [*main, *(name for name in vary if name not in main)]
     found: list[dict[str, pd.DataFrame]] = []
     for rows in steps:
         labels = [", ".join(map(_setting_text, shown, key)) for key in keys_of(rows, shown)]
