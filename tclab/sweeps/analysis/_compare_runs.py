@@ -106,8 +106,8 @@ def compare(
     """
     if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
-    named = names or _names(first, second)
     steps = [_of_stage(rows_of(runs), stage) for runs in (first, second)]
+    named = names or _names(first, second)
     compared = _between(between, steps)
     points = _by_point(steps, [name for name in SETTINGS if name not in (*compared, *_COUNTS)])
     sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
