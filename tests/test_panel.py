@@ -599,7 +599,11 @@ def test_bytes_that_only_running_it_tells_are_missing(strategy):
 
 
 def test_words_say_how_many_points_cannot_be():
-    points = tclab.grid(models="dango", strategies="indices,node_mask", batch_sizes="1,2", scale=0.02)
+    points = [
+        tclab.Point(model="dango", strategy=name, batch_size=size, scale=0.02)
+        for name in ("indices", "node_mask")
+        for size in (1, 2)
+    ]
     assert points_text(points).startswith("4 points · 2 of them cannot run: dango reads no masked graph")
 
 
