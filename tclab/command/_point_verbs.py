@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 
 from tclab.command._app import Json, show
 from tclab.errors import InputError, MissingExtraError
-from tclab.sweeps.config._fields import declarations, text_value
+from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
 from tclab.sweeps.config._import_file import import_file
@@ -162,9 +162,7 @@ def sweep(
     from tclab.sweeps._sweep import sweep as sweep_points
 
     _import(own)
-    asked: dict[str, Any] = {
-        name: text_value(text) if name in _OF_A_GRID else text for name, text in _given(grid).items()
-    }
+    asked: dict[str, Any] = {**_given(grid)}
     # as they are typed: an account may be 0042
     options: dict[str, Any] = {name: text for name, text in _given(cluster).items() if text.lower() != "none"}
     if executor == "slurm" and "gpus_per_node" in asked:

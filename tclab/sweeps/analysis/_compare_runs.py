@@ -106,8 +106,8 @@ def compare(
     """
     if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
-    named = names or _names(first, second)
     steps = [_of_stage(rows_of(runs), stage) for runs in (first, second)]
+    named = names or _names(first, second)
     compared = _between(between, steps)
     points = _by_point(steps, [name for name in SETTINGS if name not in (*compared, *_COUNTS)])
     sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
@@ -176,13 +176,13 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
 def _by_point(steps: list[pd.DataFrame], same: list[str]) -> list[dict[str, pd.DataFrame]]:
     """Return for each side label → the rows of a point, one for each time it was run.
 
-    A label has model, strategy, batch size, networks, and whatever else distinguishes points of either side.
+    A label has model, strategy, batch size, networks, and whatever else tells points apart that are alike in these.
     """
-    both = pd.concat(steps)
-    vary = [name for name in same if both[name].nunique(dropna=False) > 1]
-    if both.groupby("networks")["network_names"].nunique().max() == 1:  # how many they are tells which
-        vary = [name for name in vary if name != "network_names"]
-    shown = [name for name in same if name in (*_LABEL, *vary)]
+    main = [name for name in _LABEL if name in same]
+    alike = pd.concat(steps).groupby(main, dropna=False)
+    # what could not be run may know only how many its networks are
+    vary = [name for name in same if alike[name].nunique(dropna=name == "network_names").max() > 1]
+    shown = [*main, *(name for name in vary if name not in main)]
     found: list[dict[str, pd.DataFrame]] = []
     for rows in steps:
         labels = [", ".join(map(_setting_text, shown, key)) for key in keys_of(rows, shown)]
