@@ -3,7 +3,6 @@
 import json
 import warnings
 from dataclasses import replace
-from functools import partial
 
 import pandas as pd
 import pytest
@@ -178,23 +177,7 @@ def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none(
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
     apart = lab.charts.throughput(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
     assert apart.to_dict()["title"]["subtitle"][1] == "batch 4, 2 networks"
-    assert {bar["label"].split(" · ")[2] for bar in drawn(apart, "label")} == {"scale 0.05", "scale 0.1"}
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
-    names = ("node_mask", "edge_mask", "dense")
-    made = [step(name, 0.1) for name in names]
-    if lost:
-        made.append(step("stored_mask") | {"status": "oom", "median_seconds": None, "samples_per_second": None})
-    for chart in (partial(lab.charts.throughput, by="batch_size"), partial(lab.charts.throughput, by="networks")):
-        layers = chart(rows(*made)).to_dict()["layer"]
-        spec = [layer["encoding"] for layer in layers if layer["mark"]["type"] != "text"]
-        assert all(each["x"]["type"] == "ordinal" and each["xOffset"]["field"] == "label" for each in spec)
-        assert len(set(spec[0]["xOffset"]["sort"])) == len(names)
-    several = lab.charts.throughput(rows(*made, step("dense", 0.1, batch_size=8)), "batch_size").to_dict()["layer"]
-    assert all("xOffset" not in layer["encoding"] for layer in several)
-    assert several[0]["encoding"]["x"]["type"] == "quantitative"
+    assert {dot["line"].split(" · ")[-1] for dot in drawn(apart, "widest_low")} == {"scale 0.05", "scale 0.1"}
 
 
 def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_do(monkeypatch):
