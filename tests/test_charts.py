@@ -105,6 +105,10 @@ def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
     assert (bars["x", "forward"]["start"], bars["x", "forward"]["end"]) == (0.0, 500.0)  # ms
     assert (bars["x", "mine"]["start"], bars["x", "mine"]["end"]) == (500.0, 750.0)
     assert bars["x", "mine"]["share"] == pytest.approx(1 / 3)
+    (order,) = {
+        str(unit["encoding"]["y"]["sort"]) for unit in units(MARKS["ratios"]().to_dict()) if "y" in unit["encoding"]
+    }
+    assert order == "['a', 'b']"  # of the rows, whatever has an interval
     filled = {unit["mark"]["filled"]: str(unit["transform"]) for unit in units(MARKS["ratios"]().to_dict())
               if unit["mark"]["type"] == "point"}  # fmt: skip
     assert "!datum.sure" in filled[False]

@@ -91,6 +91,7 @@ def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
     )
     colour = colours_of(costs["strategy"])
     colours = dict(zip(found["line"], map(colour.__getitem__, costs["strategy"]), strict=True))
-    rounds = f"{costs['rounds'].min()} to {costs['rounds'].max()} rounds; line: 95 % interval; hollow: undecided"
+    counts = " to ".join(map(str, sorted(set(costs["rounds"]))))
+    rounds = f"{counts} rounds; line: 95 % interval; hollow: undecided"
     title = chart_title("What each overhead costs", rounds, rows=rows)
     return ratios(found, title, axis="time of a step with the overhead : without (logarithmic)", colours=colours)

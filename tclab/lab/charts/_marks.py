@@ -56,13 +56,14 @@ def ratios(
     if log:
         scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
     x = alt.X("value:Q", title=axis, **scale)
+    order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
     if several:
         kinds = list(dict.fromkeys(rows["kind"]))
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
         more["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
     base = alt.Chart(rows).encode(
-        y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
+        y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
         **picked.channels,
         **more,
