@@ -58,6 +58,7 @@ MARKS = {
         PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=STAGE_COLOURS
     ),
     "lines": lambda: lab.charts.lines(LINES, "t", x="x", y="y"),
+    "lines with a legend": lambda: lab.charts.lines(LINES, "t", x="x", y="y", legend=True),
     "lines in panels": lambda: lab.charts.lines(LINES.assign(panel=LINES["line"]), "t", x="x", y="y", log=""),
 }
 
@@ -83,7 +84,7 @@ def test_words_of_a_mark_can_be_read_on_a_dark_page(name):
             )
 
 
-@pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines"])
+@pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines with a legend"])
 def test_a_click_on_a_legend_fades_what_it_does_not_name(name):
     spec = MARKS[name]().to_dict()
     bound = [param for param in spec["params"] if param.get("bind") == "legend"]
