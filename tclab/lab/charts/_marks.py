@@ -58,10 +58,11 @@ def ratios(
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
+    shape: dict[str, Any] = {}
     if several:
         kinds = list(dict.fromkeys(rows["kind"]))
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
-        more["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
+        shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
     base = alt.Chart(rows).encode(
         y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
@@ -74,8 +75,8 @@ def ratios(
         *_references(one, band),
         base.mark_rule(strokeWidth=1).encode(x=alt.X("widest_low:Q", **scale), x2="widest_high:Q"),
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
-        solid.encode(x=x),
-        hollow.encode(x=x),
+        solid.encode(x=x, **shape),
+        hollow.encode(x=x, **shape),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
     ]
     chart = alt.layer(*layers).add_params(*picked.params)
