@@ -58,6 +58,7 @@ MARKS = {
         PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=STAGE_COLOURS
     ),
     "lines": lambda: lab.charts.lines(LINES, "t", x="x", y="y"),
+    "lines with a legend": lambda: lab.charts.lines(LINES, "t", x="x", y="y", legend=True),
     "lines in panels": lambda: lab.charts.lines(LINES.assign(panel=LINES["line"]), "t", x="x", y="y", log=""),
 }
 
@@ -83,7 +84,7 @@ def test_words_of_a_mark_can_be_read_on_a_dark_page(name):
             )
 
 
-@pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines"])
+@pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines with a legend"])
 def test_a_click_on_a_legend_fades_what_it_does_not_name(name):
     spec = MARKS[name]().to_dict()
     bound = [param for param in spec["params"] if param.get("bind") == "legend"]
@@ -105,6 +106,10 @@ def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
     assert (bars["x", "forward"]["start"], bars["x", "forward"]["end"]) == (0.0, 500.0)  # ms
     assert (bars["x", "mine"]["start"], bars["x", "mine"]["end"]) == (500.0, 750.0)
     assert bars["x", "mine"]["share"] == pytest.approx(1 / 3)
+    (order,) = {
+        str(unit["encoding"]["y"]["sort"]) for unit in units(MARKS["ratios"]().to_dict()) if "y" in unit["encoding"]
+    }
+    assert order == "['a', 'b']"  # of the rows, whatever has an interval
     filled = {unit["mark"]["filled"]: str(unit["transform"]) for unit in units(MARKS["ratios"]().to_dict())
               if unit["mark"]["type"] == "point"}  # fmt: skip
     assert "!datum.sure" in filled[False]

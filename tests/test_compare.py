@@ -290,10 +290,8 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
     old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
     found = tclab.compare(old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new"))
     spec = lab.charts.result_chart(found).to_dict()
-    points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
-    filled = {layer["mark"]["filled"]: str(layer["transform"]) for layer in points}
-    assert f"!== '{UNDECIDED}'" in filled[True]
-    assert f"=== '{UNDECIDED}'" in filled[False]
+    dots = [row for rows in spec["datasets"].values() for row in rows if "sure" in row]
+    assert {row["text"].split(" × ")[1]: row["sure"] for row in dots} == {"UNDECIDED": False, "FASTER": True}
     assert "1 in both without a time in one of them" in spec["title"]["subtitle"]
 
 

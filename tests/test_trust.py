@@ -35,11 +35,11 @@ def data_of(chart):
 
 
 def test_a_race_is_told_against_one_of_its_arms(decided):
-    rows = {row["arm"]: row for row in data_of(lab.charts.race_chart(decided.pairs, "edge_mask")) if "arm" in row}
-    assert rows["node_mask"]["verdict"] == "FASTER"
-    assert rows["node_mask"]["ratio"] == pytest.approx(0.5, rel=0.05)
-    assert rows["gpu_filter"]["verdict"] in ("SAME", "UNDECIDED")
-    assert rows["node_mask"]["low"] < rows["node_mask"]["ratio"] < rows["node_mask"]["high"]
+    rows = {row["line"]: row for row in data_of(lab.charts.race_chart(decided.pairs, "edge_mask")) if "line" in row}
+    assert rows["node_mask"]["text"].endswith("× FASTER")
+    assert rows["node_mask"]["value"] == pytest.approx(0.5, rel=0.05)
+    assert rows["gpu_filter"]["text"].split(" × ")[1] in ("SAME", "UNDECIDED")
+    assert rows["node_mask"]["low"] < rows["node_mask"]["value"] < rows["node_mask"]["high"]
     words = lab.reports.race_findings(decided, "edge_mask")
     told = r"node_mask against edge_mask: FASTER, node_mask takes 0\.[45]\d* × the time of edge_mask \["
     assert any(re.match(told, line) for line in words)
@@ -49,9 +49,9 @@ def test_a_race_is_told_against_one_of_its_arms(decided):
 def test_several_cells_of_a_race_are_lines_by_their_names():
     two = [pair("a", "b", "FASTER", size) for size in ("16", "4")]
     drawn = data_of(lab.charts.race_chart(two, "b", by="samples"))
-    assert [row["samples"] for row in drawn if "samples" in row] == ["16 samples", "4 samples"]
+    assert [row["line"] for row in drawn if "line" in row] == ["16 samples", "4 samples"]
     drawn = data_of(lab.charts.race_chart([*two, pair("c", "b", "SLOWER", "4")], "b"))
-    assert [row["arm"] for row in drawn if "arm" in row] == ["a · 16", "a · 4", "c · 4"]
+    assert [row["line"] for row in drawn if "line" in row] == ["a · 16", "a · 4", "c · 4"]
 
 
 def pair(a, b, verdict, cell=None):

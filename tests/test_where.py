@@ -36,7 +36,13 @@ def modes():
 
 
 def ranks():
-    return framed(*[one for n in (1, 2) for one in (*stages_of(n, 0.1, {}), of_ranks(n, 0.1))])
+    return framed(
+        *[
+            one
+            for n in (1, 2)
+            for one in (*stages_of(n, 0.1, {"communication": 0.01} if n > 1 else {}), of_ranks(n, 0.1))
+        ]
+    )
 
 
 def grid():

@@ -90,7 +90,8 @@ def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
         }
     )
     colour = colours_of(costs["strategy"])
-    colours = dict(zip(found["line"], map(colour.get, costs["strategy"]), strict=True))
-    rounds = f"{costs['rounds'].min()} to {costs['rounds'].max()} rounds; line: 95 % interval; hollow: undecided"
+    colours = dict(zip(found["line"], map(colour.__getitem__, costs["strategy"]), strict=True))
+    counts = " to ".join(map(str, sorted(set(costs["rounds"]))))
+    rounds = f"{counts} rounds; line: 95 % interval; hollow: undecided"
     title = chart_title("What each overhead costs", rounds, rows=rows)
     return ratios(found, title, axis="time of a step with the overhead : without (logarithmic)", colours=colours)

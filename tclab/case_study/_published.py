@@ -10,7 +10,7 @@ import pandas as pd
 from tclab.errors import InputError
 from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of
-from tclab.lab.reports._cells import one_point_each, ratio_of_rows, stage_parts, times_text
+from tclab.lab.reports._cells import one_point_each, ratio_of_rows, records, stage_parts, times_text
 from tclab.masking._strategy import BASELINES
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -117,8 +117,8 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     found = []
     for mode, group in steps.groupby("mode", sort=False):
         of_dango = group["model"] == "dango"
-        for base in group[of_dango].head(1).to_dict("records"):
-            for row in group[~of_dango].to_dict("records"):
+        for base in records(group[of_dango].head(1)):
+            for row in records(group[~of_dango]):
                 batches = f"{row['batch_size']} and {base['batch_size']}"
                 found.append((mode, row["strategy"], *ratio_of_rows(row, base), batches))
     return pd.DataFrame(found, columns=["mode", "strategy", "ratio", "low", "high", "batches"])
@@ -144,7 +144,7 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
         rows=rows,
     )  # fmt: skip
     colour = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
-    colours = dict(zip(found["line"], map(colour.get, found["figure"]), strict=True))
+    colours = dict(zip(found["line"], map(colour.__getitem__, found["figure"]), strict=True))
     return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
 
 

@@ -9,7 +9,8 @@ need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
 from tclab.lab import charts, reports
 from tclab.lab._html_report import report
-from tclab.lab._notebook import check_parameters, project_path, show_charts
+from tclab.lab._notebook import project_path, show_charts
+from tclab.lab._parameters import check_parameters
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings

@@ -1,13 +1,9 @@
-"""Small calls of notebooks: front end, how charts come out of a cell, paths, parameters."""
+"""Small calls of notebooks: front end, how charts come out of a cell, paths."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +11,7 @@ import altair as alt
 import pandas as pd
 
 from tclab._display import Shown
-from tclab.errors import require, unknown
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.slurm._slurm_options import OPTIONS
+from tclab.errors import require
 from tclab.sweeps.store._row_frame import frame_html
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
@@ -29,7 +22,6 @@ _QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")
 # versions of Vega-Lite: `tests/test_browser.py` looks at one.
 _DRAWN = "application/vnd.vegalite.v5+json"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-_INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 
 
 def has_front_end() -> bool:
@@ -120,65 +112,3 @@ def project_path(path: str) -> Path:
     ]
     root = ours[0].parent if ours else here
     return root / given
-
-
-def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Refuse a parameter that this notebook does not have, and return those that no cell of it names.
-
-    papermill itself only warns of a parameter that is not in the notebook's `parameters` cell, and runs the whole
-    notebook without it. Here such a parameter is passed on, if one of `functions` takes it, and refused otherwise.
-
-    **Arguments:**
-
-    - `functions`: those whose keyword arguments can be given to papermill although no cell names them
-      (`-p mode data`); none unless given. `tclab.grid`, `Panel` and `LiveSweep` take further names, which
-      their `**` argument stands for.
-    - `more`: further arguments of these functions, name → value, as a notebook's `parameters` cell gives them.
-
-    Returns one dict for each of `functions`, name → value; a name that two of them take is in both.
-
-    **Raises:** `InputError` with the nearest name.
-    """
-    from IPython.core.getipython import get_ipython
-
-    shell = get_ipython()
-    cells = [] if shell is None else [str(cell) for cell in shell.user_ns.get("In", [])]
-    takes = [_parameters_of(function) for function in functions]
-    others = dict(more or {})
-    named: list[str] = []
-    for cell in cells:
-        if cell.startswith(_INJECTED):
-            others |= {name: shell.user_ns[name] for name in _assigned(cell) if name not in named}
-        named += _assigned(cell)
-    known = list(dict.fromkeys(name for names in takes for name in names))
-    for name in others:
-        if name not in known:
-            raise unknown("parameter", name, [*known, *(one for one in named if one not in others)])
-    return [{name: value for name, value in others.items() if name in names} for names in takes]
-
-
-def _parameters_of(function: Callable[..., Any]) -> list[str]:
-    """Return the names of a function's keyword-only arguments, and those that its `**` argument stands for."""
-    from tclab.lab.panel._live_sweep import LiveSweep
-    from tclab.lab.panel._panel import Panel
-    from tclab.lab.panel._panel_sweep import parameter_defaults
-
-    passed_on: dict[Any, list[str]] = {
-        grid: [field.name for field in fields(Point)],
-        Panel: list(parameter_defaults()),
-        LiveSweep: list(OPTIONS),
-    }
-    more = passed_on.get(function, [])
-    parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY] + more
-
-
-def _assigned(source: str) -> list[str]:
-    """Return the names that a cell gives a value, in order; none of a cell that is no plain Python."""
-    try:
-        body = ast.parse(source).body
-    except SyntaxError:  # magics
-        return []
-    targets = [target for line in body if isinstance(line, ast.Assign) for target in line.targets]
-    targets += [line.target for line in body if isinstance(line, ast.AnnAssign)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tclab._display import counted
@@ -60,7 +61,11 @@ def _kind(network: str) -> str:
 def reach_chart(rows: pd.DataFrame) -> Any:
     """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles."""
     frame = rows.melt(["graph", "layer", "sample"], list(_SHARES), "share_of", "share")
-    spread = frame.groupby(["share_of", "graph", "layer"], sort=False)["share"].quantile([0.25, 0.5, 0.75]).unstack()
+    spread = (
+        frame.groupby(["share_of", "graph", "layer"], sort=False)["share"]
+        .quantile(np.array([0.25, 0.5, 0.75]))
+        .unstack()
+    )
     spread = spread.set_axis(["low", "y", "high"], axis=1).reset_index()
     points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
     colours = dict(zip(dict.fromkeys(rows["graph"]), _GRAPHS * rows["graph"].nunique(), strict=False))
@@ -158,7 +163,7 @@ def _accumulation(rows: pd.DataFrame) -> Any:
     effective = sorted({int(row["ranks"] * row["batch_size"] * row["accumulate"]) for row in records(ok)})
     more = f"effective batch {' and '.join(map(str, effective))}; line: 95 % interval"
     title = chart_title("More ranks, or more batches per optimizer step", more, rows=rows)
-    of_line = dict(zip(lines_, map(colours.get, ok["strategy"]), strict=True))
+    of_line = dict(zip(lines_, map(colours.__getitem__, ok["strategy"]), strict=True))
     return ratios(found, title, axis="samples a second (logarithmic)", colours=of_line, one=None)
 
 

@@ -41,6 +41,7 @@ def ratios(
     - `rows`: `line`, the row's name; `value`; `low` and `high` of its 95 % interval. Further columns, each optional:
       `widest_low` and `widest_high`, a thinner interval; `kind`, which of several dots of a row it is; `sure`, false
       for a hollow dot; `text`, the words; `why`, more of them under the mouse.
+    - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title. `log`: whether it is logarithmic.
     - `colours`: kind → colour; without kinds a line's.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
@@ -55,13 +56,15 @@ def ratios(
     if log:
         scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
     x = alt.X("value:Q", title=axis, **scale)
+    order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
+    shape: dict[str, Any] = {}
     if several:
         kinds = list(dict.fromkeys(rows["kind"]))
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
-        more["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
+        shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
     base = alt.Chart(rows).encode(
-        y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
+        y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
         **picked.channels,
         **more,
@@ -72,8 +75,8 @@ def ratios(
         *_references(one, band),
         base.mark_rule(strokeWidth=1).encode(x=alt.X("widest_low:Q", **scale), x2="widest_high:Q"),
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
-        solid.encode(x=x),
-        hollow.encode(x=x),
+        solid.encode(x=x, **shape),
+        hollow.encode(x=x, **shape),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
     ]
     chart = alt.layer(*layers).add_params(*picked.params)
@@ -112,6 +115,7 @@ def stacked(
     - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
       do not follow one another; `label`, a part's own name; `low` and `high`, between which nine in ten whole bars lie;
       `text`, words behind the bar.
+    - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
     - `colours`: part → colour, in the order of the legend.
     - `zoom`: the axis can be moved and zoomed.
@@ -126,7 +130,8 @@ def stacked(
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
     parts["name"] = [name if len(name) < fits else "" for name, fits in zip(parts["label"], room, strict=True)]
     picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
-    ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **({} if seconds else {"format": ".0%"}))
+    shares: dict[str, Any] = {} if seconds else {"format": ".0%"}
+    ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **shares)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
     of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
@@ -183,7 +188,7 @@ def lines(
     x_values: list[float] | None = None,
     percent: bool = False,
     legend: bool = False,
-    interpolate: str = "linear",
+    interpolate: Any = "linear",
     width: int = 440,
     height: int = 300,
 ) -> Any:
@@ -193,9 +198,10 @@ def lines(
 
     - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of a 95 % interval; `kind`, which has
       the colour where several lines share one; `dashed`, a line without points; `panel`; `text`, words at a point.
+    - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
     - `colours`: kind, or else line → colour.
-    - `x_values`: of the ticks.
+    - `x_values`: of the ticks. `interpolate`: how points are joined, "step-after" for what holds until the next.
     - `legend`: name the colours in a legend and not at the lines.
     """
     more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
@@ -243,8 +249,9 @@ def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
         scaled = np.log(values) if log else np.append(values, 0.0)
         span = float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
         least, at = span * _LINE / height, -np.inf
-        for index, y in last["y"].items():
-            at = max(at + least, float(np.log(y) if log else y))
+        for index in last.index.tolist():
+            y = float(last["y"][index])
+            at = max(at + least, float(np.log(y)) if log else y)
             points.loc[index, "at"] = np.exp(at) if log else at
             words = [str(points.loc[index, "line"]), str(points.loc[index, "text"])]
             points.loc[index, "name"] = " · ".join(word for word in words if word)
@@ -292,5 +299,5 @@ def _tips(texts: list[str], **numbers: str) -> list[Any]:
     return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
 
 
-def _zoom(axes: list[str]) -> Any:
+def _zoom(axes: list[Any]) -> Any:
     return alt.selection_interval(bind="scales", encodings=axes, zoom="wheel![event.ctrlKey || event.metaKey]")

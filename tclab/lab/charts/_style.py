@@ -148,7 +148,7 @@ def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any
     if rows is not None:
         shown = [where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))), *lines]
     shown = [line for line in shown if line]
-    more = {"subtitle": shown, "subtitleColor": GREY} if shown else {}
+    more: dict[str, Any] = {"subtitle": shown, "subtitleColor": GREY} if shown else {}
     return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
 
 

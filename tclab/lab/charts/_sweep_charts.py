@@ -86,7 +86,7 @@ def _overview(cell: pd.DataFrame) -> Any:
     dots = pd.DataFrame(
         {"line": found["label"], "value": found["samples_per_second"], "low": found["low"], "high": found["high"]}
     ).assign(text=texts)
-    colours = dict(zip(found["label"], map(colours_of(found["strategy"]).get, found["strategy"]), strict=True))
+    colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
     parts = _kinds_of_stages(cell)
     parts["value"] /= parts.groupby("bar")["value"].transform("sum")
     parts = found[["label"]].rename(columns={"label": "bar"}).merge(parts, how="left")  # in the order of the dots

@@ -236,7 +236,7 @@ def _accounted(parts: pd.DataFrame) -> str:
     known = lines[lines["accounted"].notna()]
     if known.empty:
         return ""
-    worst = known.loc[(known["accounted"].astype(float) - 1).abs().idxmax()]
+    worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
     of = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']} ({accounted_text(worst['accounted'])})"
     bad = int((~known["accounted"].map(adds_up).astype(bool)).sum())
     if not bad:
