@@ -139,7 +139,7 @@ def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     (tmp_path / "tmp").mkdir()
     close_workers()  # one that is warm keeps its files elsewhere
-    long = replace(POINT, strategy="stored_mask", mode="data", steps=20_000)
+    long = replace(POINT, strategy="stored_mask", mode="data", steps=4_000)
     sweep = lab.LiveSweep([long], results=tmp_path / "rows").start()
     while sweep.running and not list((tmp_path / "tmp").glob("tclab-*/tclab-*/store*")):
         time.sleep(0.01)
