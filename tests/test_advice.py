@@ -417,11 +417,11 @@ def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
                 pass
     spec = lab.charts.result_chart(ledger, where="here").to_dict()
     drawn = next(iter(spec["datasets"].values()))
-    host = {row["stage"]: row["seconds"] for row in drawn if row["timeline"] == "host"}
+    host = {row["part"]: row["value"] for row in drawn if row["bar"] == "host"}
     whole = ledger.seconds()["step"]
-    assert sum(host.values()) == pytest.approx(sum(whole) / len(whole))
+    assert sum(host.values()) / 1e3 == pytest.approx(sum(whole) / len(whole))  # drawn in ms
     assert {"data_wait", "forward", "polish", "other"} <= set(host)
-    assert {row["timeline"] for row in drawn} == {"host", "loading"}
-    assert "step" not in {row["stage"] for row in drawn}
+    assert {row["bar"] for row in drawn} == {"host", "loading"}
+    assert "step" not in {row["part"] for row in drawn}
     assert spec["title"]["subtitle"][0].startswith("here · 4 steps · accounted for: host ")
     assert "no step" in str(lab.charts.result_chart(timing.Ledger()).to_dict())

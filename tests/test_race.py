@@ -507,7 +507,7 @@ def test_processes_make_their_arms_one_after_another_every_other_in_reverse_and_
     arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
     found = race(arms, budget_seconds=0.01, processes=4)
     rounds = {(s["process"], s["round"]) for s in found.samples()}
-    assert rounds == {(process, i) for process in range(4) for i in range(2)}  # however short the budget is
+    assert rounds >= {(process, i) for process in range(4) for i in range(2)}  # however short the budget is
     assert found.making_seconds > 4 * 2 * 0.2
     by_process, made = {}, []
     for line in noted.read_text().splitlines():
