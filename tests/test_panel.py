@@ -303,8 +303,9 @@ def test_what_fails_is_said_and_tried_again_where_that_is_asked_for(tmp_path):
 
 
 def test_words_say_how_many_points_cannot_run(tmp_path):
-    view = view_of(tmp_path, models="dango", strategies="node_mask,edge_mask", batch_sizes="1")
-    assert view.status.value.startswith("0 of 2 points measured · 2 cannot run (")
+    points = [tclab.Point(model=model, strategy="node_mask", scale=0.02) for model in ("hetero_cell", "dango")]
+    words = lab.LiveSweep(points, results=tmp_path).status()
+    assert words == "0 of 2 points measured · 1 cannot run (dango reads no masked graph)"
 
 
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
