@@ -281,7 +281,7 @@ def test_gpus_become_device_and_ranks(monkeypatch):
     assert [ranks_of(ranks) for ranks in (0, 1, 3)] == [("cpu", 1), ("cpu", 1), ("cpu", 3)]
     assert ranks_of("4") == ranks_of(4, "cpu") == ("cpu", 4)
     for asked in (1, 4):
-        with pytest.raises(InputError, match="device is 'cuda', and (torch finds no CUDA device here|there is none)"):
+        with pytest.raises(InputError, match="device is 'cuda', and there is none"):
             ranks_of(asked, "cuda")
     with pytest.raises(InputError, match="device is 'cuda', and there is none, or none was asked for"):
         ranks_of(0, "cuda")
