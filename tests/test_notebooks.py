@@ -97,8 +97,8 @@ def papermill(notebook, out, folder=ROOT, **parameters):
 class Run:
     """What a notebook showed and kept: its outputs by cell, and the rows of a folder."""
 
-    def __init__(self, name, folder, **parameters):
-        path = folder / "out.ipynb"
+    def __init__(self, name, into, **parameters):
+        path = into / "out.ipynb"
         done = papermill(name if Path(name).suffix else FOLDER / f"{name}.ipynb", path, **parameters)
         assert done.returncode == 0, done.stderr[-3000:]
         self.notebook = json.loads(path.read_text())
