@@ -35,7 +35,7 @@ PREPARE = """
 
     def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
         signature.bind(*points, **options)
-        assert options["executor"] == "slurm" and options["time"] == "1:30:00"
+        assert options["executor"] == "slurm" and options["time"] == 90
 
     pages = {}
 

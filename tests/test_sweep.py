@@ -287,7 +287,7 @@ def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
     frame = tclab.sweep([big, tiny()], results=tmp_path, memory_bytes=1_500_000_000)
     status = frame[frame["stage"] == "step"]["status"].tolist()
     assert status == ["oom", "ok"]
-    again = tclab.sweep([big], results=tmp_path)  # kept, though there would be room now
+    again = tclab.sweep([big], results=tmp_path, memory_bytes=1_500_000_000)  # kept: the same limit, the same end
     assert again["status"].tolist() == ["oom"]
 
 
