@@ -92,7 +92,7 @@ def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys)
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
     assert main(["sweep", *FEW, "--results", str(measured)]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("samples/s") < shown.index("computes what subgraph computes")
+    assert shown.index("samples/s") < shown.index("agrees with subgraph")
 
 
 MINE = """

@@ -226,7 +226,7 @@ def test_batches_that_come_in_bursts_are_in_the_mean_and_not_in_a_typical_step(r
 @given(
     st.lists(st.floats(0.001, 1), min_size=1, max_size=8),
     st.integers(1, 64),
-    st.floats(0, 1e8),
+    st.just(0.0) | st.floats(1, 1e8),
     st.floats(1e6, 1e12),
     st.floats(0, 1e-3),
 )
