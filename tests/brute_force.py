@@ -133,7 +133,7 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
     def update():  # instead of the optimizer's
         gradients.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters())
 
-    kind = ModelKind("drawn", drawn_weights, {"weighted": lambda graph: loss}, forward=forward, checkpoints=True)
+    kind = ModelKind("drawn", drawn_weights, {"weighted": lambda graph: loss}, forward=forward)
     step = Step(kind, strategy, clip=None, **options)
     scores = torch.linspace(-1.0, 2.0, len(samples)) + 0.1
     graph = strategy.graph

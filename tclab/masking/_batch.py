@@ -142,12 +142,6 @@ class Batch:
         """The samples' scores, [B] float32."""
         return torch.cat([part.target for part in self.slices]) if self.slices else self.tensors["target"]
 
-    @property
-    def storages(self) -> list[Tensor]:
-        """The tensors that hold this batch's memory; all others may be views of them."""
-        each = [part.tensors.values() if part.buffer is None else [part.buffer] for part in self.parts]
-        return [tensor for tensors in each for tensor in tensors]
-
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return this batch with its tensors on `device`: one copy, where they lie in one buffer."""
         return self.moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))

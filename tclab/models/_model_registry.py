@@ -44,7 +44,6 @@ class ModelKind:
     - `forward`: model, view → what the loss takes; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: a graph's networks → those it reads unless others are asked for.
-    - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
     - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
     """
 
@@ -54,7 +53,6 @@ class ModelKind:
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
-    checkpoints: bool = False
     sizes: tuple[str, ...] = ()
 
     def sized(self, **sizes: int | None) -> ModelKind:
@@ -109,7 +107,6 @@ _HETERO_CELL = ModelKind(
         "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
     },
     forward=_output,
-    checkpoints=True,
     sizes=("hidden", "layers"),
 )
 _PRODUCTION = replace(

@@ -22,12 +22,9 @@ from tclab.timing._ledger_rows import SUMS, TOLERANCE
 from tclab.timing._verdict import Pair
 from tclab.training._step import MODES
 
-# Timelines in the order in which a batch passes them. They overlap, so they are never added.
-TIMELINES = {"worker": "worker", "loading": "loading, within the host's data_wait", "host": "host", "device": "device"}
 _MARGIN = 0.05  # of runs that were not interleaved
 _CELL = ["model", "networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
-_ACCOUNTED = [f"{where}_accounted" for where in TIMELINES]
 # columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
 _FREE = (*(name for name, declared in declarations(Point).items() if declared.charted), "network_names", *_RUN)

@@ -78,13 +78,6 @@ class Results:
                 raise InputError(f"results is {str(self.folder)!r}, {why}")
             yield
 
-    def sweeping(self) -> str | None:
-        """Return which process sweeps into this folder and since when; `None` where none does."""
-        if not (self.folder / _SWEEP).exists():
-            return None
-        with held(self.folder / _SWEEP) as owner:
-            return owner
-
     @staticmethod
     def name(
         point: Point, repeat: int = 0, machine: dict[str, Any] | None = None, memory_bytes: int | None = None

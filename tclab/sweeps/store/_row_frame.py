@@ -104,11 +104,6 @@ def frame_html(frame: pd.DataFrame) -> str:
     return str(cells.to_html(notebook=True, max_rows=_MOST_LINES, index=not isinstance(frame.index, pd.RangeIndex)))
 
 
-def table_cells(table: pd.DataFrame) -> list[list[str]]:
-    """Return the cells of a table as text: [lines][columns]."""
-    return [[cell_text(value) for value in line] for line in table.itertuples(index=False)]
-
-
 def cell_text(value: Any) -> str:
     """Return a value as a cell of a table has it: four digits of a number, nothing for what is missing."""
     if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
