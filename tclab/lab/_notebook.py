@@ -18,8 +18,7 @@ _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it 
 _VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs
 # without it, torch's profiler writes two lines to stderr each time, which a notebook shows as an error
 _QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")
-# What JupyterLab draws by itself, without a network and in its own theme. Charts of this library are the same in both
-# versions of Vega-Lite: `tests/test_browser.py` looks at one.
+# Charts of this library are the same in both versions of Vega-Lite: `tests/test_browser.py` looks at one.
 _DRAWN = "application/vnd.vegalite.v5+json"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
@@ -86,8 +85,12 @@ def _chart_text(chart: Any, printer: Any, cycle: bool) -> None:
 def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str, Any]:
     import vl_convert
 
-    picture = vl_convert.vegalite_to_png(spec, scale=scale_factor)
-    return {_DRAWN: {**spec, "$schema": _SCHEMA}, "image/png": picture}
+    return {**drawn_by_jupyter(spec), "image/png": vl_convert.vegalite_to_png(spec, scale=scale_factor)}
+
+
+def drawn_by_jupyter(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a chart as JupyterLab draws it by itself: without a network, in its own theme."""
+    return {_DRAWN: {**spec, "$schema": _SCHEMA}}
 
 
 def project_path(path: str) -> Path:

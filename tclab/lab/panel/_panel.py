@@ -15,7 +15,7 @@ import ipywidgets as widgets
 from tclab._display import Sentences
 from tclab.errors import InputError
 from tclab.lab._html_report import report
-from tclab.lab._notebook import has_front_end
+from tclab.lab._notebook import drawn_by_jupyter, has_front_end
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._live_sweep import outlook
 from tclab.lab.panel._panel_sweep import PanelSweep, Value
@@ -32,8 +32,6 @@ from tclab.sweeps.store._row_frame import Rows
 
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
-# what JupyterLab draws by itself, in its own theme and without a network
-_VEGA_LITE, _SCHEMA = "application/vnd.vegalite.v5+json", "https://vega.github.io/schema/vega-lite/v5.json"
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
 _COLUMNS = {  # title → fields; the others are behind "More"
     "Strategies": ("strategies",),
@@ -246,8 +244,8 @@ class PanelView:
             self.status.value = outlook(points, panel.folder)
             self.bar.max, self.bar.value = len(points), len(panel.tables())
         rows = panel.rows()
-        chart = {**sweep_chart(rows, self.choice.value).to_dict(), "$schema": _SCHEMA}
-        self.chart.outputs = ({"output_type": "display_data", "data": {_VEGA_LITE: chart}, "metadata": {}},)
+        chart = drawn_by_jupyter(sweep_chart(rows, self.choice.value).to_dict())
+        self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
         self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
         self.answer.value = f'<div style="line-height:1.4"><b>{escape(found[0])}</b></div>' if found else ""

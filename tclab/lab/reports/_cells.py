@@ -13,7 +13,7 @@ from tclab._display import counted
 from tclab.masking import names
 from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
-from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.sweeps.analysis._run_verdicts import WITHOUT_REPEATS, pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import keys_of
@@ -22,7 +22,6 @@ from tclab.timing._ledger_rows import SUMS, TOLERANCE
 from tclab.timing._verdict import Pair
 from tclab.training._step import MODES
 
-_MARGIN = 0.05  # of runs that were not interleaved
 _CELL = ["model", "networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
 # columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
@@ -124,7 +123,7 @@ def against_the_fastest(cell: pd.DataFrame) -> tuple[str, dict[str, Pair]]:
     fast, *others = map(str, means.index)
     sides = {name: cell[cell["strategy"] == name] for name in (fast, *others)}
     points = [("", sides[other], sides[fast]) for other in others]
-    pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=_MARGIN)
+    pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=WITHOUT_REPEATS)
     return fast, dict(zip(others, pairs, strict=True))
 
 
