@@ -128,7 +128,7 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures(rows):
         "trains on the most samples a second, 100; undecided with edge_mask, gpu_mask_loop. Against edge_mask"
         in said[0]
     )
-    assert "a batch carries 200 B, edge_mask's 1.15 GB" in said[0]
+    assert "A batch carries 200 B, edge_mask's 1.15 GB" in said[0]
     assert said[1] == "1 point (hetero_cell stored_mask, batch 4): oom."
     assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
     assert any(
@@ -188,6 +188,18 @@ def test_only_rows_that_are_alike_are_compared():
     both = [slow_row, row("node_mask", 0.001, **fast)]
     assert "node_mask is the fastest, 4e+03 samples a second. It is 100 × [" in said(*both)
     assert said(*both, *({**one, "scale": 1.0} for one in both)).count("scale 1.0: node_mask is the fastest") == 1
+
+
+def test_the_answer_names_a_loss_only_where_one_model_has_several():
+    of_models = [row("node_mask", 0.1, loss="log_cosh"), row("edge_mask", 0.2, loss="log_cosh"),
+                 row("indices", 0.1, model="dango", loss="dango")]  # fmt: skip
+    assert "loss" not in " ".join(lab.findings(frame(table(of_models))))
+    another = [row(name, took, loss="mse") for name, took in (("node_mask", 0.1), ("edge_mask", 0.2))]
+    said = answer(frame(table([*of_models, *another])))
+    assert [("loss log_cosh" in sentence, "loss mse" in sentence) for sentence in said] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_a_failed_check_is_said_first():

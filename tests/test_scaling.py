@@ -113,7 +113,7 @@ def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
 
 
 def test_the_exchange_of_a_step_is_told_apart(rows):
-    (found,) = lab.reports.scaling_table(rows, "exchange").to_dict("records")
+    (found,) = lab.reports.exchange_table(rows).to_dict("records")
     assert tuple(found[f"{name}_seconds"] for name in ("communication", "rank_wait", "gather")) == (0.01, 0.02, 0.005)
     assert found["overlapped_seconds"] == pytest.approx(0.001)
     assert found["last"] == "rank 1 (80%)"
@@ -131,26 +131,11 @@ def test_the_hypothesis_names_the_last_rank_and_keeps_waiting_apart(rows):
 
 
 def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
-    charts = [
-        lab.charts.speed_up(rows, rows),
-        lab.charts.scaling_chart(rows, "exchange"),
-        lab.charts.scaling_chart(rows, "accumulation"),
-        lab.charts.steps_per_epoch_chart(rows),
-    ]
-    for chart in charts:
-        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    for chart in charts[:3]:
-        assert "cpu · gloo · 1 and 2 ranks · " in str(chart.to_dict()["title"])
-    text = str(lab.charts.steps_per_epoch_chart(rows).to_dict())
-    assert "2.28 × the steps" in text
-    assert "4 × 28: 2,374" in text
     nothing = frame(table([{**row("node_mask", 1.0), "status": "failed: rank 2 is gone", "ranks": 4, "overheads": ""}]))
-    for chart in (
-        lab.charts.speed_up(nothing, nothing),
-        lab.charts.scaling_chart(nothing, "exchange"),
-        lab.charts.scaling_chart(nothing, "accumulation"),
-    ):
-        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    for draw in (lambda made: lab.charts.speed_up(made, made), lab.charts.exchange_chart):
+        assert "cpu · gloo · 1 and 2 ranks · " in str(draw(rows).to_dict()["title"])
+        for made in (rows, nothing):
+            assert vl_convert.vegalite_to_png(draw(made).to_json())[:4] == b"\x89PNG"
 
 
 def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
@@ -165,8 +150,6 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     (whole,) = made[made["stage"] == "step"].to_dict("records")
     assert whole["median_seconds"] == pytest.approx(0.1)
     assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
-    ((drawn,),) = lab.charts.scaling_chart(made, "accumulation").to_dict()["datasets"].values()
-    assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
 
 
 def test_what_an_exchange_hides_is_a_mean_over_all_steps_as_stages_are():
@@ -281,19 +264,19 @@ def test_points_that_differ_in_one_setting_alone_have_a_line_each(rows):
     both = pd.concat(
         [two.assign(gather_interval=1), two.assign(gather_interval=5, mean_seconds=two["mean_seconds"] / 2)]
     )
-    found = lab.reports.scaling_table(both, "exchange").set_index("gather_interval")
+    found = lab.reports.exchange_table(both).set_index("gather_interval")
     assert found["gather_seconds"].tolist() == [0.005, 0.0025]
-    drawn = lab.charts.scaling_chart(both, "exchange").to_dict()
+    drawn = lab.charts.exchange_chart(both).to_dict()
     (shares,) = drawn["datasets"].values()
     assert len({one["bar"] for one in shares}) == 2
 
 
 def test_every_column_of_time_names_its_unit(rows):
-    tables = lab.reports.scaling_table(rows, "exchange"), lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8])
+    tables = lab.reports.exchange_table(rows), lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8])
     for made in tables:
         real = [name for name in made if pd.api.types.is_float_dtype(made[name])]
         assert all(name.endswith("_seconds") for name in real if name not in ("ratio", "gradient_bytes")), real
 
 
 def test_stage_rows_of_one_rank_have_no_exchange():
-    assert lab.reports.scaling_table(frame(table(point_rows("node_mask", ranks=1))), "exchange").empty
+    assert lab.reports.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty

@@ -9,22 +9,19 @@ from test_cost_model import SEEN, made_up
 from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
-from test_trust import pair, trial
+from test_trust import pair
 
 import tclab
 from tclab import case_study, lab, timing
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch, Prediction
-from tclab.sweeps.predict._roofline import Ceilings
 from tclab.sweeps.store._machine_label import this_machine
 from tclab.timing import environment
-from tclab.timing._self_test import SpikeIn
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
 CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]
 NOT_MEASURED = {
-    "steps_per_epoch_chart": "arithmetic, nothing measured",
     "mask_picture": "a drawing",
     **dict.fromkeys(("graph_chart", "reach_chart"), "of a graph"),
     **dict.fromkeys(("trace_chart", "trace_timeline"), "of a trace, whose machine a trace does not name"),
@@ -65,11 +62,6 @@ def epochs():
     return [Epoch(tclab.Point(device="cpu"), None, predicted, predicted, 1.0, "", "", 1.0, None, None)]
 
 
-def kernels():
-    lines = {"kernel": ["dense", "edge_mask"], "bytes": [1e6, 2e6], "flop": [1e7, 1e6], "flops": [1e9, 1e8]}
-    return pd.DataFrame({**lines, "share": [0.5, 0.1]})
-
-
 def published(root):
     return case_study.published_figures(root / "data_samples" / "published_measurements.csv")
 
@@ -79,12 +71,11 @@ def overheads(rows):
 
 
 OF_ROWS = {
-    "scaling_chart, accumulation": lambda _: lab.charts.scaling_chart(ranks(), "accumulation"),
     "result_chart, advice": lambda _: lab.charts.result_chart(
         tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
     "result_chart, comparison": lambda _: lab.charts.result_chart(tclab.compare(grid(), grid())),
     "overheads_chart": lambda _: overheads(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "scaling_chart, exchange": lambda _: lab.charts.scaling_chart(ranks(), "exchange"),
+    "exchange_chart": lambda _: lab.charts.exchange_chart(ranks()),
     "ratios_chart": lambda root: case_study.ratios_chart(
         case_study.published_ratios(modes(), published(root)), modes()),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
@@ -98,13 +89,10 @@ OF_ROWS = {
 OF_THIS_MACHINE = {
     "break_even_chart": lambda **where: lab.charts.break_even_chart(
         {"fit": costs()}, [16, 64], deleted_share=0.01, **where),
-    "result_chart, epoch": lambda **where: lab.charts.result_chart(epochs(), **where),
-    "result_chart, ledger": lambda **where: lab.charts.result_chart(ledger(), **where),
+    "result_chart, epoch": lambda: lab.charts.result_chart(epochs()),
+    "result_chart, ledger": lambda: lab.charts.result_chart(ledger()),
     "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
     "race_chart, cells": lambda **where: lab.charts.race_chart(CELLS, "b", by="samples", title="Two sizes", **where),
-    "roofline_chart": lambda **where: lab.charts.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
-    "result_chart, spikes": lambda **where: lab.charts.result_chart(
-        SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
 }  # fmt: skip
 
 
@@ -126,6 +114,8 @@ def test_a_chart_of_rows_names_the_machine_of_the_rows(name, root):
 def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told(name):
     said = " ".join(titles(OF_THIS_MACHINE[name]()))
     assert str(environment()["cpu"]) in said, said
+    if "result_chart" in name:
+        return
     told = " ".join(titles(OF_THIS_MACHINE[name](where="cuda · H200")))
     assert "cuda · H200" in told
     assert str(environment()["cpu"]) not in told
@@ -145,8 +135,6 @@ def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
     )
     model = CostModel(draws.median().to_dict(), draws)
     chart = lab.charts.break_even_chart({"fit": model}, [1, 8, 64], deleted_share=0.005)
-    undecided = gamma[0] < 0 < gamma[-1]
-    assert ("undecided at" in titles(chart)[-1]) is undecided
     drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if line["line"] == "fit"]
     assert len(drawn) == 3
     assert all(0 <= line["low"] <= line["y"] <= line["high"] <= 1 for line in drawn)

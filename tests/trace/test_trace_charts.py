@@ -14,9 +14,7 @@ def charts(report):
         "categories": drawn.trace_chart(report, "categories"),
         "stages": drawn.trace_chart(report, "stages"),
         "device": drawn.trace_chart(report, "breakdown"),
-        "idle": drawn.trace_chart(report, "idle_causes"),
         "timeline": drawn.trace_timeline(report.traces[0]),
-        "memory": drawn.trace_chart(report, "memory"),
         "compared": drawn.result_chart(trace.compare(report, report)),
     }
 
@@ -29,7 +27,7 @@ def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
     for name, chart in charts(host).items():
         assert chart.to_dict()["$schema"], name
         is_empty = "mark" in chart.to_dict() and chart.to_dict()["mark"]["type"] == "text"
-        assert is_empty == (name in ("device", "idle", "memory"))
+        assert is_empty == (name == "device")
     for name, chart in charts(device).items():
         assert chart.to_dict()["$schema"], name
 
@@ -54,18 +52,6 @@ def test_device_bars_sum_to_the_span(write_trace, complete):
     parts = {row["part"]: row["value"] for row in next(iter(chart.to_dict()["datasets"].values()))}
     wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
     assert parts == pytest.approx(wanted)
-
-
-def test_memory_events_without_totals_are_said_and_not_drawn(write_trace, complete):
-    events = [
-        complete("aten::mm", 0, 10),
-        {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "pid": 1, "tid": 1, "ts": 5, "s": "t",
-         "args": {"Device Type": 0, "Device Id": -1, "Bytes": 64}},
-    ]  # fmt: skip
-    report = trace.analyze(write_trace(events))
-    assert len(report.memory) == 1
-    assert report.memory["allocated_bytes"].isna().all()
-    assert "says how much is held" in str(drawn.trace_chart(report, "memory").to_dict())
 
 
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted
-from tclab.errors import unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart
-from tclab.lab.reports._cells import records, step_throughput
+from tclab.lab.charts._marks import lines, stacked
+from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart
+from tclab.lab.reports._cells import records
 from tclab.lab.reports._graphs import degree_ranks
-from tclab.lab.reports._tables import EXCHANGE, KEY, scaling_table
-from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
+from tclab.lab.reports._tables import EXCHANGE, KEY, exchange_table, scaling_table
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
@@ -107,26 +104,10 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
                  x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
 
 
-def scaling_chart(rows: Runs, of: str) -> Any:
-    """Return a chart of what several processes cost and bring.
-
-    **Arguments:**
-
-    - `rows`: of a sweep.
-    - `of`: "exchange", the share of a step that several ranks cost: the loss's gather, rank_wait, exposed
-      communication; or "accumulation", samples a second at one effective batch size, by more ranks or by more
-      accumulated batches.
-
-    **Raises:** `InputError` for another `of`.
-    """
+def exchange_chart(rows: Runs) -> Any:
+    """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
     rows = rows_of(rows)
-    if of not in ("exchange", "accumulation"):
-        raise unknown("chart of scaling", of, ("exchange", "accumulation"))
-    return _exchange(rows) if of == "exchange" else _accumulation(rows)
-
-
-def _exchange(rows: pd.DataFrame) -> Any:
-    table = scaling_table(rows, "exchange")
+    table = exchange_table(rows)
     if table.empty:
         return empty_chart("No point of several ranks was measured.")
     settings = [name for name in table.columns[: table.columns.get_loc("step_seconds")] if name not in KEY]
@@ -147,39 +128,3 @@ def _exchange(rows: pd.DataFrame) -> Any:
     title = chart_title("What several ranks cost a step", more, rows=rows)
     return stacked(pd.DataFrame(found), title, axis="share of a step (mean over ranks)", colours=STAGE_COLOURS,
                    seconds=False, width=420)  # fmt: skip
-
-
-def _accumulation(rows: pd.DataFrame) -> Any:
-    ok = step_throughput(rows[rows["status"] == "ok"]).sort_values("ranks", kind="stable")
-    if ok.empty:
-        return empty_chart("No accumulation was measured.")
-    lines_ = [
-        f"{row['model']} · {counted(row['ranks'], 'rank')} × {row['accumulate']} batches of {row['batch_size']}"
-        for row in records(ok)
-    ]
-    colours = colours_of(ok["strategy"])
-    found = pd.DataFrame({"line": lines_, "value": ok["samples_per_second"], "low": ok["low"], "high": ok["high"]})
-    found["text"] = found["value"].map("{:.3g} a second".format)
-    effective = sorted({int(row["ranks"] * row["batch_size"] * row["accumulate"]) for row in records(ok)})
-    more = f"effective batch {' and '.join(map(str, effective))}; line: 95 % interval"
-    title = chart_title("More ranks, or more batches per optimizer step", more, rows=rows)
-    of_line = dict(zip(lines_, map(colours.__getitem__, ok["strategy"]), strict=True))
-    return ratios(found, title, axis="samples a second (logarithmic)", colours=of_line, one=None)
-
-
-def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any:
-    """Return the steps of an epoch over ranks × batch size, by arithmetic, with the published runs marked."""
-    rows = rows_of(rows)
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
-    pairs = {(int(row["ranks"]), int(row["batch_size"])): "" for row in records(ok)}
-    pairs |= {(4, 28): "published: hetero, ", (4, 64): "published: DANGO, "}
-    found = [
-        {"line": "", "x": r * b, "y": steps_per_epoch(b, r, samples),
-         "text": f"{what}{r} × {b}: {steps_per_epoch(b, r, samples):,}"}
-        for (r, b), what in pairs.items()
-    ]  # fmt: skip
-    hetero, dango = steps_per_epoch(28, 4, samples), steps_per_epoch(64, 4, samples)
-    more = f"hetero at 4 × 28 takes {hetero / dango:.2f} × the steps of DANGO at 4 × 64"
-    title = chart_title("Steps of an epoch", f"{samples:,} samples; arithmetic, nothing measured: {more}")
-    return lines(pd.DataFrame(found), title, x="ranks × batch (logarithmic)", y="steps an epoch (logarithmic)",
-                 colours={"": _GRAPHS[0]})  # fmt: skip

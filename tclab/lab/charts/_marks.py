@@ -29,7 +29,6 @@ def ratios(
     *,
     axis: str,
     colours: Mapping[str, str] | None = None,
-    log: bool = True,
     one: float | None = 1.0,
     band: tuple[float, float] | None = None,
     width: int = 400,
@@ -42,7 +41,7 @@ def ratios(
       `widest_low` and `widest_high`, a thinner interval; `kind`, which of several dots of a row it is; `sure`, false
       for a hollow dot; `text`, the words; `why`, more of them under the mouse.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
-    - `axis`: its title. `log`: whether it is logarithmic.
+    - `axis`: its title; it is logarithmic.
     - `colours`: kind → colour; without kinds a line's.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
@@ -52,9 +51,7 @@ def ratios(
     several = "kind" in rows
     by = "kind" if several else "line"
     picked = _picked(by, rows[by], colours, legend=several)
-    scale: dict[str, Any] = {"scale": alt.Scale(zero=False, padding=20)}
-    if log:
-        scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
+    scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
@@ -188,7 +185,6 @@ def lines(
     x_values: list[float] | None = None,
     percent: bool = False,
     legend: bool = False,
-    interpolate: Any = "linear",
     width: int = 440,
     height: int = 300,
 ) -> Any:
@@ -201,7 +197,7 @@ def lines(
     - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
     - `colours`: kind, or else line → colour.
-    - `x_values`: of the ticks. `interpolate`: how points are joined, "step-after" for what holds until the next.
+    - `x_values`: of the ticks.
     - `legend`: name the colours in a legend and not at the lines.
     """
     more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
@@ -223,7 +219,7 @@ def lines(
     solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
     few = len(points) <= 400
     layers = [
-        solid.mark_line(strokeWidth=2, interpolate=interpolate).encode(y=to_y),
+        solid.mark_line(strokeWidth=2).encode(y=to_y),
         dashed.mark_line(strokeWidth=1.5, strokeDash=[5, 3]).encode(y=to_y),
         *([solid.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")] if few else []),
         *([solid.mark_point(filled=True, size=50).encode(y=to_y)] if few else []),

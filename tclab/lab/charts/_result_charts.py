@@ -1,4 +1,4 @@
-"""Charts of results: races, comparisons, advice, spikes, ledgers, epochs, largest batches, and costs of kernels."""
+"""Charts of results: races, comparisons, advice, ledgers, epochs, and when filtering pays."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._display import seconds_text
+from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.charts._trace_charts import trace_comparison_chart
-from tclab.lab.reports._tables import epoch_name, pairs_against
+from tclab.lab.reports._tables import pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch
-from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
 from tclab.timing._ledger_rows import SUMS
 from tclab.timing._race import Race, Races
-from tclab.timing._self_test import SpikeIn
 from tclab.timing._verdict import UNDECIDED, Pair
 from tclab.trace._compare_traces import Comparison as TraceComparison
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
 _KINDS = {"measured": _NEUTRAL, "predicted": "#8f9aa8", "at best": "#b9c0c9"}
-_WITHIN = 0.10  # error that a prediction or a recovered delay may have
+_WITHIN = 0.10  # error that a prediction may have
 _LEFT = "logarithmic; left is faster"
 
 
@@ -85,15 +83,14 @@ def race_chart(
     return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", colours=arms, band=_band(margin))
 
 
-def _comparison_chart(comparison: Comparison, where: str | None) -> Any:
+def _comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band."""
     first, second = comparison.names
     rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs)
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
-    places = dict.fromkeys([where] if where else comparison.where)
-    said = [" and ".join(map(str, places))]
+    said = [" and ".join(dict.fromkeys(map(str, comparison.where)))]
     said += [f"{name}: {was} → {now}"[:100] for name, (was, now) in comparison.differs.items()]
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
     alone = [(first, len(comparison.only_first)), (second, len(comparison.only_second))]
@@ -107,7 +104,7 @@ def _comparison_chart(comparison: Comparison, where: str | None) -> Any:
     )  # fmt: skip
 
 
-def _advice_chart(advice: Advice, where: str | None) -> Any:
+def _advice_chart(advice: Advice) -> Any:
     """Return each suggestion's predicted and measured time of a step over the present one, with intervals."""
     found: list[dict[str, Any]] = []
     for one in advice.suggestions:
@@ -124,35 +121,13 @@ def _advice_chart(advice: Advice, where: str | None) -> Any:
             )
     if not found:
         return empty_chart(f"{advice.subject}: nothing to change that the evidence supports.")
-    title = chart_title("What to change", f"{machine_text(where or advice.where)} · 95 % intervals", advice.subject)
+    title = chart_title("What to change", f"{machine_text(advice.where)} · 95 % intervals", advice.subject)
     return ratios(
         pd.DataFrame(found), title, axis=f"time of a step over the present one ({_LEFT})", colours=_KINDS, width=300
     )
 
 
-def _spike_chart(spikes: SpikeIn, where: str | None) -> Any:
-    """Return measured over injected delays, a row for each stage and length, with a band of ±10 %."""
-    found = pd.DataFrame(
-        {
-            "line": f"{trial.stage}, {seconds_text(trial.injected_seconds)}",
-            "value": trial.recovered_seconds / trial.injected_seconds,
-            "low": None,
-            "high": None,
-            "sure": trial.recovered(),
-            "stage": trial.stage,
-        }
-        for trial in spikes.trials
-        if trial.injected_seconds
-    )
-    text = f"{spikes.share():.0%} of {len(found)} delays were measured in the stage that they were injected into"
-    title = chart_title(text, f"{machine_text(where, spikes)} · grey band: within 10 %; hollow: not found")
-    stage_of = colours_of(found["stage"], STAGE_COLOURS)
-    colours = {line: stage_of[stage] for line, stage in zip(found["line"], found["stage"], strict=True)}
-    return ratios(found, title, axis="measured over injected delay", colours=colours, log=False,
-                  band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
-
-
-def _ledger_chart(ledger: Ledger, where: str | None) -> Any:
+def _ledger_chart(ledger: Ledger) -> Any:
     """Return a bar of stages for each timeline of a ledger, the mean of each, which add up to the mean step.
 
     Timelines overlap, so they are never added: a worker makes a batch while the host trains.
@@ -168,17 +143,18 @@ def _ledger_chart(ledger: Ledger, where: str | None) -> Any:
     means = means.rename(columns={"timeline": "bar", "stage": "part"}).assign(text=whole.map(seconds_text))
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
     title = chart_title(
-        "Where a step's time goes", f"{machine_text(where)} · {len(ledger)} steps · accounted for: {accounted}"
+        "Where a step's time goes", f"{machine_text()} · {len(ledger)} steps · accounted for: {accounted}"
     )
     colours = colours_of(means["part"], STAGE_COLOURS)
     return stacked(means.drop(columns="seconds"), title, axis="a step [s], mean of each stage", colours=colours)
 
 
-def _epoch_chart(epochs: Sequence[Epoch], where: str | None) -> Any:
+def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %."""
     found = pd.DataFrame(
         {
-            "line": epoch_name(epoch),
+            "line": f"{epoch.point.model} · {epoch.point.strategy} · {epoch.point.mode} · "
+            f"batch {epoch.point.batch_size}, {counted(epoch.point.workers, 'worker')}",
             "value": epoch.ratio,
             "low": epoch.predicted.low / epoch.measured_seconds,
             "high": epoch.predicted.high / epoch.measured_seconds,
@@ -188,25 +164,24 @@ def _epoch_chart(epochs: Sequence[Epoch], where: str | None) -> Any:
     )
     devices = {epoch.point.device for epoch in epochs}
     busy = next((epoch for epoch in epochs if epoch.busy_percent is not None), None)
-    machine = machine_text(where or (devices.pop() if len(devices) == 1 else None), busy)
+    machine = machine_text(devices.pop() if len(devices) == 1 else None, busy)
     inside = int((abs(found["value"] - 1) <= _WITHIN).sum())
     text = f"{inside} of {len(found)} epochs took the predicted time, within {_WITHIN:.0%}"
     title = chart_title(text, f"{machine} · grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
-    return ratios(found, title, axis="predicted over measured seconds of the epoch", log=False,
+    return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic)",
                   colours=dict.fromkeys(found["line"], _NEUTRAL), band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
 
-_CHARTS: dict[type, Callable[[Any, str | None], Any]] = {
+_CHARTS: dict[type, Callable[[Any], Any]] = {
     Advice: _advice_chart,
     Comparison: _comparison_chart,
     Epoch: _epoch_chart,
     Ledger: _ledger_chart,
-    SpikeIn: _spike_chart,
     TraceComparison: trace_comparison_chart,
 }
 
 
-def result_chart(result: Any, *, where: str | None = None) -> Any:
+def result_chart(result: Any) -> Any:
     """Return the chart of a result.
 
     | result of | chart |
@@ -214,28 +189,17 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     | `advise`, of `tclab` or `tclab.timing` | each suggestion's ratio to the present step, predicted and measured |
     | `tclab.compare` | the second runs' time over the first's, point by point |
     | `tclab.timing.Ledger` | a bar of stages for each timeline, which add up to the mean step |
-    | `tclab.timing.spike_in` | measured over injected delays |
     | `tclab.trace.compare` | two runs by category |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
 
-    Intervals are of 95 %; what is undecided is hollow.
-
-    **Arguments:**
-
-    - `result`: of one of these.
-    - `where`: the machine, for the title; unless given that of the result, or of its rows, or this one. "cpu" and
-      "cuda" are this machine's.
+    Intervals are of 95 %; what is undecided is hollow. The title names the machine of the result, or this one.
 
     **Raises:** `InputError` for anything else.
     """
     one = result[0] if isinstance(result, list | tuple) and result else result
-    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, spikes, or "
-            "a list of epochs")  # fmt: skip
+    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, or a list of epochs")
     draw = next(draw for kind, draw in _CHARTS.items() if isinstance(one, kind))
-    return draw(result, where)
-
-
-# ---- costs of kernels
+    return draw(result)
 
 
 def break_even_chart(
@@ -258,55 +222,6 @@ def break_even_chart(
             y, low, high = (min(max(share, 0.0), 1.0) for share in model.break_even(width))
             found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
     found += [{"line": f"{deleted_share:.2%} removed", "x": x, "y": deleted_share, "dashed": True} for x in widths]
-    said = "; ".join(f"{name}: {_break_even_verdict(model, widths, deleted_share)}" for name, model in models.items())
-    title = chart_title(
-        "Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval",
-        f"at {deleted_share:.2%} removed: {said}",
-    )  # fmt: skip
+    title = chart_title("Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval")
     return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
                  x_values=[float(width) for width in widths])  # fmt: skip
-
-
-def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
-    """Return which is faster for a share of removed edges; a call's constant is not in the model."""
-    found: dict[str, list[str]] = {"masking is faster": [], "filtering is faster": [], "undecided": []}
-    for width in widths:
-        _, low, high = model.break_even(width)
-        verdict = "undecided"
-        if deleted_share < low:
-            verdict = "masking is faster"
-        if deleted_share > high:
-            verdict = "filtering is faster"
-        found[verdict].append(str(width))
-    return ", ".join(f"{verdict} at {' '.join(at)} features" for verdict, at in found.items() if at)
-
-
-def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
-    """Return each kernel's operations a second over its operations a byte, under the two ceilings.
-
-    **Arguments:**
-
-    - `kernels`: of `tclab.sweeps.predict.roofline`. `limits`: the machine's bandwidth and operations a second.
-    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
-    """
-    found = pd.DataFrame(
-        {
-            "line": [f"{row['kernel']}, {row['share']:.0%}" for row in kernels.to_dict("records")],
-            "kind": kernels["kernel"],
-            "x": kernels["flop"] / kernels["bytes"],
-            "y": kernels["flops"] / 1e9,
-            "dashed": False,
-        }
-    )
-    ridge = limits.flops / limits.bytes_per_second
-    ends = [found["x"].min() / 2, ridge, max(found["x"].max(), ridge) * 2]
-    roof = [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]
-    found = pd.concat(
-        [found, pd.DataFrame({"line": "ceiling", "kind": "ceiling", "x": ends, "y": roof, "dashed": True})]
-    )
-    title = chart_title(
-        "Each kernel under this machine's ceilings", machine_text(where),
-        f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product",
-        "share: the least time that the ceilings allow over the measured time",
-    )  # fmt: skip
-    return lines(found, title, x="operations a byte (of the least traffic)", y="billion operations a second")

@@ -1,4 +1,4 @@
-"""Charts of traces: self time, the device's time, idle time, a timeline, memory, two runs compared."""
+"""Charts of traces: self time, the device's time, a timeline, two runs compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tclab.errors import unknown
-from tclab.lab.charts._marks import lines, stacked
+from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.trace._compare_traces import Comparison
 from tclab.trace._events import Trace
@@ -23,7 +23,6 @@ _DEVICE_COLOURS = {
     "idle": STAGE_COLOURS["idle"],
 }
 _TRACKS = 8  # of a timeline, the busiest
-_MOST_POINTS = 4000  # of a line over time
 _US = 1e-6  # seconds
 
 
@@ -33,9 +32,8 @@ def trace_chart(report: Report, table: str) -> Any:
     **Arguments:**
 
     - `report`: as `tclab.trace.analyze` returns it.
-    - `table`: "categories" or "stages", bars of the main threads' self time; "breakdown", each rank's device span split
-      into kinds that sum to it; "idle_causes", what the host did while the device was idle; or "memory", bytes
-      allocated and reserved over time, per device and rank.
+    - `table`: "categories" or "stages", bars of the main threads' self time; or "breakdown", each rank's device span
+      split into kinds that sum to it.
 
     **Raises:** `InputError` for another table.
     """
@@ -90,16 +88,6 @@ def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
     return stacked(parts, title, axis="device time [s]", colours=_DEVICE_COLOURS)
 
 
-def _idle_causes(causes: pd.DataFrame, recorded: str) -> Any:
-    """Return bars of `report.idle_causes`: what the host did while the device was idle."""
-    if causes.empty:
-        return empty_chart("No idle time of a device in this trace.")
-    rows = causes.groupby(["stage", "host_category"], as_index=False)["idle_us"].sum()
-    rows = rows.assign(value=rows["idle_us"] * _US).rename(columns={"stage": "bar", "host_category": "part"})
-    title = chart_title("What the host did while the device was idle, by stage", recorded)
-    return stacked(rows, title, axis="device idle [s]", colours=_colours(rows["part"]))
-
-
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
     """Return a timeline of a window of a trace: a panel for each track, lanes by depth; it zooms in a front end.
 
@@ -138,25 +126,7 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
                    named=False, width=620)  # fmt: skip
 
 
-def _memory(memory: pd.DataFrame, recorded: str) -> Any:
-    """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
-    if memory.empty:
-        return empty_chart("Memory was not recorded: record with profile_memory=True.")
-    kinds = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
-    long = memory.rename(columns=kinds).melt(["rank", "device", "time_us"], list(kinds.values()), "kind", "bytes")
-    # The host's allocator reserves nothing, which a trace writes as 0.
-    long = long[long["bytes"].notna() & ~((long["device"] == "cpu") & (long["kind"] == "reserved"))]
-    if long.empty:
-        return empty_chart("No memory event of this trace says how much is held.")
-    long = long.iloc[:: -(-len(long) // _MOST_POINTS)]
-    place = long["device"] + ", rank " + long["rank"].astype("string").fillna("not known")
-    points = pd.DataFrame({"line": long["kind"] + " on " + place, "x": long["time_us"] / 1e3, "y": long["bytes"] / 1e6})
-    title = chart_title("Memory held by tensors", recorded)
-    return lines(points, title, x="time since the first event [ms]", y="memory [MB]", log="", interpolate="step-after",
-                 width=520, height=200)  # fmt: skip
-
-
-def trace_comparison_chart(comparison: Comparison, where: str | None = None) -> Any:
+def trace_comparison_chart(comparison: Comparison) -> Any:
     """Return a bar of categories for each of two runs: per step where both have steps, else in total."""
     table = comparison.categories
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
@@ -165,7 +135,7 @@ def trace_comparison_chart(comparison: Comparison, where: str | None = None) -> 
     if not long["us"].sum():
         return empty_chart("No host event in either trace.")
     parts = long.assign(bar=long["bar"].str[0], value=long["us"] * _US).rename(columns={"category": "part"})
-    title = chart_title("Main threads of two runs", where or "", f"a: {comparison.a}; b: {comparison.b}")
+    title = chart_title("Main threads of two runs", f"a: {comparison.a}; b: {comparison.b}")
     axis = f"self time {'per step' if per_step else 'in total'} [s]"
     return stacked(parts, title, axis=axis, colours=_colours(parts["part"]))
 
@@ -174,6 +144,4 @@ _OF_TABLES: dict[str, Callable[[pd.DataFrame, str], Any]] = {
     "categories": _self_time,
     "stages": partial(_self_time, title="Main thread, by stage of the step"),
     "breakdown": _device_time,
-    "idle_causes": _idle_causes,
-    "memory": _memory,
 }

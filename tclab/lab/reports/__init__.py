@@ -3,7 +3,7 @@
 from tclab.lab.reports._graphs import network_table, overlap_table, reach_findings, reach_rows
 from tclab.lab.reports._mask_tensors import sharing_table
 from tclab.lab.reports._tables import (
-    epoch_table,
+    exchange_table,
     predicted_steps,
     race_findings,
     rows_of_points,
@@ -11,7 +11,7 @@ from tclab.lab.reports._tables import (
 )
 
 __all__ = [
-    "epoch_table",
+    "exchange_table",
     "network_table",
     "overlap_table",
     "predicted_steps",

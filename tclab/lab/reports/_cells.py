@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted
 from tclab.masking import names
 from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
@@ -35,12 +34,14 @@ def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.Da
     """Return each group of rows that may be compared, after the text of the settings that distinguish it.
 
     Alike are rows of one machine, one code, and the same settings but strategy, batch size, networks, and `free` ones.
+    The text names no setting that only differs between models, such as each model's own loss.
     """
     varying = _varying(ok, free)
     if not varying:
         return [("", ok)] if len(ok) else []
     keys = keys_of(ok, varying)
-    named = [name for name in varying if name not in ("model", "memory_bytes", *_NAMED)]
+    most = ok.groupby("model")[varying].nunique(dropna=False).max()
+    named = [name for name in varying if most[name] > 1 and name not in ("memory_bytes", *_NAMED)]
     return [
         (_settings_text(dict(zip(varying, key, strict=True)), named), ok[[other == key for other in keys]])
         for key in dict.fromkeys(keys)
@@ -266,10 +267,3 @@ def ordered_labels(frame: pd.DataFrame) -> list[str]:
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def place_text(cell: pd.DataFrame, machine: str, setting: str = "") -> str:
-    """Return where and with what settings the rows of one cell were measured."""
-    first = cell.iloc[0]
-    at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
-    return ", ".join(filter(None, (machine, at, first["model"], setting)))

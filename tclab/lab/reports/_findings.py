@@ -15,7 +15,6 @@ from tclab.lab.reports._cells import (
     alike,
     fullest,
     ordered_labels,
-    place_text,
     points_of_modes,
     ratio_of_rows,
     reference_of,
@@ -61,7 +60,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     failed, checked = _equivalence(rows)
     sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
-    sentences += [_models(group, setting) for setting, group in alike(ok, _MODEL_SETTINGS)]
+    sentences += [_models(group, setting) for setting, group in alike(_answering(ok), _MODEL_SETTINGS)]
     sentences += [*_outliers(ok), _syncs(ok)]
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
@@ -76,15 +75,22 @@ def answer(rows: pd.DataFrame) -> list[str]:
     or else the slowest strategy. A sentence claims what its verdicts do: what an interval across the margin leaves
     open is named as undecided. Sweeps run points one after the other, which each sentence says.
     """
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & rows["overheads"].fillna("").eq("")]
-    modes = list(ok["mode"].dropna().unique())
-    ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
+    ok = _answering(rows[(rows["stage"] == "step") & (rows["status"] == "ok")])
     return [sentence for setting, group in alike(ok) if (sentence := _answer(group, setting))]
+
+
+def _answering(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured steps that strategies and models are compared by: exact, whole steps without overheads.
+
+    Where mode `step` was not run, they are of the first mode there is.
+    """
+    ok = ok[ok["overheads"].fillna("").eq("") & ok["exact"].fillna(True).astype(bool)]
+    modes = list(ok["mode"].dropna().unique())
+    return ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
 
 
 def _answer(ok: pd.DataFrame, setting: str) -> str:
     cell = fullest(ok)
-    cell = cell[cell["exact"].fillna(True).astype(bool)]
     if cell["strategy"].nunique() < 2:
         return ""
     fast, pairs = against_the_fastest(cell)
@@ -96,8 +102,11 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
     if open_:
         text = f"{fast} trains on the most samples a second, {samples:.3g}; undecided with {first_of(open_, 6)}"
     text += f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else ""
-    text += f". {_compared(pairs[reference])}{_bytes_carried(cell, fast, reference)}"
-    return f"{place_text(cell, _machine(cell), setting)}: {text}. Points ran one after the other, not raced."
+    first = cell.iloc[0]
+    at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
+    place = ", ".join(filter(None, (_machine(cell), at, first["model"], setting)))
+    said = [f"{place}: {text}", _compared(pairs[reference]), _bytes_carried(cell, fast, reference)]
+    return f"{'. '.join(filter(None, said))}. Points ran one after the other, not raced."
 
 
 def _compared(pair: Pair) -> str:
@@ -112,7 +121,7 @@ def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
     sides = [cell[cell["strategy"] == name]["batch_bytes"].dropna() for name in (fast, reference)]
     if any(side.empty for side in sides):
         return ""
-    return f"; a batch carries {bytes_text(sides[0].median())}, {reference}'s {bytes_text(sides[1].median())}"
+    return f"A batch carries {bytes_text(sides[0].median())}, {reference}'s {bytes_text(sides[1].median())}"
 
 
 def _machine(rows: pd.DataFrame) -> str:
@@ -174,7 +183,7 @@ def _outliers(rows: pd.DataFrame) -> list[str]:
         if (text := outliers(row["samples_seconds"], int(row["cycle_steps"])))
     ]
     more = len(found) - _NAMED_OUTLIERS
-    return [*found[:_NAMED_OUTLIERS], *([f"So it is in {counted(more, 'further point')}."] if more > 0 else [])]
+    return [*found[:_NAMED_OUTLIERS], *([f"{counted(more, 'more point')} with such steps."] if more > 0 else [])]
 
 
 def _syncs(ok: pd.DataFrame) -> str:

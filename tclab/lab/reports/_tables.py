@@ -1,20 +1,19 @@
-"""Tables of a sweep, of a race, of several ranks, and of predicted steps and epochs."""
+"""Tables of a sweep, of a race, of several ranks, and of predicted steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tclab._display import Sentences, bytes_text, counted
-from tclab.errors import require, unknown
+from tclab._display import Sentences, bytes_text
+from tclab.errors import require
 from tclab.lab.reports._cells import ratio_of_rows, records
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import option_choices
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
@@ -112,35 +111,13 @@ def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
     return rows[keys.isin(wanted)]
 
 
-def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
-    """Return a table of what several processes bring and cost, for each model and strategy.
+def scaling_table(rows: Runs) -> pd.DataFrame:
+    """Return what several processes bring: a row for each number of ranks of each model and strategy.
 
-    **Arguments:**
-
-    - `rows`: of a sweep.
-    - `of`: "ranks", a row for each number of ranks: `speedup` is samples a second over those of the fewest ranks, with
-      its 95 % interval; `ideal` as many times as there are more ranks; `cores_allow` the same, but no more than there
-      are cores for; `efficiency` is speedup over ideal.
-
-        "exchange", the seconds of a step that each point spends on its ranks, the mean over ranks and steps, with a
-        column for each setting that differs: `communication_seconds` and `rank_wait_seconds` are exposed;
-        `overlapped_seconds` are hidden by the backward; `gather_seconds` are the loss's. `last` names the rank that
-        came last most often, with its share of all exchanges.
-
-    **Raises:** `InputError` for another `of`.
+    `speedup` is samples a second over those of the fewest ranks, with its 95 % interval; `ideal` as many times as there
+    are more ranks; `cores_allow` the same, but no more than there are cores for; `efficiency` is speedup over ideal.
     """
-    if of not in _TABLES:
-        raise unknown("table of scaling", of, _TABLES)
-    return _TABLES[of](rows_of(rows))
-
-
-def _saying(table: pd.DataFrame, empty: str = _NO_RANKS) -> pd.DataFrame:
-    """Return a table that a notebook shows as a sentence where it is empty."""
-    table.attrs["empty"] = empty
-    return table
-
-
-def _ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows_of(rows)
     found = []
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
     for _, group in ok.groupby(["model", "strategy"], sort=False):
@@ -165,7 +142,20 @@ def _ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
     return _saying(pd.DataFrame(found, columns=columns))
 
 
-def _exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
+def _saying(table: pd.DataFrame, empty: str = _NO_RANKS) -> pd.DataFrame:
+    """Return a table that a notebook shows as a sentence where it is empty."""
+    table.attrs["empty"] = empty
+    return table
+
+
+def exchange_table(rows: Runs) -> pd.DataFrame:
+    """Return the seconds of a step that each point spends on its ranks, the mean over ranks and steps.
+
+    `communication_seconds` and `rank_wait_seconds` are exposed; `overlapped_seconds` are hidden by the backward;
+    `gather_seconds` are the loss's. `last` names the rank that came last most often, with its share of all exchanges.
+    Each setting that differs is a column.
+    """
+    rows = rows_of(rows)
     ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
     of_models = ok[ok["stage"] == "step"].groupby("model", sort=False)
     names = list(dict.fromkeys([*KEY, "networks", *(name for _, one in of_models for name in varying_settings(one))]))
@@ -186,9 +176,6 @@ def _exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
         )
     seconds = [f"{name}_seconds" for name in ("step", *EXCHANGE, "overlapped")]
     return _saying(pd.DataFrame(found, columns=[*names, *seconds, "gradient_bytes", "last"]))
-
-
-_TABLES = {"ranks": _ranks_table, "exchange": _exchange_table}
 
 
 def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES) -> pd.DataFrame:
@@ -255,40 +242,3 @@ def _slowdown(row: dict[str, Any]) -> float:
     if row["device"] != "cpu":
         return 1.0
     return cores_slowdown(int(row["ranks"]), float(row["cores"]), int(row["threads"]))
-
-
-# ---- epochs
-
-
-def epoch_name(epoch: Epoch) -> str:
-    point, workers = epoch.point, counted(epoch.point.workers, "worker")
-    return f"{point.model} · {point.strategy} · {point.mode} · batch {point.batch_size}, {workers}"
-
-
-def epoch_table(epochs: Sequence[Epoch]) -> pd.DataFrame:
-    """Return a row an epoch: when it was predicted and begun, both times, what bounds it, and the full epoch.
-
-    A full epoch has as many steps as the point's batch size makes of all training samples.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "epoch": epoch_name(epoch),
-                "steps": epoch.predicted.steps,
-                "predicted at (UTC)": epoch.written_at[11:23],
-                "begun at (UTC)": epoch.began_at[11:23],
-                "predicted s": epoch.predicted.seconds,
-                "5 % to 95 %": f"{epoch.predicted.low:.3g} to {epoch.predicted.high:.3g}",
-                "measured s": epoch.measured_seconds,
-                "predicted over measured": epoch.ratio,
-                "bound by": epoch.predicted.binds,
-                "drift": epoch.drift,
-                "load": epoch.load,
-                "busy": "busy" * (epoch.busy_percent is not None),
-                "full epoch steps": epoch.full.steps,
-                "full epoch s, predicted": epoch.full.seconds,
-                "of the shortest full epoch": epoch.full.seconds / min(one.full.seconds for one in epochs),
-            }
-            for epoch in epochs
-        ]
-    ).set_index("epoch")

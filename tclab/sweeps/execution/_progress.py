@@ -36,7 +36,9 @@ class Progress:
     def __str__(self) -> str:
         rows = self.rows.select(["stage", "status", "mean_seconds", "networks", "device", "backend"]).to_pylist()
         step = next((row for row in rows if row["stage"] == "step"), rows[0])
-        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {step['networks']}"
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size}"
+        if step["networks"] is not None:  # a point that cannot run has none
+            what += f" networks {step['networks']}"
         if self.point.ranks > 1:
             what += f", {step['device']} · {step['backend']} · {self.point.ranks} ranks"
         if self.point.perturbations is not None:
