@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import busy_notes, busy_percent, conditions
+from tclab.timing._contention import busy_notes, conditions, contention
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class SpikeIn(Shown):
     **Arguments:**
 
     - `trials`: in the order in which they ran.
-    - `busy_percent`: pressure on the processors at their end, where the machine was busy; `None` where not, or not
-      known.
+    - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
+      `None` where not, or not known.
     """
 
     trials: list[Trial]
@@ -160,10 +160,10 @@ def spike_in(
             f"stages={stages!r}, seconds={seconds!r}, trials={trials!r}; expected a stage, such as 'forward', delays "
             "above 0, such as 0.001, and a trial"
         )
-    choices = random.Random(0)  # of the order of trials and of the delayed steps
+    choices, before = random.Random(0), conditions()  # of the order of trials and of the delayed steps
     choices.shuffle(plan)
     found = [_trial(loop, stage, length, most_steps, choices) for stage, length in plan]
-    return SpikeIn(found, busy_percent(conditions()))
+    return SpikeIn(found, contention(before, conditions()).busy_percent)
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,7 +27,7 @@ from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.timing._environment import conditions
+from tclab.timing import conditions
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
