@@ -266,7 +266,7 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
     assert best.basis == "from separate runs"
     assert "A batch is 200 bytes, and 1,000,000,000 now." in best.why
     assert "What to change, from 30 steps of hetero_cell with edge_mask" in str(advice)
-    assert advice.frame()["predicted"].is_monotonic_increasing
+    assert [one.ratio for one in advice.suggestions] == sorted(one.ratio for one in advice.suggestions)
     assert tclab.advise(made, now="node_mask").suggestions == ()
     with pytest.raises(InputError, match="unknown strategy of these rows 'edgemask'; did you mean 'edge_mask'"):
         tclab.advise(made, now="edgemask")
@@ -403,7 +403,6 @@ def test_the_chart_has_predicted_beside_measured():
     spec = str(lab.charts.result_chart(tried).to_dict())
     assert "'kind': 'measured'" in spec
     assert "node_mask in place of edge_mask" in spec
-    assert tried.frame()["verdict"].tolist() == [FASTER]
     empty = tclab.advise(rows(step()))
     assert "nothing to change that the evidence supports" in str(lab.charts.result_chart(empty).to_dict())
 

@@ -404,7 +404,7 @@ VERDICTS = {
     "control ignored": (
         _verdict,
         "_against_itself",
-        lambda rounds, arm: _verdict._series(rounds, [0.0] * len(rounds), [0] * len(rounds)),
+        lambda rounds, arm: _verdict._series([one[arm][0] for one in rounds], [0.0] * len(rounds), [0] * len(rounds)),
     ),
     "three rounds are enough": (_verdict, "PARTS", 2),
 }
