@@ -357,7 +357,7 @@ def test_another_races_record_is_refused(tmp_path, monkeypatch):
 
     refused(r"budget_seconds was 3\.0 and is 2\.0", budget_seconds=2.0)
     refused("arms was", names="ac")
-    monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": "Another"})
+    monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint(), "cpu": "Another"})
     refused("cpu was .* and is 'Another'")
     record.write_text("a,b\n1,2\n")
     refused("no record of a race: line 1 is b'a,b")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from tclab import _limits as limits
-from tclab.timing._environment import nvml
 
 # The share of a measurement in which something waited for a processor. On a quiet machine of 2 cores it is 3 % at most
 # for a process with 2 threads and a worker, and below 50 % for one that has just started or that follows 4 ranks on
@@ -22,26 +20,23 @@ BUSY_PERCENT = 50.0
 _WAITING, _STEAL = 0.2, 0.05
 
 
-def conditions() -> dict[str, float | int | None]:
+def conditions() -> dict[str, float | None]:
     """Return readings of this moment; each is `None` where this machine does not provide it.
 
-    They are the load average over one minute, and of the first GPU that CUDA sees the memory in use and in total, in
-    bytes. `contention` compares two moments by seconds since the machine started: by its clock; in which something
-    waited for a processor (Linux's pressure stall information); in which this process's processors were busy, summed
-    over them; and in which a hypervisor gave them to other machines.
+    They are the load average over one minute, and four counts of seconds since the machine started, by which
+    `contention` compares two moments: all of them; those in which something waited for a processor (Linux's pressure
+    stall information); those in which this process's processors were busy, summed over them; and those in which a
+    hypervisor gave them to other machines.
     """
     some = (limits.text_of(Path("/proc/pressure/cpu")) or "").partition("\n")[0]
     waited_us = limits.number_of(some.partition("total=")[2])
     busy, steal = _busy_and_steal_seconds()
-    used, total = _gpu_memory_bytes()
     return {
         "load": os.getloadavg()[0],
         "monotonic_seconds": monotonic(),
         "cpu_pressure_seconds": None if waited_us is None else waited_us / 1e6,
         "busy_seconds": busy,
         "steal_seconds": steal,
-        "gpu_memory_used_bytes": used,
-        "gpu_memory_total_bytes": total,
     }
 
 
@@ -55,19 +50,6 @@ def _busy_and_steal_seconds() -> tuple[float, float] | tuple[None, None]:
     ticks = [[int(n) for n in line.split()[1:9]] for line in text.splitlines() if line.split()[0] in own]
     hertz = os.sysconf("SC_CLK_TCK")
     return sum(sum(one) - one[3] - one[4] for one in ticks) / hertz, sum(one[7] for one in ticks) / hertz
-
-
-def _gpu_memory_bytes() -> tuple[int, int] | tuple[None, None]:
-    """Return the bytes in use and in total of the first GPU that CUDA sees; `None` without one."""
-    library = nvml()
-    if library is None:
-        return None, None
-    name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-    with suppress(library.NVMLError):  # no GPU of that name
-        of_index, of_name = library.nvmlDeviceGetHandleByIndex, library.nvmlDeviceGetHandleByUUID
-        memory = library.nvmlDeviceGetMemoryInfo(of_index(int(name)) if name.isdigit() else of_name(name))
-        return int(memory.used), int(memory.total)
-    return None, None
 
 
 @dataclass(frozen=True)

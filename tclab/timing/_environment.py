@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from functools import cache
@@ -16,22 +17,24 @@ _ALLOCATOR = ("MALLOC_", "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC
 
 HARDWARE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
-_FINGERPRINTS = {
-    "hardware": HARDWARE,
-    "machine": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings"),
-}
 
 
-@cache
-def nvml() -> Any:
-    """Return NVIDIA's management library, initialised; `None` without a GPU or driver."""
+def gpu_free_bytes() -> int | None:
+    """Return the free memory of the first GPU that CUDA sees; `None` without one.
+
+    It asks the driver's `nvidia-smi`: to ask torch would start CUDA in this process.
+    """
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    query = ["nvidia-smi", "-i", gpu, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # it has another exception for each way of having no GPU
+        return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout) * 2**20
+    except (OSError, subprocess.CalledProcessError, ValueError):  # none of that name, or one that does not tell
         return None
-    return pynvml
+
+
+def _gpu_driver() -> str | None:
+    found = re.search(r"\d+\.[\d.]+", limits.text_of(Path("/proc/driver/nvidia/version")) or "")
+    return found and found[0]
 
 
 def _version(package: str) -> str | None:
@@ -109,7 +112,6 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
     if loaded is not None and (load_torch or loaded.cuda.is_initialized()):
         gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
     properties = loaded.cuda.get_device_properties(0) if gpus else None
-    driver = nvml() if gpus else None
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ALLOCATOR)]
     return {
         "cpu": _cpu(),
@@ -120,7 +122,7 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
         "gpu": properties.name if properties else None,
         "gpu_memory_bytes": properties.total_memory if properties else None,
         "gpus": gpus,
-        "gpu_driver": str(driver.nvmlSystemGetDriverVersion()) if driver else None,
+        "gpu_driver": _gpu_driver() if gpus else None,
         "cuda": loaded.version.cuda if gpus is not None else None,
         "os": platform.platform(),
         "python": platform.python_version(),
@@ -132,17 +134,15 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
     }
 
 
-def fingerprint(level: str, *, load_torch: bool = True) -> dict[str, str | int | float | None]:
-    """Return the columns of `environment` that two measurements must share to be of the same machine.
+def fingerprint(*, load_torch: bool = True) -> dict[str, str | int | float | None]:
+    """Return what two measurements must share to be of the same machine: of a point's rows, and of a race's sessions.
 
-    `omp_threads` is the text of the variable `OMP_NUM_THREADS`: a process that only starts others which measure has
-    another number of threads than they, and passes the variable on.
+    They are hardware and versions, allocator settings, and `omp_threads`, the text of the variable `OMP_NUM_THREADS`: a
+    process that only starts others which measure has another number of threads than they, and passes the variable on.
 
     **Arguments:**
 
-    - `level`: what must be the same: "hardware", CPU, memory and GPUs, for the comparison of rows; "machine", also
-      versions, threads and allocator settings, for a point's rows and for a race that a later session continues.
     - `load_torch`: as for `environment`.
     """
     here = {**environment(load_torch=load_torch), "omp_threads": os.environ.get("OMP_NUM_THREADS")}
-    return {name: here[name] for name in _FINGERPRINTS[level]}
+    return {name: here[name] for name in (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings")}

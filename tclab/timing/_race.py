@@ -180,7 +180,7 @@ def race(
     """
     check_settings(budget_seconds, margin)
     _check_arms(arms, processes)
-    machine = fingerprint("machine", load_torch=False)
+    machine = fingerprint(load_torch=False)
     # the folder of temporary files changes no measurement
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
     settings: dict[str, Any] = {"processes": processes, "environment": variables}
