@@ -30,7 +30,7 @@ MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
-_MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
+_MOST_MORE = 4  # times the present workers; no prediction is made for more
 _CHEAPER = "make a batch cheaper, or carry less in it"
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -149,7 +149,7 @@ class StepTimes:
     stages: Mapping[str, Reals]  # stage → [steps] seconds in each step, 0 where the step did not have it
     workers: int | None = None  # of the loader
     batch_seconds: float | None = None  # mean time in which a worker makes a batch
-    batch_cpu_seconds: float | None = None  # of which it has a processor
+    batch_cpu_seconds: float | None = None  # mean processor time that a batch takes it
     cores: int | None = None  # that this process may use
     cuda: bool = False  # the steps ran on a GPU
     cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`

@@ -44,7 +44,7 @@ class Race(Shown):
     - `settings`: how it ran.
     - `machine`: where it ran.
     - `stopped`: why it ended before its budget; `None` if it did not.
-    - `making_seconds`: in which its arms were made and first called, before the budget began.
+    - `making_seconds`: what it took to make the arms and to call each once, before the budget began.
     - `busy_percent`: percentage of its time in which something waited for a processor, where the machine was busy;
       `None` where not, or not known.
     """
@@ -63,12 +63,10 @@ class Race(Shown):
         for arm in (a, b):
             if arm not in self.arms:
                 raise unknown("arm", arm, self.arms)
-        for pair in self.pairs:
-            if (pair.a, pair.b) == (a, b):
-                return pair
-            if (pair.a, pair.b) == (b, a):
-                return pair.flipped()
-        raise InputError(f"{a!r} with itself is no comparison; an arm's difference from itself is a pair's `floor`")
+        if a == b:
+            raise InputError(f"{a!r} with itself is no comparison; an arm's difference from itself is a pair's `floor`")
+        from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
+        return next(pair for pair in from_both_sides if (pair.a, pair.b) == (a, b))
 
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
@@ -127,7 +125,7 @@ class Races(Shown):
 
     @property
     def busy_percent(self) -> float | None:
-        """The largest of its cells'."""
+        """The largest `busy_percent` of a cell."""
         return max((race.busy_percent for race in self.cells.values() if race.busy_percent), default=None)
 
     def _display(self) -> Display:
@@ -211,7 +209,7 @@ def race_cells(
     record: str | Path | None = None,
     **options: Any,
 ) -> Races:
-    """Race the arms of several cells, one cell after the other; what one leaves of its seconds goes to those after it.
+    """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
 
     The p values of all comparisons of all cells are adjusted together (Benjamini-Hochberg).
 

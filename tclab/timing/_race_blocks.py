@@ -45,9 +45,9 @@ _CALIBRATION_CHUNKS = 8
 def order_of(arms: Sequence[str], i: int) -> list[str]:
     """Return the arms of round `i`'s blocks in order: a rotation, then its reverse.
 
-    As many consecutive rounds as there are arms use each rotation once, in an order drawn for them: a periodic
-    disturbance, a scheduler's above all, could keep in step with a fixed order and always affect the same arm. The draw
-    depends only on the number of the round, so that a resumed race continues in the same order.
+    As many consecutive rounds as there are arms use each rotation once, in a random order. A periodic disturbance, such
+    as a scheduler's, could keep in step with a fixed order and always affect the same arm. The random order depends
+    only on the number of the round, so that a resumed race continues in the same order.
     """
     cycle, turn = divmod(i, len(arms))
     if cycle:  # the first cycle is not shuffled, so that the arms first appear in the order given
@@ -184,10 +184,10 @@ class BlockRunner:
 class RaceProcess:
     """A fresh process that makes its arms and runs them on request, as a `BlockRunner`; it is idle in between.
 
-    It returns at once, so that several processes import their modules side by side; `make` ends when the arms are
-    made, which processes do one after another: the threads of several on the same cores wait for one another. Four
-    processes on two cores made three arms in 118 s side by side; one after another, they do in 22 s. They exchange JSON
-    lines.
+    The constructor returns at once, so that several processes import their modules side by side. `make` returns when
+    the arms are made. Processes make them one after another, since the threads of several processes on the same cores
+    wait for one another: four processes on two cores made three arms in 118 s side by side, and in 22 s one after
+    another. Requests and answers are JSON lines.
 
     **Arguments:**
 
