@@ -124,24 +124,6 @@ def test_no_advice_where_the_evidence_is_thin():
 # ---- around a loop of one's own
 
 
-class Batches:
-    """Batches that tell how long a worker took to make them."""
-
-    def __init__(self, seconds, number):
-        self.seconds, self.number = seconds, number
-
-    def __iter__(self):
-        from time import perf_counter_ns
-
-        for _ in range(self.number):
-            begin = perf_counter_ns()
-            while perf_counter_ns() < begin + self.seconds * 1e9:
-                pass
-            batch = type("Batch", (), {})()
-            batch.timing = BatchTiming(None, begin, perf_counter_ns(), {"collate": 1})
-            yield batch
-
-
 def test_a_loop_of_ones_own_is_advised(monkeypatch):
     clock = Clock().set_in(monkeypatch)  # a busy machine's would make steps that tell nothing
 
@@ -408,8 +390,9 @@ def test_the_chart_has_predicted_beside_measured():
 
 
 def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
+    made = [BatchTiming(None, 1000 * i, 1000 * i + 500, {"collate": 1}) for i in range(4)]
     with timing.Ledger() as ledger:
-        for _ in ledger.steps(Batches(0.001, 4)):
+        for _ in ledger.steps([SimpleNamespace(timing=timing) for timing in made]):
             with ledger.stage("forward"):
                 pass
             with ledger.stage("polish"):
