@@ -54,7 +54,6 @@ NEEDS: dict[str, dict[str, str]] = {
     "pytest": {"b": "the tests that need CUDA"},
     "hypothesis": {"b": "the tests that need CUDA"},
     "xdist": {"b": "the tests that need CUDA"},
-    "pynvml": {"a": "clocks, power and other processes of the GPU"},
     "geomloss": {"g": "nothing that is swept: the loss MleWassSupCR alone needs it"},
 }
 PLACEMENT = "edge_mask,node_mask,delta,fastest"

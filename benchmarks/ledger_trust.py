@@ -30,6 +30,7 @@ from tclab.timing._self_test import Receipt, SpikeIn
 MODELS = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))
 MODES = ("data", "empty", "model", "step", "fixed_batch")
 STAGES = ("transfer", "mask", "forward", "loss", "backward", "optimizer", "other")
+LENGTHS = (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
 
 
 def closure(scale: float, blocks: int, steps: int, *, modes: Sequence[str] = MODES) -> pd.DataFrame:
@@ -56,11 +57,13 @@ def closure(scale: float, blocks: int, steps: int, *, modes: Sequence[str] = MOD
     return table
 
 
-def spikes(scale: float, trials: int, most_steps: int, *, steps: int = 50, **options: Sequence[float]) -> SpikeIn:
+def spikes(
+    scale: float, trials: int, most_steps: int, *, steps: int = 50, seconds: Sequence[float] = LENGTHS
+) -> SpikeIn:
     """Print and return what came back of each delay."""
     with loop_of(Point(scale=scale, batch_size=1, networks=1, workers=0), steps=steps) as loop:
         begin = time.perf_counter()
-        found = spike_in(loop, stages=STAGES, trials=trials, most_steps=most_steps, **options)
+        found = spike_in(loop, stages=STAGES, seconds=trials * tuple(seconds), most_steps=most_steps)
     print(found)
     taken = sum(2 * trial.pairs for trial in found.trials)
     print(f"{len(found.trials)} delays (95 % asked); {taken} steps in {time.perf_counter() - begin:.0f} s")

@@ -115,7 +115,7 @@ def what_a_test_registers_is_forgotten(monkeypatch):
 @pytest.fixture(autouse=True)
 def a_sweep_of_a_test_does_not_look_who_else_is_busy(monkeypatch):
     """It would warn by what else the machine does; tests of the warning say what it is to find."""
-    monkeypatch.setattr("tclab.timing._environment._ticks_of_no_others", lambda own: None)
+    monkeypatch.setattr("tclab.sweeps._sweep.warn_of_others", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,24 +15,23 @@ from test_where import epochs, titles
 from tclab import lab
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.execution import _run
-from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, contentions, graph_text, where_measured
-from tclab.timing import _environment, race
-from tclab.timing._environment import busy_percent
+from tclab.sweeps.store._machine_label import busy_text, contentions, graph_text, where_measured
+from tclab.timing import conditions, race
 from tclab.timing._race import Races
 from tclab.timing._self_test import SpikeIn
 
 
-def moments(percent, *, load=1.0, switches=0, steal=0.0):
+def moments(percent, *, load=1.0, steal=0.0):
     """`conditions` around ten seconds in which something waited for a processor for so much of the time."""
     waited = None if percent is None else percent / 10
-    begin = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "involuntary_switches": 0, "steal_seconds": 0.0}
-    end = {"monotonic_seconds": 15.0, "cpu_pressure_seconds": waited, "involuntary_switches": switches}
+    begin = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "steal_seconds": 0.0}
+    end = {"monotonic_seconds": 15.0, "cpu_pressure_seconds": waited}
     return json.dumps([begin | {"load": load}, end | {"load": load, "steal_seconds": steal}])
 
 
-def ran(percent, *, load=1.0, switches=0, steal=0.0, strategy="node_mask", **fields):
+def ran(percent, *, load=1.0, steal=0.0, strategy="node_mask", **fields):
     """A point's row whose timed steps had this pressure."""
-    around = moments(percent, load=load, switches=switches, steal=steal)
+    around = moments(percent, load=load, steal=steal)
     return step(strategy, conditions=around, **{"threads": 2, "workers": 0, **fields})
 
 
@@ -41,7 +41,6 @@ def others(*made):
 
 def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps():
     assert others(ran(19.0), ran(21.0)) == [False, True]
-    assert others(ran(None, switches=2000), ran(None, switches=500)) == [True, False]  # where pressure is not known
     assert others(ran(1.0, steal=2.0, workers=4), ran(1.0, steal=0.1)) == [True, False]  # a hypervisor's
     before = ran(99.0)
     first, last = json.loads(before["conditions"])
@@ -51,7 +50,7 @@ def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps
 
 def test_what_the_system_does_not_tell_is_not_called_busy():
     first, last = json.loads(moments(99.0))
-    untold = {"cpu_pressure_seconds": None, "involuntary_switches": None}
+    untold = {"cpu_pressure_seconds": None}
     texts = [json.dumps([first, last | untold]), json.dumps([last]), "[]", None]
     unknown = [step("node_mask", conditions=text) for text in texts]
     assert others(*unknown) == [False] * 4
@@ -98,10 +97,7 @@ def test_the_findings_the_answer_and_the_report_say_so_once(tmp_path):
 
 
 def test_what_is_no_row_says_so_too():
-    moment = {"load": 9.0, "cpu_pressure_percent": 78.4}
-    assert busy_percent(moment) == 78.4
-    assert [busy_percent(one) for one in ({"cpu_pressure_percent": BUSY_PERCENT}, {}, None)] == [None] * 3
-    words = "the machine was busy: something waited for a processor in 78 % of the last ten seconds"
+    words = "the machine was busy: something waited for a processor in 78 % of the time"
     calm = replace(raced(), busy_percent=None)
     race = replace(calm, busy_percent=78.4)
     epoch = replace(epochs()[0], busy_percent=78.4)
@@ -115,8 +111,9 @@ def test_what_is_no_row_says_so_too():
         assert "busy" not in " ".join(titles(chart))
 
 
-def test_a_race_takes_the_conditions_at_its_end(monkeypatch):
-    monkeypatch.setattr("tclab.timing._race.conditions", lambda: {"cpu_pressure_percent": 70.0})
+def test_a_race_takes_the_conditions_around_its_rounds(monkeypatch):
+    around = iter(json.loads(moments(70.0)))
+    monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(around))
     assert raced().busy_percent == 70.0
 
 
@@ -158,7 +155,8 @@ def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none(
 
 def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_do(monkeypatch):
     def warned(others, cores, threads):
-        monkeypatch.setattr(_run, "busy_cores", lambda *own: others)
+        monkeypatch.setattr(_run, "contention", lambda before, after: SimpleNamespace(busy_cores=others))
+        monkeypatch.setattr(_run, "sleep", lambda seconds: None)
         monkeypatch.setattr(_run, "usable_cores", lambda: cores)
         monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
         with warnings.catch_warnings(record=True) as caught:
@@ -175,12 +173,10 @@ def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_d
         assert warned(*quiet) == []
 
 
-def test_cores_that_others_keep_busy_are_counted_without_this_process(monkeypatch):
-    ticks, now = iter([355, 405, None]), iter([0.0, 1.0, 2.0])
-    monkeypatch.setattr(_environment, "_ticks_of_no_others", lambda own: next(ticks))
-    monkeypatch.setattr(_environment, "monotonic", lambda: next(now))
-    monkeypatch.setattr(_environment.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(_environment.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(_environment, "sleep", lambda seconds: None)
-    assert _environment.busy_cores(4711) == pytest.approx(2 - 0.3 - 0.2)
-    assert _environment.busy_cores() is None
+def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use(monkeypatch):
+    text = "cpu  9 9 9 9 9 9 9 9\ncpu0 100 10 50 7000 30 5 5 20 0 0\ncpu1 1 1 1 1 1 1 1 1 1 1\nintr 5"
+    monkeypatch.setattr("tclab._limits.text_of", lambda path: text)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    found = conditions()
+    assert (found["busy_seconds"], found["steal_seconds"]) == (1.9, 0.2)

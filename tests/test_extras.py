@@ -25,7 +25,7 @@ importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in
 sys.meta_path.insert(0, Blocked())
 """
 BROUGHT = {
-    "torch_geometric", "pandas", "pyarrow", "msgspec", "scipy", "tqdm", "pynvml", "geomloss", "cyclopts", "lmdb",
+    "torch_geometric", "pandas", "pyarrow", "msgspec", "scipy", "tqdm", "geomloss", "cyclopts", "lmdb",
     "openpyxl", "yaml", "lightning", "submitit", "altair", "ipywidgets", "anywidget", "papermill", "IPython",
 }  # fmt: skip
 

@@ -78,7 +78,7 @@ def test_the_same_arm_twice_is_the_same():
 def test_a_margin_is_what_is_no_difference():
     machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
     result = race(arms_of(machine, ratio=1.03), budget_seconds=60, clock=machine.clock, margin=0.1)
-    assert (result.verdict("a", "b"), result.margin) == (SAME, 0.1)
+    assert (result.verdict("a", "b"), result.pairs[0].margin) == (SAME, 0.1)
     assert next(iter(verdicts_of(result.samples(), margin=0.005).values())).verdict == FASTER
 
 
@@ -113,9 +113,8 @@ def test_a_drift_that_both_arms_share_cancels():
 def test_samples_give_the_same_verdict_again_and_a_result_shows_its_numbers(result):
     samples, pair = json.loads(json.dumps(result.samples())), result.pair("a", "b")
     assert pair_of(samples) == pair
-    assert list(result.frame()["seconds"]) == [s["seconds"] for s in samples]
     assert 0 <= pair.p <= pair.q <= 1
-    assert result.margin == pair.margin == max(0.02, result.floor)
+    assert pair.margin == max(0.02, pair.floor)
     assert f"{result.block_seconds:.1f} of 30 s in blocks" in " ".join(str(result).split())
 
 
@@ -193,7 +192,7 @@ def test_blocks_fit_what_an_expensive_step_costs():
     low, high = pair.interval
     assert low < 1 / 1.3 < high
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)
-    assert "a takes 0.7" in pair.sentence
+    assert "a against b: FASTER, 0.7" in pair.sentence
     assert machine.seconds < 150 + 10
 
 
@@ -252,8 +251,8 @@ def test_the_collector_is_off_in_blocks_and_as_it_was_afterwards():
         machine.arm("x", 0.02)()
 
     frozen = gc.get_freeze_count()
-    race({"a": arm, "b": arm}, budget_seconds=5, clock=machine.clock)
-    assert sum(seen) == 2  # the calls that warm up
+    made = race({"a": arm, "b": arm}, budget_seconds=5, clock=machine.clock)
+    assert not any(seen[-sum(sample["calls"] for sample in made.samples()) :])
     assert gc.isenabled()
     assert gc.get_freeze_count() == frozen
 
@@ -358,7 +357,7 @@ def test_another_races_record_is_refused(tmp_path, monkeypatch):
 
     refused(r"budget_seconds was 3\.0 and is 2\.0", budget_seconds=2.0)
     refused("arms was", names="ac")
-    monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": "Another"})
+    monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint(), "cpu": "Another"})
     refused("cpu was .* and is 'Another'")
     record.write_text("a,b\n1,2\n")
     refused("no record of a race: line 1 is b'a,b")

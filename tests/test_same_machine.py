@@ -54,11 +54,10 @@ def test_only_what_runs_changes_the_commit_of_a_row(checkout):
     assert commit_of(checkout) == git(checkout, "rev-parse", "HEAD") != first
 
 
-def test_each_level_of_a_fingerprint_holds_the_ones_below(monkeypatch):
-    machine = fingerprint("machine")
-    assert fingerprint("hardware").items() < machine.items()
+def test_settings_that_change_times_are_part_of_the_machine(monkeypatch):
+    machine = fingerprint()
     assert machine.keys() - {"omp_threads"} <= environment().keys()
     for name in ("MALLOC_ARENA_MAX", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "17")
-        assert fingerprint("machine") != machine
+        assert fingerprint() != machine
         monkeypatch.undo()

@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tclab import timing
 from tclab.timing import conditions, contention, environment
-from tclab.timing._environment import Contention, cores_within, usable_cores
+from tclab.timing._contention import Contention
+from tclab.timing._environment import cores_within, gpu_free_bytes, usable_cores
 
 
 def run(code):
@@ -83,86 +83,42 @@ def test_the_environment_says_what_is_missing_with_none(monkeypatch):
         assert found["gpus"] == 0
 
 
-ASKED = []  # indices of GPUs
-
-
-class Nvml:
-    """Stands in for pynvml: GPUs that do not tell how busy they are."""
-
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        pass
-
-    nvmlDeviceGetHandleByIndex = staticmethod(ASKED.append)
-    nvmlDeviceGetClockInfo = staticmethod(lambda handle, kind: 1980)
-    nvmlDeviceGetMemoryInfo = staticmethod(lambda handle: SimpleNamespace(used=3 << 30, total=80 << 30))
-
-    @staticmethod
-    def nvmlDeviceGetUtilizationRates(handle):
-        raise Nvml.NVMLError("not supported")
-
-    @staticmethod
-    def nvmlDeviceGetHandleByUUID(name):
-        raise Nvml.NVMLError(f"no {name}")
-
-
-@pytest.fixture
-def nvml(monkeypatch):
-    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "_nvml", lambda: Nvml)
-    ASKED.clear()
-
-
-def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatch, request):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = conditions()
-    assert found["load"] >= 0
-    if not torch.cuda.is_available():
-        assert found["gpu_clock_mhz"] is None
-    request.getfixturevalue("nvml")
-    with_gpu = conditions()
-    assert with_gpu.keys() == found.keys()
-    seen = {name: value for name, value in with_gpu.items() if name.startswith("gpu_")}
-    assert seen == {
-        "gpu_clock_mhz": 1980,
-        "gpu_memory_used_bytes": 3 << 30,
-        "gpu_memory_total_bytes": 80 << 30,
-        "gpu_busy_percent": None,
-    }
-
-
-@pytest.mark.parametrize(("visible", "asked"), [("3, 1", [3]), ("", [0]), ("GPU-gone", [])])
-def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(visible, asked, nvml, monkeypatch):
+@pytest.mark.parametrize(
+    ("visible", "free"), [("3, 1", 80_000 * 2**20), ("", 80_000 * 2**20), ("GPU-gone", None), ("7", None)]
+)
+def test_the_free_memory_is_of_the_gpu_that_cuda_sees(visible, free, tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"  # a machine of four GPUs, the last of which does not tell
+    smi.write_text('#!/bin/sh\ncase $2 in [03]) echo 80000;; 7) echo "[N/A]";; *) exit 6;; esac')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = conditions()
-    assert asked == ASKED
-    assert (found["gpu_clock_mhz"] is None) == (not asked)
+    assert gpu_free_bytes() == free
 
 
-def moments(pressure=0.0, switches=0, steal=0.0, **missing):
+def moments(pressure=0.0, steal=0.0, **missing):
     """Return the conditions before and after 10 s with these readings between them."""
-    before = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 70.0, "involuntary_switches": 3, "steal_seconds": 1.0}
-    grown = {"monotonic_seconds": 10.0, "cpu_pressure_seconds": pressure, "involuntary_switches": switches,
-             "steal_seconds": steal}  # fmt: skip
+    before = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 70.0, "busy_seconds": 8.0, "steal_seconds": 1.0}
+    grown = {"monotonic_seconds": 10.0, "cpu_pressure_seconds": pressure, "busy_seconds": 12.0, "steal_seconds": steal}
     return before, {name: value + grown[name] for name, value in before.items()} | missing
 
 
 @pytest.mark.parametrize(
-    ("readings", "shared", "words"),
+    ("readings", "shared", "percent", "words"),
     [
-        ({}, False, ""),
-        ({"pressure": 0.3, "switches": 430}, False, ""),  # a quiet machine has some of each
-        ({"pressure": 5.3, "switches": 1930}, True, "one 53% of the time, this process lost one 193 times"),
-        ({"pressure": 0.1, "steal": 2.0}, True, "a hypervisor took 0.20 of them"),
-        ({"switches": 1930, "cpu_pressure_seconds": None}, True, "during 10 s: this process lost one 193"),
-        ({"switches": 430, "cpu_pressure_seconds": None}, False, ""),
-        ({"cpu_pressure_seconds": None, "involuntary_switches": None}, None, ""),
-        ({"pressure": 9.0, "monotonic_seconds": None}, None, ""),
+        ({}, False, None, ""),
+        ({"pressure": 0.3}, False, None, ""),  # a quiet machine has some
+        ({"pressure": 4.0}, True, None, "during 10 s: something waited for one 40% of the time"),
+        ({"pressure": 5.3}, True, 53.0, "one 53% of the time"),
+        ({"pressure": 0.1, "steal": 2.0}, True, None, "a hypervisor took 0.20 of them"),
+        ({"cpu_pressure_seconds": None}, None, None, ""),
+        ({"pressure": 9.0, "monotonic_seconds": None}, None, None, ""),
     ],
-)  # fmt: skip
-def test_a_neighbour_on_the_processors_is_said_and_what_is_not_known_is_missing(readings, shared, words):
+)
+def test_a_neighbour_on_the_processors_is_said_and_what_is_not_known_is_missing(readings, shared, percent, words):
     found = contention(*moments(**readings))
     assert found.shared is shared
+    assert found.busy_percent == pytest.approx(percent)
+    assert found.busy_cores == (None if found.seconds is None else 1.2)
     assert words in str(found)
     assert bool(str(found)) == bool(shared)
     if readings.get("cpu_pressure_seconds", 0.0) is None:
@@ -173,9 +129,8 @@ def test_a_neighbour_on_the_processors_is_said_and_what_is_not_known_is_missing(
 def test_real_moments_have_all_that_a_contention_is_made_of():
     before = conditions()
     found = contention(before, conditions())
-    assert all(
-        value is not None and value >= 0 for value in (found.seconds, found.waiting, found.switches, found.steal)
-    )
+    figures = (found.seconds, found.waiting, found.busy_cores, found.steal)
+    assert all(value is not None and value >= 0 for value in figures)
     assert contention({}, {}) == Contention(None, None, None, None)  # of rows that an older version wrote
 
 
@@ -208,7 +163,7 @@ def test_the_narrowest_limit_of_a_jobs_groups_holds(tmp_path, monkeypatch):
         elsewhere=memory("1", 1),
     )
     assert module.memory_limit_bytes() == 8 << 20
-    assert module.memory_available_bytes() == conditions()["memory_available_bytes"] == 6 << 20
+    assert module.memory_available_bytes() == 6 << 20
     assert environment()["memory_bytes"] == 8 << 20
     assert environment()["cpu_limit_cores"] == 1.5
     assert usable_cores() == 1

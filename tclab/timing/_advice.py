@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +25,12 @@ from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers
 from tclab.timing._verdict import MARGIN, Pair
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 # the basis of a prediction
 MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
-_BASES = (MEASURED, MODEL, AT_BEST)
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
-_MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
+_MOST_MORE = 4  # times the present workers; no prediction is made for more
 _CHEAPER = "make a batch cheaper, or carry less in it"
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -128,22 +124,6 @@ class Advice(Shown):
                 failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")
         return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
 
-    def frame(self) -> pd.DataFrame:
-        """Return one row a suggestion: predicted and measured time over the time now, and the evidence."""
-        import pandas as pd
-
-        nothing = (None, None)
-        rows = []
-        for one in self.suggestions:
-            tried = one.measured
-            measured = (
-                (None, *nothing, None) if tried is None else (tried.ratio, *(tried.interval or nothing), tried.verdict)
-            )
-            rows.append([one.change, one.ratio, *(one.interval or nothing), one.basis, *measured, one.why])
-        columns = ["change", "predicted", "low", "high", "basis"]
-        columns += ["measured", "measured low", "measured high", "verdict", "why"]
-        return pd.DataFrame(rows, columns=columns).set_index("change")
-
     def _display(self) -> Display:
         todo = "settle what is still open, or measure other settings" if self.missing else "measure other settings"
         nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
@@ -153,8 +133,8 @@ class Advice(Shown):
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
-    """Return suggestions by predicted gain, the largest first, and after them those whose gain is at best so large."""
-    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio, _BASES.index(one.basis))))
+    """Return suggestions by predicted gain, the largest first; those whose prediction is a bound come last."""
+    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio)))
 
 
 # ---- the evidence
@@ -169,7 +149,7 @@ class StepTimes:
     stages: Mapping[str, Reals]  # stage → [steps] seconds in each step, 0 where the step did not have it
     workers: int | None = None  # of the loader
     batch_seconds: float | None = None  # mean time in which a worker makes a batch
-    batch_cpu_seconds: float | None = None  # of which it has a processor
+    batch_cpu_seconds: float | None = None  # mean processor time that a batch takes it
     cores: int | None = None  # that this process may use
     cuda: bool = False  # the steps ran on a GPU
     cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`
@@ -202,31 +182,27 @@ def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTim
     The first step of a pass waits for workers that start, which no cheaper batch would spare: it is left out where
     enough others are left.
     """
-    steps: dict[int, dict[str, float]] = {}
-    timeline = "device" if ledger.cuda else "host"
-    for line, i, stage, seconds in ledger.rows():
-        if line == timeline:
-            steps.setdefault(i, {})[stage] = seconds or 0.0
+    frame = ledger.frame()
+    own = frame[frame["timeline"] == ("device" if ledger.cuda else "host")]
+    steps = own.pivot(index="step", columns="stage", values="seconds").astype(float).fillna(0.0)
     made: Sequence[BatchTiming | BatchTimes] = ledger.batch_timings
     workers, left_out = ledger.workers, ""
     if loaders is not None and not made:  # batches that carry no times of their own
         passes = [one for one in loaders.passes if one.training]
         made = [batch for one in passes for batch in one.batches]
         workers = max((one.workers for one in passes), default=workers)
-    begins = set(ledger.begins())
-    later = {i: stages for i, stages in steps.items() if i not in begins}
+    later = steps.drop(index=ledger.begins())
     if workers and len(later) >= max(MIN_OBSERVATIONS, len(steps) / 2):
         left_out = f", without {len(steps) - len(later)} that waited for workers to start"
         steps = later
-    names = dict.fromkeys(stage for stages in steps.values() for stage in stages)
-    by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
-    whole = by_stage.pop("step", np.zeros(0))
-    waits = by_stage.get("data_wait", np.zeros_like(whole))
+    stages = {str(name): steps[name].to_numpy() for name in steps}
+    whole = stages.pop("step", np.zeros(0))
+    waits = stages.get("data_wait", np.zeros_like(whole))
     cpu = [one.cpu_ns for one in made if one.cpu_ns is not None]
     return StepTimes(
         f"from {len(whole)} steps of this loop{left_out}",
         whole,
-        by_stage,
+        stages,
         workers,
         fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None,
         fmean(cpu) / 1e9 if cpu else None,

@@ -205,7 +205,6 @@ def race_commands(
 def markdown_of(result: Race) -> str:
     """Return the result of a race of commands as Markdown, for a comment on a pull request."""
     pair = result.pair(*SIDES)
-    floor = "not measured" if pair.floor is None else f"{pair.floor:.1%}"
     lines = [
         f"**{pair.verdict}**: head takes {pair.ratio_text} of base; {pair.why}",
         "",
@@ -214,7 +213,7 @@ def markdown_of(result: Race) -> str:
         *(_markdown_row(result, side) for side in ("base", "head")),
         "",
         f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
-        f"{result.machine['cores']} cores; A/A floor {floor}, margin ±{pair.margin:.1%}.",
+        f"{result.machine['cores']} cores; {pair.floor_text}.",
         *(f"({note})" for note in last_notes(result)),
     ]
     return "\n".join(lines)

@@ -77,7 +77,7 @@ class LoaderPass:
 
     @property
     def seconds_saved_if_persistent(self) -> float:
-        """What it would have taken less with workers that were there: their start, without the first batch, and end."""
+        """What persistent workers would have saved: their start, without the first batch, and their end."""
         return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds)) + self.end_seconds
 
 

@@ -20,7 +20,8 @@ from uuid import uuid4
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, shown, unknown
-from tclab.timing._environment import busy_notes, busy_percent, conditions, fingerprint
+from tclab.timing._contention import busy_notes, conditions, contention
+from tclab.timing._environment import fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample
 from tclab.timing._race_record import open_record
 from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
@@ -43,8 +44,9 @@ class Race(Shown):
     - `settings`: how it ran.
     - `machine`: where it ran.
     - `stopped`: why it ended before its budget; `None` if it did not.
-    - `making_seconds`: in which its arms were made and first called, before the budget began.
-    - `busy_percent`: pressure on the processors at its end, where the machine was busy; `None` where not, or not known.
+    - `making_seconds`: what it took to make the arms and to call each once, before the budget began.
+    - `busy_percent`: percentage of its time in which something waited for a processor, where the machine was busy;
+      `None` where not, or not known.
     """
 
     arms: tuple[str, ...]
@@ -61,12 +63,10 @@ class Race(Shown):
         for arm in (a, b):
             if arm not in self.arms:
                 raise unknown("arm", arm, self.arms)
-        for pair in self.pairs:
-            if (pair.a, pair.b) == (a, b):
-                return pair
-            if (pair.a, pair.b) == (b, a):
-                return pair.flipped()
-        raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
+        if a == b:
+            raise InputError(f"{a!r} with itself is no comparison; an arm's difference from itself is a pair's `floor`")
+        from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
+        return next(pair for pair in from_both_sides if (pair.a, pair.b) == (a, b))
 
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
@@ -83,16 +83,6 @@ class Race(Shown):
         return self.pairs[0].interval
 
     @property
-    def floor(self) -> float | None:
-        """The A/A floor: the ratio, less 1, that an arm shows against itself; `None` with too few rounds."""
-        return self.pairs[0].floor
-
-    @property
-    def margin(self) -> float:
-        """The margin that a difference must exceed: `margin` of the call, or the A/A floor if that is larger."""
-        return self.pairs[0].margin
-
-    @property
     def spent_seconds(self) -> float:
         """Seconds of the budget that are spent, until the end of the last round."""
         return float(self._samples[-1]["spent_seconds"]) if self._samples else 0.0
@@ -106,17 +96,10 @@ class Race(Shown):
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
 
-    def frame(self) -> Any:
-        """Return one row a block as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.samples())
-
     def _display(self) -> Display:
-        floor = "not known" if self.floor is None else f"{self.floor:.2%}"
         budget = self.settings["budget_seconds"]
         note = (
-            f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} of {budget:g} s in blocks, "
+            f"{self.pairs[0].floor_text}; {self.block_seconds:.1f} of {budget:g} s in blocks, "
             f"{self.making_seconds:.1f} s before them to make the arms"
         )
         return pairs_display(self.pairs, notes=[note, *last_notes(self)])
@@ -142,7 +125,7 @@ class Races(Shown):
 
     @property
     def busy_percent(self) -> float | None:
-        """The largest of its cells'."""
+        """The largest `busy_percent` of a cell."""
         return max((race.busy_percent for race in self.cells.values() if race.busy_percent), default=None)
 
     def _display(self) -> Display:
@@ -195,12 +178,12 @@ def race(
     """
     check_settings(budget_seconds, margin)
     _check_arms(arms, processes)
-    machine = fingerprint("machine", load_torch=False)
+    machine = fingerprint(load_torch=False)
     # the folder of temporary files changes no measurement
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
     settings: dict[str, Any] = {"processes": processes, "environment": variables}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
-    stopped = busy = None
+    stopped = None
     with open_record(record, {"arms": said, **machine, **settings}) as kept:
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples)
         try:
@@ -211,8 +194,7 @@ def race(
             stopped = "interrupted"
         finally:
             session.close()
-        if session.making_seconds:
-            busy = busy_percent(conditions())
+        busy = contention(session.began, conditions()).busy_percent if session.began else None
     found = verdicts_of(session.samples, margin)
     pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(session.arms, 2)]
     settings |= {"budget_seconds": budget_seconds, "margin": margin}
@@ -227,7 +209,7 @@ def race_cells(
     record: str | Path | None = None,
     **options: Any,
 ) -> Races:
-    """Race the arms of several cells, one cell after the other; what one leaves of its seconds goes to those after it.
+    """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
 
     The p values of all comparisons of all cells are adjusted together (Benjamini-Hochberg).
 
@@ -293,6 +275,7 @@ class _Session:
     samples: list[Sample]  # of earlier sessions and this one
     workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
     making_seconds: float = 0.0
+    began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
 
     def rounds(self, budgets: list[float]) -> Generator[list[Sample]]:
         """Run two halves of each budget, unless the race is over before, and yield the samples of each round."""
@@ -349,6 +332,7 @@ class _Session:
         for worker in self.workers:
             worker.make()
         self.making_seconds += self._since(begin)
+        self.began = conditions()
 
     def _since(self, begin: int) -> float:
         return (self.clock() - begin) / 1e9

@@ -20,7 +20,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from math import ceil, log2
 from random import Random
@@ -34,8 +34,7 @@ Clock = Callable[[], int]
 Arm = Callable[[], Any]
 Sample = dict[str, Any]
 
-LEAST_BLOCK_SECONDS = 0.001
-CLOCK_SHARE = 1e-3  # share of a block that reading the clock and synchronising may cost
+LEAST_BLOCK_SECONDS = 0.005  # of which reading the clock and synchronising with a GPU cost next to nothing
 FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the process that makes its arms first
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
@@ -46,29 +45,15 @@ _CALIBRATION_CHUNKS = 8
 def order_of(arms: Sequence[str], i: int) -> list[str]:
     """Return the arms of round `i`'s blocks in order: a rotation, then its reverse.
 
-    As many consecutive rounds as there are arms use each rotation once, in an order drawn for them: a periodic
-    disturbance, a scheduler's above all, could keep in step with a fixed order and always affect the same arm. The draw
-    depends only on the number of the round, so that a resumed race continues in the same order.
+    As many consecutive rounds as there are arms use each rotation once, in a random order. A periodic disturbance, such
+    as a scheduler's, could keep in step with a fixed order and always affect the same arm. The random order depends
+    only on the number of the round, so that a resumed race continues in the same order.
     """
     cycle, turn = divmod(i, len(arms))
     if cycle:  # the first cycle is not shuffled, so that the arms first appear in the order given
         turn = Random(cycle).sample(range(len(arms)), len(arms))[turn]
     rotation = [*arms[turn:], *arms[:turn]]
     return rotation + rotation[::-1]
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Switch the garbage collector off inside, and freeze existing objects, so that later collections skip them."""
-    was = gc.isenabled()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was:
-            gc.enable()
 
 
 class BlockRunner:
@@ -133,16 +118,14 @@ class BlockRunner:
 
         Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Where calls
         take so long that whole periods leave fewer than 12 rounds, blocks are shorter. Arms of similar speed get the
-        same number of calls and faster ones more by a power of 2, so that all blocks last about as long. `seconds` is
-        what finding that out may take.
+        same number of calls. A faster one gets a power of 2 times as many, so that all blocks last about as long.
+        `seconds` is what finding that out may take.
         """
         if any(getattr(arm, "returns_seconds", False) for arm in self._arms.values()):
             return dict.fromkeys(self._arms, 1)
         blocks = 2 * len(self._arms)
-        with collector_off():
-            cost = min(self._clock_seconds() for _ in range(20))
-            wanted = max(LEAST_BLOCK_SECONDS, cost / CLOCK_SHARE, race_seconds / (blocks * _MOST_ROUNDS))
-            call_seconds = {arm: self._call_seconds(arm, seconds / len(self._arms), wanted) for arm in self._arms}
+        wanted = max(LEAST_BLOCK_SECONDS, race_seconds / (blocks * _MOST_ROUNDS))
+        call_seconds = {arm: self._call_seconds(arm, seconds / len(self._arms), wanted) for arm in self._arms}
         slowest = max(call_seconds.values())
         periods = {arm: getattr(call, "period", 1) for arm, call in self._arms.items()}
         longest, fitting = max(periods.values()), int(race_seconds / (blocks * _LEAST_ROUNDS * slowest))
@@ -154,11 +137,6 @@ class BlockRunner:
             wanted_calls = base * 2 ** int(log2(slowest / took))
             calls[arm] = ceil(wanted_calls / periods[arm]) * periods[arm]
         return calls
-
-    def _clock_seconds(self) -> float:
-        begin = self._clock()
-        self._wait()
-        return self._since(begin)
 
     def _call_seconds(self, arm: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
@@ -183,8 +161,10 @@ class BlockRunner:
         - `calls`: a block, of each arm.
         - `first`: number of the first round.
         """
-        begin, i = self._clock(), first
-        with collector_off():
+        begin, i, collects = self._clock(), first, gc.isenabled()
+        gc.freeze()  # later collections skip what exists
+        gc.disable()
+        try:
             while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < least:
                 yield [
                     {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
@@ -195,15 +175,19 @@ class BlockRunner:
                 gc.freeze()
                 self._round_seconds = self._since(begin) - since
                 i += 1
+        finally:
+            gc.unfreeze()
+            if collects:
+                gc.enable()
 
 
 class RaceProcess:
     """A fresh process that makes its arms and runs them on request, as a `BlockRunner`; it is idle in between.
 
-    It returns at once, so that several processes import their modules side by side; `make` ends when the arms are
-    made, which processes do one after another: the threads of several on the same cores wait for one another. Four
-    processes on two cores made three arms in 118 s side by side; one after another, they do in 22 s. They exchange JSON
-    lines.
+    The constructor returns at once, so that several processes import their modules side by side. `make` returns when
+    the arms are made. Processes make them one after another, since the threads of several processes on the same cores
+    wait for one another: four processes on two cores made three arms in 118 s side by side, and in 22 s one after
+    another. Requests and answers are JSON lines.
 
     **Arguments:**
 

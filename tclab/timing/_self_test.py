@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import busy_notes, busy_percent, conditions
+from tclab.timing._contention import busy_notes, conditions, contention
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
-_LENGTHS = (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
+_LENGTHS = 5 * (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class SpikeIn(Shown):
     **Arguments:**
 
     - `trials`: in the order in which they ran.
-    - `busy_percent`: pressure on the processors at their end, where the machine was busy; `None` where not, or not
-      known.
+    - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
+      `None` where not, or not known.
     """
 
     trials: list[Trial]
@@ -79,7 +79,7 @@ class _DelayedLedger(Ledger):
 
     def __init__(self, stage: str, seconds: float, choices: random.Random) -> None:
         super().__init__()
-        self.delayed: list[bool] = []  # [steps]
+        self.late: list[int] = []  # of each pair of steps, which one is delayed: 0 or 1
         self._delayed_stage, self._delay_ns, self._choices = stage, int(seconds * 1e9), choices
         self._waited = -1  # last step that was delayed
 
@@ -90,13 +90,12 @@ class _DelayedLedger(Ledger):
             self._delay("other")
 
     def _delay(self, stage: str) -> None:
-        step = len(self)
-        while len(self.delayed) <= step + 1:
-            first = self._choices.random() < 0.5
-            self.delayed += (first, not first)
-        if stage != self._delayed_stage or not self.delayed[step] or self._waited == step:
+        pair, place = divmod(len(self), 2)
+        if len(self.late) == pair:
+            self.late.append(self._choices.randrange(2))
+        if stage != self._delayed_stage or place != self.late[pair] or self._waited == len(self):
             return
-        self._waited, until = step, perf_counter_ns() + self._delay_ns
+        self._waited, until = len(self), perf_counter_ns() + self._delay_ns
         while perf_counter_ns() < until:  # sleeping would overshoot by as much as the delays to be recovered
             pass
 
@@ -112,7 +111,7 @@ def _trial(
             loop(ledger)
         own = "device" if ledger.cuda else "host"
         took = {step: s for line, step, name, s in ledger.rows() if (line, name) == (own, stage) and s is not None}
-        pairs = [(2 * i, 2 * i + 1) if late else (2 * i + 1, 2 * i) for i, late in enumerate(ledger.delayed[::2])]
+        pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
             raise InputError(
@@ -132,38 +131,32 @@ def spike_in(
     *,
     stages: Sequence[str],
     seconds: Sequence[float] = _LENGTHS,
-    trials: int = 5,
     most_steps: int = 400,
 ) -> SpikeIn:
     """Run a loop repeatedly with delays of known length in known stages, in random order.
 
-    In each trial, one step of every two adjacent ones, chosen at random, is delayed by spinning on the host, so that
-    drifts from pair to pair cancel. The delay comes last in its stage: caches are cold after it, so the following
-    work takes longer, by some hundredths of the delay on a busy machine, which is not the delay. On CUDA a delay of
-    the host appears on the device's timeline only where the device is not behind the host; it is then recovered in the
-    stage in which the device is idle.
+    In each trial, one step of every two adjacent ones, chosen at random, is delayed by spinning on the host. What
+    drifts from pair to pair cancels. The delay comes last in its stage, because the work after it runs on cold caches
+    and takes some hundredths of the delay longer. On CUDA the device's timeline shows a delay of the host only where
+    the device is not behind the host, and in the stage in which the device is then idle.
 
     **Arguments:**
 
     - `loop`: takes a ledger and runs some tens of steps under it; the same work each time.
     - `stages`: the stages to delay; `other` is between the first two stages.
-    - `seconds`: the lengths of the delays.
-    - `trials`: number of trials of each stage and length.
+    - `seconds`: the lengths of the delays, each a trial of each stage; 3 * (0.001,) is three trials of 1 ms.
     - `most_steps`: largest number of steps of one trial. A trial runs the loop until its standard error is 3 % of the
       delay or it has taken this many.
 
-    **Raises:** `InputError` without a stage, a delay or a trial, and for a stage that the loop does not have.
+    **Raises:** `InputError` without a stage or a delay, and for a stage that the loop does not have.
     """
-    plan = [(stage, length) for stage in stages for length in seconds for _ in range(trials)]
+    plan = [(stage, length) for stage in stages for length in seconds]
     if not plan or not all(0 < length < inf for length in seconds):
-        raise InputError(
-            f"stages={stages!r}, seconds={seconds!r}, trials={trials!r}; expected a stage, such as 'forward', delays "
-            "above 0, such as 0.001, and a trial"
-        )
-    choices = random.Random(0)  # of the order of trials and of the delayed steps
+        raise InputError(f"stages={stages!r}, seconds={seconds!r}; expected a stage and delays above 0, such as 0.001")
+    choices, before = random.Random(0), conditions()  # of the order of trials and of the delayed steps
     choices.shuffle(plan)
     found = [_trial(loop, stage, length, most_steps, choices) for stage, length in plan]
-    return SpikeIn(found, busy_percent(conditions()))
+    return SpikeIn(found, contention(before, conditions()).busy_percent)
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,8 +15,8 @@ difference. These guard against it:
   (Journal of Business & Economic Statistics 32, 2014, 311-322).
 - **With several processes, Student's interval of their medians,** which allows for the luck of each.
 
-The prior was chosen by the attacks of `benchmarks/verdicts.py`: a component with a memory has that memory over the
-longest as its weight, and independent noise alone has 1000.
+The prior was chosen by the attacks of `benchmarks/verdicts.py`: the weight of a component with a memory is its memory
+divided by the longest one, and the weight of independent noise alone is 1000.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ class Series:
 
     @classmethod
     def of(cls, values: Reals, seconds: Reals, process: NDArray[np.intp], orders: NDArray[np.intp]) -> Series:
-        """Return the series of rounds in any sequence, without the effect of the arms' order, [rounds], which is no
-        noise: if there are many, their median is made the same in each order of each process."""
+        """Return the series of rounds, which may be given in any sequence.
+
+        Which arm a round begins with (`orders`, [rounds]) may have an effect, which is no noise. Where there are many
+        rounds it is taken out: in each process, the rounds of each order are shifted to the same median.
+        """
         values = np.array(values)
         for one in np.unique(process) if len(values) > _MOST_BATCHES else ():
             kinds = [(process == one) & (orders == order) for order in np.unique(orders[process == one])]
@@ -92,9 +95,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Centre:
-    """The distribution of the centre of a series: a mixture of Student's, and Student's of what processes differ by.
+    """The distribution of the centre of a series: a mixture of Student's distributions.
 
-    Its intervals are no narrower than that of either.
+    With several processes there is also Student's interval of their medians, and an interval covers both.
     """
 
     weights: Reals  # [components], as the next two

@@ -5,8 +5,8 @@ A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, expm1, inf, log, log1p
 from typing import Any
@@ -37,13 +37,13 @@ class Pair(Shown):
 
     - `a`, `b`: names of the arms.
     - `verdict`: of `a`: FASTER or SLOWER if `decision_interval` lies wholly beyond the margin and `q` is at most
-      `alpha`; SAME if it lies wholly within the margin, which noise has not made wider than 10 %; otherwise, or if an
-      arm differs from itself, UNDECIDED.
+      `alpha`; SAME if the interval lies wholly within the margin, and noise has not made the margin wider than 10 %;
+      otherwise UNDECIDED, and also if an arm differs from itself.
     - `why`: the reason, in words, the largest difference that is excluded, and how long a race would have to be.
     - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer rounds than parts of a race.
     - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._statistics`.
-    - `decision_interval`: decides the verdict: the interval at level `1 - alpha`, and where the centre of any of the
-      race's 8 parts lies beyond it, up to that.
+    - `decision_interval`: decides the verdict: the interval at level `1 - alpha`, made wider where needed so that it
+      holds the centre of each of the race's 8 parts.
     - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
     - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
@@ -84,14 +84,16 @@ class Pair(Shown):
             self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=ends[0], decision_interval=ends[1]
         )
 
-    def rescaled(self, scale: Callable[[float], float], why: str) -> Pair:
-        """Return the comparison of other times: with `scale` of the ratio, and the verdict of its scaled interval."""
+    def rescaled(self, factor: float, why: str) -> Pair:
+        """Return the comparison of other times: with a multiple of the ratio, and the verdict of its interval."""
         if self.ratio is None or self.interval is None or self.decision_interval is None:
             return self
-        interval, decisive = ((scale(low), scale(high)) for low, high in (self.interval, self.decision_interval))
+        interval, decisive = ((factor * low, factor * high) for low, high in (self.interval, self.decision_interval))
         verdict = UNDECIDED if self.failed_control else decide(log(decisive[0]), log(decisive[1]), self.margin)
-        scaled = replace(self, ratio=scale(self.ratio), interval=interval, decision_interval=decisive)
-        return replace(scaled, verdict=verdict, q=None, why=why)
+        return replace(
+            self, ratio=factor * self.ratio, interval=interval, decision_interval=decisive,
+            verdict=verdict, q=None, why=why,
+        )  # fmt: skip
 
     @property
     def excluded(self) -> float | None:
@@ -101,24 +103,27 @@ class Pair(Shown):
 
     @property
     def sentence(self) -> str:
-        """The comparison in one line: "a against b: FASTER, a takes 0.523 × the time of b [0.51, 0.54]; …"."""
+        """The comparison in one line: "a against b: FASTER, 0.523 × the time [0.51, 0.54]; …"."""
         return f"{self.a} against {self.b}: {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """Verdict, ratio and reason as text: "FASTER, 0.523 × the time [0.51, 0.54]; beyond ±2 %"."""
+        return f"{self.verdict}, {self.ratio_text}; {self.why}"
+
+    @property
+    def floor_text(self) -> str:
+        """A/A floor and margin as text: "A/A floor 0.4%, margin ±2.0%"."""
+        floor = "not measured" if self.floor is None else f"{self.floor:.1%}"
+        return f"A/A floor {floor}, margin ±{self.margin:.1%}"
 
     @property
     def ratio_text(self) -> str:
         """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
-        return "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time{self._ends}"
-
-    @property
-    def _ends(self) -> str:
-        return f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
-
-    @property
-    def outcome(self) -> str:
-        """Verdict, ratio and reason as text: "FASTER, a takes 0.523 × the time of b [0.51, 0.54]; beyond ±2 %"."""
         if self.ratio is None:
-            return f"{self.verdict}, no ratio; {self.why}"
-        return f"{self.verdict}, {self.a} takes {self.ratio:.4g} × the time of {self.b}{self._ends}; {self.why}"
+            return "no ratio"
+        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        return f"{self.ratio:.4g} × the time{ends}"
 
     def _display(self) -> Display:
         return pairs_display([self])
@@ -153,49 +158,37 @@ def lies(low: float, high: float, margin: float, widest: float = MOST_MARGIN) ->
     return f"{words}; differences above {_about(100 * max(expm1(high), -expm1(low)))}% are excluded"
 
 
-@dataclass
-class _Round:
-    """One round of one process."""
-
-    process: int
-    i: int
-    ended: float = 0.0  # seconds of the budget
-    blocks: dict[str, list[float]] = field(default_factory=dict)  # arm → seconds of its two blocks
-    position: dict[str, int] = field(default_factory=dict)  # of the first of them
-
-    def has(self, *arms: str) -> bool:
-        return all(len(self.blocks.get(arm, ())) == 2 for arm in arms)
-
-    def log_ratio(self, a: str, b: str) -> float:
-        return log(sum(self.blocks[a]) / sum(self.blocks[b]))  # of means, which of two are the medians
+Round = dict[str, list[Sample]]  # arm → its two blocks; fewer where an interrupt has ended the round
 
 
-def _rounds(samples: Iterable[Sample]) -> list[_Round]:
+def _rounds(samples: Iterable[Sample]) -> list[Round]:
     """Return the rounds of all processes, one process after the other."""
-    found: dict[tuple[int, int], _Round] = {}
+    found: dict[tuple[int, int], Round] = {}
     for sample in samples:
-        place = sample["process"], sample["round"]
-        one = found.setdefault(place, _Round(*place))
-        one.ended = max(one.ended, sample["spent_seconds"])
-        one.blocks.setdefault(sample["arm"], []).append(sample["seconds"])
-        one.position.setdefault(sample["arm"], sample["position"])
+        one = found.setdefault((sample["process"], sample["round"]), {})
+        one.setdefault(sample["arm"], []).append(sample)
     return [found[place] for place in sorted(found)]
 
 
-def _series(rounds: Sequence[_Round], values: Iterable[float], orders: Iterable[int]) -> Series:
-    """Return the series of a log ratio of each round, and which order its arms had."""
-    seconds, process = zip(*((one.ended, one.process) for one in rounds), strict=True)
-    return Series.of(np.array([*values]), np.array(seconds), np.array(process), np.array([*orders]))
+def _series(blocks: Sequence[Sample], values: Sequence[float], orders: Sequence[int]) -> Series:
+    """Return the series of a log ratio of each round, given a block of it and which order its arms had."""
+    seconds, process = ([block[name] for block in blocks] for name in ("spent_seconds", "process"))
+    return Series.of(np.array(values), np.array(seconds), np.array(process), np.array(orders))
 
 
-def _against_itself(rounds: Sequence[_Round], arm: str) -> Series:
-    """Return the log ratios of an arm's two blocks of each round, of which the numerator alternates."""
-    logs = [log(one.blocks[arm][0] / one.blocks[arm][1]) for one in rounds]
-    odd = [one.i % 2 for one in rounds]
-    return _series(rounds, [(-1) ** one * value for one, value in zip(odd, logs, strict=True)], odd)
+def _against_itself(rounds: Sequence[Round], arm: str) -> Series:
+    """Return the log ratios of an arm's two blocks of each round; which block is the numerator alternates."""
+    first, second = ([one[arm][i] for one in rounds] for i in (0, 1))
+    odd = [block["round"] % 2 for block in first]
+    logs = [log(a["seconds"] / b["seconds"]) for a, b in zip(first, second, strict=True)]
+    return _series(first, [(-1) ** one * value for one, value in zip(odd, logs, strict=True)], odd)
 
 
-def floor_of(rounds: Iterable[_Round]) -> float | None:
+def _total_seconds(one: Round, arm: str) -> float:
+    return float(sum(block["seconds"] for block in one[arm]))
+
+
+def floor_of(rounds: Iterable[Round]) -> float | None:
     """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` with too few rounds.
 
     It compares only blocks in the same position of their round, so that an effect of the position is not taken for
@@ -205,8 +198,10 @@ def floor_of(rounds: Iterable[_Round]) -> float | None:
     differences: list[float] = []
     by_order: dict[tuple[int, str, int], list[float]] = {}
     for one in rounds:
-        for arm in filter(one.has, one.blocks):
-            by_order.setdefault((one.process, arm, one.position[arm]), []).append(log(sum(one.blocks[arm])))
+        for arm, blocks in one.items():
+            if len(blocks) == 2:
+                order = blocks[0]["process"], arm, blocks[0]["position"]
+                by_order.setdefault(order, []).append(log(_total_seconds(one, arm)))
     for logs in by_order.values():
         fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
         differences += (fours @ [0.5, -0.5, -0.5, 0.5]).tolist()
@@ -222,20 +217,23 @@ def _interval(series: Series, centre: Centre, alpha: float, parts: int) -> tuple
 def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
     """Return the comparison of two arms, before the others are known."""
     every = _rounds(samples)
-    rounds = [one for one in every if one.has(a, b)]
+    rounds = [one for one in every if all(len(one.get(arm, ())) == 2 for arm in (a, b))]
     extension = max(sample["extension"] for sample in samples)
     parts, floor = PARTS + extension, floor_of(every)
+    blocks = [one[a][0] for one in rounds]  # one of each round
     pair = Pair(
         a, b, UNDECIDED, f"{len(rounds)} rounds ran, at least {parts} are needed", alpha=alpha_of(extension),
         margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=len({one.process for one in rounds}), cell=cell,
+        processes=len({block["process"] for block in blocks}), cell=cell,
     )  # fmt: skip
     if not rounds:
         return pair
+    seconds = max(block["spent_seconds"] for block in blocks)
     if len(rounds) < parts:
-        needs = 1.5 * parts / len(rounds) * max(one.ended for one in rounds)
+        needs = 1.5 * parts / len(rounds) * seconds
         return replace(pair, why=f"{pair.why}: a race of about {_about(needs)} s has them", needs_seconds=needs)
-    series = _series(rounds, (one.log_ratio(a, b) for one in rounds), (one.position[a] for one in rounds))
+    logs = [log(_total_seconds(one, a) / _total_seconds(one, b)) for one in rounds]
+    series = _series(blocks, logs, [block["position"] for block in blocks])
     centre = centre_of(series)
     low, high = _interval(series, centre, pair.alpha, parts)
     widest = max(MOST_MARGIN, margin)
@@ -247,9 +245,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
         interval=(exp(ends[0]), exp(ends[1])), decision_interval=(exp(low), exp(high)),
         p=centre.p, independent=centre.independent,
     )  # fmt: skip
-    seconds = float(series.seconds[-1])
     if pair.verdict == UNDECIDED:
-        return _with_needs(pair, centre.is_of_luck, seconds)
+        return _with_needs(pair, centre, low, high, seconds)
     for arm in (a, b):
         itself = _against_itself(rounds, arm)
         found = centre_of(itself)
@@ -262,25 +259,22 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
     )
 
 
-def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
+def _with_needs(pair: Pair, centre: Centre, low: float, high: float, seconds: float) -> Pair:
     """Return an undecided comparison with how long a race would have to be.
 
     The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches
     the margin decides every other race, so half as much again is asked for.
     """
-    assert pair.ratio is not None
-    assert pair.decision_interval is not None
-    assert pair.independent is not None
-    centre, edge, (low, high) = log(pair.ratio), log1p(pair.margin), map(log, pair.decision_interval)
-    towards_edge = high - centre if centre < 0 else centre - low
-    width = towards_edge if abs(centre) > edge else max(high - centre, centre - low)
-    times = (width / max(abs(abs(centre) - edge), 1e-9)) ** 2
+    middle, edge, independent = centre.quantile(0.5), log1p(pair.margin), centre.independent
+    towards_edge = high - middle if middle < 0 else middle - low
+    width = towards_edge if abs(middle) > edge else max(high - middle, middle - low)
+    times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
     why, needs = pair.why, None
-    if pair.independent < _MIN_INDEPENDENT:
-        why += f"; too few independent rounds ({pair.kept} rounds count as {pair.independent:.1f}) for this noise"
-    if pair.margin > MOST_MARGIN and abs(centre) < edge:
+    if independent < _MIN_INDEPENDENT:
+        why += f"; too few independent rounds ({pair.kept} rounds count as {independent:.1f}) for this noise"
+    if pair.margin > MOST_MARGIN and abs(middle) < edge:
         return replace(pair, why=why)
-    if is_of_luck:
+    if centre.is_of_luck:
         why += f"; the luck of {pair.processes} processes limits it: more of them may decide, more seconds may not"
     elif times > _MOST_LONGER:
         why += f"; a race would have to be more than {_MOST_LONGER} times as long to decide"
@@ -295,11 +289,17 @@ def _about(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def over_all(pair: Pair, q: float) -> Pair:
-    """Return a comparison with its p value over all, by which FASTER and SLOWER must hold, too."""
-    if pair.verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, verdict=UNDECIDED, why=f"{pair.why}; over all comparisons q = {q:.2g}")
-    return replace(pair, q=q)
+def over_all(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return comparisons with their p values over all of them, by which FASTER and SLOWER must hold, too."""
+    found = list(pairs)
+    qs = iter(false_discovery([pair.p for pair in found if pair.p is not None]))
+    for i, pair in enumerate(found):
+        if pair.p is not None:
+            q = next(qs)
+            fails = pair.verdict in _OPPOSITE and q > pair.alpha
+            more = {"verdict": UNDECIDED, "why": f"{pair.why}; over all comparisons q = {q:.2g}"} if fails else {}
+            found[i] = replace(pair, q=q, **more)
+    return found
 
 
 def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
@@ -318,6 +318,4 @@ def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(sample["arm"] for sample in of_cell), 2)
     ]
-    qs = iter(false_discovery([pair.p for pair in pairs if pair.p is not None]))
-    pairs = [pair if pair.p is None else over_all(pair, next(qs)) for pair in pairs]
-    return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
+    return {(pair.cell, pair.a, pair.b): pair for pair in over_all(pairs)}

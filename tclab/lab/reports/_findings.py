@@ -24,7 +24,8 @@ from tclab.lab.reports._cells import (
 from tclab.sweeps.store._machine_label import busy_text, contentions, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
-from tclab.timing._environment import fingerprint
+from tclab.timing import environment
+from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
@@ -125,9 +126,8 @@ def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
 
 
 def _machine(rows: pd.DataFrame) -> str:
-    row = rows.iloc[0]
-    here = fingerprint("hardware")
-    if any((None if pd.isna(row[name]) else row[name]) != value for name, value in here.items()):
+    row, here = rows.iloc[0], environment()
+    if any((None if pd.isna(row[name]) else row[name]) != here[name] for name in HARDWARE):
         return f"On {where_measured(rows)}"
     busy = contentions(rows)["others"].fillna(False).any()
     return "On this machine, which was busy" if busy else "On this machine"

@@ -19,7 +19,7 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
 from tclab.timing import environment
-from tclab.timing._environment import busy_notes
+from tclab.timing._contention import busy_notes
 from tclab.timing._race import Race
 from tclab.timing._verdict import Pair
 from tclab.training._distributed import BUCKET_MB
@@ -94,8 +94,7 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
 
 def race_findings(race: Race, against: str) -> Sentences:
     """Return the verdict on each arm of a race against one of them, the race's margin, and whether it was disturbed."""
-    floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
-    margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
+    margin = f"{race.pairs[0].floor_text}: no smaller difference is claimed"
     verdicts = [pair.sentence for pair in pairs_against(race.pairs, against)]
     return Sentences([*verdicts, *busy_notes(race.busy_percent), margin])
 

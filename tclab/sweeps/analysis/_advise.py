@@ -241,4 +241,4 @@ def race_of_change(now: Point, changed: Point, *, budget_seconds: float, **optio
     """
     race = race_points({"changed": changed, "now": now}, budget_seconds=budget_seconds, **options)
     pair, a_sample = race.pair("changed", "now"), now.batch_size / changed.batch_size
-    return pair if a_sample == 1.0 else pair.rescaled(lambda ratio: a_sample * ratio, "a sample")
+    return pair if a_sample == 1.0 else pair.rescaled(a_sample, "a sample")

@@ -134,7 +134,8 @@ def race_points(
     - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` are ignored.
     - `budget_seconds`: as for `tclab.timing.race`; the checks and the making of the arms come before it.
     - `processes`: how many fresh ones take turns, each with its own luck (the layout of its memory, its placement), for
-      which the verdict allows; `None` for this process, with the allocator that it has, of which alone the verdict is.
+      which the verdict allows; `None` for this process, with the allocator that it has. The verdict then holds for
+      this process alone.
     - `options`: see `tclab.timing.race` (`margin`, `record`, `stop`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.timing._statistics import MIN_OBSERVATIONS, false_discovery
+from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
 from tclab.timing._verdict import MARGIN, MOST_MARGIN, UNDECIDED, Pair, decide, lies, over_all
 from tclab.timing._warmup import NOT_STEADY
@@ -103,8 +103,7 @@ def pairs_of_runs(
     """
     each = names if isinstance(names, list) else [names] * len(points)
     pairs = [_pair(words, sides, named, margin) for (words, *sides), named in zip(points, each, strict=True)]
-    qs = iter(false_discovery([pair.p for pair in pairs if pair.p is not None]))
-    return [pair if pair.p is None else over_all(pair, next(qs)) for pair in pairs]
+    return over_all(pairs)
 
 
 def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float) -> Pair:

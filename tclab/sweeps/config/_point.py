@@ -165,7 +165,7 @@ class Point(Shown):
     strategy: str = declare("node_mask", "charted advised panel", grid="strategies", check=_strategy)
     batch_size: NumberFrom1 = declare(
         4, "charted advised panel", unit="samples", grid="batch_sizes",
-        caution="Told for a sample; another batch size trains otherwise.",
+        caution="The ratio is of a sample's time; another batch size trains otherwise.",
     )  # fmt: skip
     networks: NumberFrom1 | Names | None = declare(None, "reference charted panel", unit="networks")
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "step panel")

@@ -10,7 +10,7 @@ import threading
 import warnings
 from math import inf
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -26,7 +26,8 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._code_fingerprint import files_of, imports_of
 from tclab.sweeps.store._rows import frame, not_measured, table
-from tclab.timing._environment import busy_cores, usable_cores
+from tclab.timing import conditions, contention
+from tclab.timing._environment import usable_cores
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 STOPPED = "not run: stopped"
@@ -166,7 +167,9 @@ def warn_of_others() -> None:
     Threads that share the work of each operation wait for the one whose core another process has.
     """
     cores, threads = usable_cores(), threads_of(1)
-    others = busy_cores(*(worker.pid for worker in _idle.values()))
+    before = conditions()
+    sleep(0.3)  # meanwhile this process and its idle workers keep none busy
+    others = contention(before, conditions()).busy_cores
     if cores is None or others is None or cores < 2 or others + threads < cores + _OTHERS:
         return
     fewer = ", or with fewer threads: OMP_NUM_THREADS=1" if threads > 1 else ""

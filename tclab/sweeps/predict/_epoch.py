@@ -26,8 +26,8 @@ from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._run import ask, request_of
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
-from tclab.timing import Ledger, conditions, environment
-from tclab.timing._environment import busy_notes, busy_percent
+from tclab.timing import Ledger, conditions, contention, environment
+from tclab.timing._contention import busy_notes
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 
@@ -95,8 +95,8 @@ class Epoch(Shown):
     - `drift`: seconds of a step of another short epoch afterwards, divided by those before the prediction. 1.0 on a
       machine that did not change.
     - `load`: the machine's load average over one minute, before the epoch. `record`: the file with the measurement.
-    - `busy_percent`: pressure on the processors at the epoch's end, where the machine was busy; `None` where not, or
-      not known.
+    - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
+      `None` where not, or not known.
     - `losses`: of the epoch's steps, each the mean of its batch; empty in a mode without a loss.
     - `samples_report`: what was read of the point's file of perturbations; `None` for synthetic samples.
     """
@@ -259,13 +259,13 @@ def _epoch(here: Setup, steps: int, folder: Path) -> Path:
     atomic_write(folder / f"{name}.prediction.json", json.dumps(record | more, indent=1))
     began = datetime.now(UTC)
     losses, seconds = _timed(here, steps)
-    now = conditions()
+    busy_percent = contention(around, conditions()).busy_percent
     after = costs_of(here, max(2, point.steps // 2))
     record |= {
         "began_at": began.isoformat(),
         "measured_seconds": seconds,
         "drift": fmean(after.step_seconds) / fmean(costs.step_seconds),
-        "busy_percent": busy_percent(now),
+        "busy_percent": busy_percent,
         "losses": [loss.item() for loss in losses],
     }
     measured = folder / f"{name}.measured.json"

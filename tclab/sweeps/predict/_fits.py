@@ -27,7 +27,7 @@ from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.timing._environment import conditions
+from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
@@ -150,7 +150,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         _estimate(point, tuple(files_of(point).items())),
         host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
         shared_limit=shared_memory_free(),
-        device_limit=None if point.device == "cpu" else _device_bytes(),
+        device_limit=None if point.device == "cpu" else gpu_free_bytes(),
     )
 
 
@@ -225,13 +225,6 @@ def _bytes_in(value: Any) -> int:
     if isinstance(value, Mapping):
         value = list(value.values())
     return sum(map(_bytes_in, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def _device_bytes() -> int | None:
-    """Return the free memory of the first GPU, from its driver: asking torch would start CUDA in this process."""
-    now = conditions()
-    total, used = now["gpu_memory_total_bytes"], now["gpu_memory_used_bytes"]
-    return int(total) - int(used) if total is not None and used is not None else None
 
 
 @dataclass(frozen=True, repr=False)

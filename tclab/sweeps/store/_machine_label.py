@@ -11,7 +11,8 @@ import pandas as pd
 
 from tclab._display import counted
 from tclab.timing import contention, environment
-from tclab.timing._environment import BUSY_PERCENT, Contention, cores_within
+from tclab.timing._contention import BUSY_PERCENT, Contention
+from tclab.timing._environment import cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
