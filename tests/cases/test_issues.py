@@ -1,4 +1,4 @@
-"""Inputs of public issues of other tools, built anew and small; the right values by hand. `README.md` has the sources."""
+"""Inputs of public issues of other tools, built anew and small, with right values by hand; sources: `README.md`."""
 
 import gzip
 import json
@@ -68,7 +68,7 @@ def test_a_zip_of_several_tables_and_another_format_of_biogrid_are_named(tmp_pat
         biogrid(path, "AB")
     path = tmp_path / "BIOGRID-ALL-4.4.mitab.txt"
     path.write_text("#ID Interactor A\tID Interactor B\nentrez gene/locuslink:6416\tentrez gene/locuslink:2318\n")
-    with pytest.raises(ReadError, match="no column '.*' between tabs; the header has|did you mean"):
+    with pytest.raises(ReadError, match=r"no column '.*' between tabs; the header has|did you mean"):
         biogrid(path, "AB")
 
 

@@ -148,6 +148,27 @@ FOLDERS = {
 }  # fmt: skip
 
 
+BLANKS = {
+    "trail.txt": {("Bern", "Olten"), ("Olten", "Chur")},
+    "aligned.txt": {("Bern", "Olten"), ("Olten", "Chur")},
+    "quoted.csv": {("Bern, Switzerland", "Olten"), ("Olten", "Chur")},
+}
+
+
+@pytest.mark.parametrize("name", BLANKS)
+def test_blanks_and_quoted_commas_of_public_reports_are_read(name, public):
+    assert {edge[:2] for edge in edges_of(edge_list(public(f"../cases/f20_messages/{name}"), directed=True))} == BLANKS[
+        name
+    ]
+
+
+@pytest.mark.parametrize("first", ["1 2 1082040961", "source\ttarget\tvalue\n1\t2\t1577836800", "1,2,1.6e9"])
+def test_times_in_place_of_weights_are_noted(write, first):
+    sign = next(sign for sign in "\t, " if sign in first)
+    text = f"{first}\n{sign.join(['3', '4', '1577836801'])}\n{sign.join(['1', '4', '1577836801'])}\n"
+    assert "may be times" in str(edge_list(write("edges.txt", text)).report)
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_files_of_public_reports_have_their_right_value(folder, public):
     right = FOLDERS[folder]
