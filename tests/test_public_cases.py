@@ -22,6 +22,30 @@ def test_what_is_no_whole_heterodata_is_refused_in_a_sentence():
         CellGraph.from_hetero_data(Data(edge_index=EDGES, num_nodes=3), deleted_type="gene")
 
 
+def test_weights_in_edge_attr_are_left_out_with_a_word():
+    data = HeteroData()
+    data["gene"].num_nodes = 3
+    data["gene", "binds", "gene"].edge_index = EDGES
+    data["gene", "binds", "gene"].edge_attr = torch.tensor([0.5, 2.0])
+    with pytest.warns(UserWarning, match="edge_attr of 'binds' is left out: edge_weight holds"):
+        graph = CellGraph.from_hetero_data(data, deleted_type="gene")
+    assert graph.networks["binds"].weight is None
+
+
+def test_code_has_one_fingerprint_whatever_the_encoding_of_the_machine():
+    code = (
+        "from tclab import Point; from tclab.sweeps.store._code_fingerprint import files_of; "
+        "print(files_of(Point(scale=0.02, strategy='edge_mask', batch_size=2, networks=3, steps=6)))"
+    )
+    machines = [{"PYTHONUTF8": "1"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}]
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, **machine})
+        for machine in machines
+    ]
+    one, other = (process.communicate()[0] for process in running)
+    assert one == other != b""
+
+
 def test_a_parameter_that_papermill_reads_as_none_is_refused_in_a_sentence():
     with pytest.raises(InputError, match="a notebook's parameter is None, expected the path of a file or a folder"):
         lab.project_path(None)

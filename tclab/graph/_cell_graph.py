@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -201,6 +202,10 @@ class CellGraph:
                 raise InputError(f"edge type {(source, relation, target)} has no edge_index")
             for kind in {source, target} - num_nodes.keys():
                 raise InputError(f"node type {kind!r} of {relation!r} is not counted: set data[{kind!r}].num_nodes")
+            if "edge_attr" in store and "edge_weight" not in store:
+                warnings.warn(
+                    f"edge_attr of {relation!r} is left out: edge_weight holds an edge's weight", stacklevel=2
+                )
             name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
             relations[name] = Network(
                 name,

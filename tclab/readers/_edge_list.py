@@ -51,13 +51,17 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"[{\[]\s*[\[{\"]": "JSON: json.load",
     r"(strict\s+)?(di)?graph\b[^\n,;\t]*\{": "DOT: networkx.nx_pydot.read_dot",
     r"(c\b.*\n)*p\s+[a-z]+\s+\d+\s+\d+": "DIMACS: its lines “e” or “a” are the edges",
+    r"dl\s+n\s*=": "UCINET's DL: igraph reads it",
+    r"nodedef\s*>": "GDF: igraph's read_graph or Gephi",
+    r">": "FASTA, which has sequences",
 }
 _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
     ".paj": "Pajek: networkx.read_pajek", ".metis": "METIS: a line lists the neighbours of a node",
 }  # fmt: skip
 _MISSING = ("", "na", "n/a", "null", "none")
-_SIF_RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts"}
+_RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts", "-", "--", "->", "<-", "=>", "→"}
+_SECONDS = (1e9, 2e9)  # since 1970: 2001 to 2033
 
 
 def edge_list(
@@ -119,15 +123,17 @@ def edge_list(
         guessed = header is None or (header and table.has_comments)  # the header may be a comment
         is_header = _is_header(first, rest, names, is_named) if guessed else bool(header)
         if not is_header and columns is None and chosen[:2] != [0, 1]:
-            raise ValueError(f"the first line, {quoted(table.first)}, is a header or an edge: pass header= or columns=")
+            raise _unclear(first)
         if is_header and rest.empty:
             raise ValueError("holds no rows after its header")
+        if is_header and header is None and columns is None and not is_named:
+            _refuse_nodes(first, rest)
         edge = [] if is_header else first[:2]
         weights = [] if is_header else [_weight(first)]
         if columns is None and not is_header and len(chosen) > 2:
-            _refuse_unclear(first, rest)
+            _refuse_other_columns(first, rest)
         if columns is None and header is None:
-            _refuse_metis(cells, rest)
+            _refuse_counts(cells, rest)
         lookup = Lookup(Genes.of(sorted(names.union(edge)) if genes is None else genes), _without_blanks)
         source, target = (lookup.places(rest[end]) for end in _ENDS)
         if edge:
@@ -135,10 +141,10 @@ def edge_list(
         notes = [f"{table.between} between cells"] if sep is None else []
         if header is None:
             notes.append("a header" if is_header else "no header")
-        if guessed and not is_header and not names & {*first[:2]}:
-            notes.append(f"only the first line names {' and '.join(first[:2])}: if it is a header, pass header=True")
         if columns is None and len(cells) > 2:
             notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
+        if columns is None and len(chosen) > 2 and rest["weight"].between(*_SECONDS).all():
+            notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
         return network_of(
             path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
             node_type=node_type, scores=np.append(rest["weight"], weights) if len(chosen) > 2 else None, weighted=True,
@@ -164,6 +170,13 @@ def _separator(first: str) -> str:
         raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
     if found[:2] == [",", ";"]:
         raise ValueError(f"{quoted(first)} has commas and semicolons: pass sep=, the one between cells")
+    words = bare.split()
+    if found == [",", " "] and len(words) > 2 and re.fullmatch(r"[-+]?\d+,\d+", words[-1]):
+        raise ValueError(
+            f"{quoted(first)} has a decimal comma, or commas between cells: pass sep=, the one between cells"
+        )
+    if found == [" "] and "|" in bare:
+        raise ValueError(f"{quoted(first)} has bars and spaces: pass sep=, the one between cells")
     return found[0]
 
 
@@ -178,13 +191,11 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
     ends = [] if header is False else _named_ends(cells)
-    is_named = bool(ends) or (header is not False and _is_no_edge(cells))
-    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS] if is_named or header else []
-    if not ends and (is_named or header):
-        ends = [i for i, cell in enumerate(cells) if i not in weights and not _words(cell) <= _NO_WEIGHTS]
-        if ends != [0, 1]:
-            raise _unnamed(cells)
-    if not ends and len(cells) > 3:
+    is_named = bool(ends)
+    reads_so = is_named or (header is not False and _is_no_edge(cells))
+    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or header)]
+    weights = weights if len(cells) > 2 else []
+    if not ends and (len(cells) > 3 or ((reads_so or header) and {*range(len(cells))} - {*weights} != {0, 1})):
         raise _unnamed(cells)
     chosen = ends or [0, 1]
     further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
@@ -193,13 +204,16 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
 
 def _named_ends(cells: Sequence[str]) -> list[int]:
     """Return the columns that a header calls source and target, or by two names that differ in a number; or none."""
-    words = [_words(cell) for cell in cells]
+    words = [set() if cell.isdecimal() else _words(cell) for cell in cells]
     ends = [[i for i, each in enumerate(words) if _says(each, end)] for end in (_SOURCES, _TARGETS)]
     pairs = [ends] if ends[0] and ends[1] else []
     for one, other in _PAIRS if not pairs else []:
         firsts = [i for i, each in enumerate(words) if one in each and _says(each, {one})]
         seconds = [i for i in range(len(cells)) for j in firsts if words[i] == words[j] - {one} | {other}]
-        if seconds:
+        # The letters A and B head a matrix, too.
+        rest = [cell for i, cell in enumerate(cells) if i not in (*firsts, *seconds)]
+        is_matrix = not all(cell.lower() in _WEIGHTS or (cell and _words(cell) <= _NO_WEIGHTS) for cell in rest)
+        if seconds and not (is_matrix and one.isalpha() and words[seconds[0]] == {other}):
             pairs.append([firsts, seconds])
     if not pairs:
         return []
@@ -237,28 +251,59 @@ def _read(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
 
 
 def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str], is_named: bool) -> bool:
-    """Return whether the first line's cells are a header, given the rows after it; raise where it cannot be told."""
-    ends, others = {*first[:2]}, names - {*first[:2]}
+    """Return whether the first line's cells are a header, given the rows after it; raise where it cannot be told.
+
+    An edge whose two names no other line has is taken for one only if they are numbered as others are: a header of
+    two words, in any language, looks like all other edges.
+    """
+    ends = {*first[:2]}
     if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
         return False
-    letters = rest.empty or any(len(name) == 1 and name.isalpha() for name in others)
-    if len(first) == 2 and letters and all(len(cell) == 1 for cell in ends):
-        return False  # a graph of the nodes a, b, c, …
     no_number = not any(cell.isdecimal() for cell in ends)
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
-    stem = _words(first[0]) - _NUMBERS
-    if reads_so and stem and any(stem < _words(name) and "".join(_words(name) - stem).isdigit() for name in others):
-        raise ValueError(f"the first line, {quoted(', '.join(first))}, is a header or an edge: pass header=")
+    stem, stems = _stem(first[0]), {_stem(name) for name in names - ends}
+    if reads_so and stem and stem in stems:
+        raise _unclear(first)  # gene1 and gene2, before gene3
+    letters = len(first) == 2 and all(len(name) == 1 and name.isalpha() for name in (*ends, *names))
     if not names & ends:
-        return reads_so or (no_number and all(name.isdecimal() for name in names))
+        if reads_so and not letters:
+            return True
+        if no_number and all(name.isdecimal() for name in names):
+            return True
+        shapes = {_shape(name) for name in names}
+        is_pair = stem == _stem(first[1]) and stem not in stems
+        if is_pair or not all("9" in _shape(cell) and _shape(cell) in shapes for cell in ends):
+            raise _unclear(first)
+        return False
     whole = ((rest["source"] == first[0]) & (rest["target"] == first[1])).to_numpy()
-    if not reads_so or (rest[[*_ENDS]].isin(ends).any(axis=1) & ~whole).any():
+    if not reads_so or letters or (rest[[*_ENDS]].isin(ends).any(axis=1) & ~whole).any():
         return False
     again = f"the header, {quoted(', '.join(first))}, comes again as row {int(np.argmax(whole)) + 1}"
     raise ValueError(f"{again}; are these two files?")
 
 
-def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
+def _unclear(first: Sequence[str]) -> ValueError:
+    return ValueError(f"the first line, {quoted(', '.join(first))}, is a header or an edge: pass header= or columns=")
+
+
+def _stem(name: str) -> str:
+    """Return a name without the number at its end, where it has one and more than that."""
+    return re.sub(r"\d+$", "", name) if re.search(r"\D\d+$", name) else ""
+
+
+def _shape(name: str) -> str:
+    """Return how a name is made: "a9a" of YAL001C."""
+    return re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", name))
+
+
+def _refuse_nodes(first: Sequence[str], rest: pd.DataFrame) -> None:
+    """Raise `ValueError` for what may be a table of nodes: under a header that names no ends, no name twice."""
+    source, target = (rest[end].cat.categories for end in _ENDS)
+    if len(source) == len(rest) and not {*source} & {*target}:
+        raise ValueError(f"its columns are {quoted(', '.join(first))}: nodes and their names, or edges? pass columns=")
+
+
+def _refuse_other_columns(first: Sequence[str], rest: pd.DataFrame) -> None:
     """Raise `ValueError` where the first of three columns, without a header, may be no source, or the second no target.
 
     Such are a running number or a time before the two nodes, a letter that says what a line is, and a relation.
@@ -267,7 +312,7 @@ def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
     third = {first[2], *(f"{weight:g}" for weight in rest["weight"].unique()[:1000])}
     is_counted = any(source == [str(i + start) for i in range(len(rest) + 1)] for start in (0, 1))
     why = ""
-    if {*target} <= _SIF_RELATIONS:
+    if {*target} <= _RELATIONS:
         why = "the second column is a relation, as in SIF"
     elif is_counted and len(rest) > 1 and all(name.isdecimal() for name in third):
         why = "the first column counts the rows"
@@ -277,15 +322,18 @@ def _refuse_unclear(first: Sequence[str], rest: pd.DataFrame) -> None:
         raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
 
 
-def _refuse_metis(first: Sequence[str], rest: pd.DataFrame) -> None:
-    """Raise `ValueError` for a METIS file of nodes with equally many neighbours, whose lines look like edges."""
-    if not all(cell.isdecimal() for cell in first) or len(first[0]) > 12:
+def _refuse_counts(first: Sequence[str], rest: pd.DataFrame) -> None:
+    """Raise `ValueError` where the first line may count nodes and edges, as that of a METIS file."""
+    if not all(cell.isdecimal() for cell in first[:2]) or len(first[0]) > 12 or len(first[1]) > 12:
         return
     nodes, edges = int(first[0]), int(first[1])
-    if nodes == len(rest) and len(rest) * len(first) == 2 * edges:
-        numbers = [int(name) if name.isdecimal() else 0 for end in _ENDS for name in rest[end].cat.categories]
-        if min(numbers, default=0) >= 1 and max(numbers) <= nodes:
-            raise ValueError("may be METIS, whose first line counts nodes and edges; if not, pass header=False")
+    is_metis = nodes == len(rest) and len(rest) * len(first) == 2 * edges
+    if is_metis or (edges == len(rest) and len(first) == 2):
+        numbers = [int(name) if name.isdecimal() else -1 for end in _ENDS for name in rest[end].cat.categories]
+        if min(numbers, default=-1) >= 0 and max(numbers) <= nodes:
+            raise ValueError(
+                "may begin with its numbers of nodes and edges, as METIS does; if that is an edge, pass header=False"
+            )
 
 
 def _weight(first: Sequence[str]) -> float:

@@ -21,6 +21,7 @@ from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, US, Bools, 
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST_US = 4e15  # 2^62 ns: more than a century
+_SINCE_1970_US = 1e10  # three hours: times of today, or since the quarter of a year that kineto counts from, are later
 
 
 _TORCH_NAMES = {
@@ -195,6 +196,9 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
     left_out["events whose time or duration is no number"] = int((~numeric).sum())
     left_out["events with a negative duration"] = int((events["dur"][numeric] < 0).sum())
     events = events[numeric & (events["dur"] >= 0)]
+    untimed = (events["ts"] == 0) & (events["ts"].median() > _SINCE_1970_US)
+    left_out["at time 0, as an event that its device did not time"] = int(untimed.sum())
+    events = events[~untimed]
     if events.empty:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))

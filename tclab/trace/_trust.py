@@ -12,7 +12,7 @@ import pandas as pd
 
 from tclab._display import counted, us_text
 from tclab.trace._device_work import DeviceWork, calls_of, launches
-from tclab.trace._events import DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
+from tclab.trace._events import ANNOTATION, DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._nesting import union
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
@@ -23,6 +23,7 @@ EDGE = 0.1  # a first or last step is cut off where this share of a whole one is
 SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
+FEW = 20  # events below which a trace is too short to say what is usual in it
 MOST_CALLS = 500  # of one rank that are compared with those of another
 
 NO_WINDOW = (np.nan, np.nan)
@@ -54,8 +55,8 @@ def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> Trust:
     clocks = _clocks(traces, works)
     rows: list[tuple[object, ...]] = []
     for trace, work, clock in zip(traces, works, clocks.itertuples(), strict=True):
-        found = [*_not_torch(trace), *_lost_kernels(trace, work), *_early_kernels(trace, work), *_cut_steps(trace),
-                 *_unaligned(traces[0], clock)]  # fmt: skip
+        found = [*_not_torch(trace), *_silences(trace), *_overlaps(trace, work), *_lost_kernels(trace, work),
+                 *_early_kernels(trace, work), *_cut_steps(trace), *_unaligned(traces[0], clock)]  # fmt: skip
         for pathology, events, us, window, spoils, what in found:
             begin, end = (float(trace.us(tick)) for tick in window)
             text = f"{what} ({trace.label})."
@@ -72,6 +73,46 @@ def _not_torch(trace: Trace) -> Iterator[_Found]:
     what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told apart"
     spoils = "breakdown, categories, stages, gaps, syncs, copies"
     yield "no categories of torch.profiler", len(trace), us, NO_WINDOW, spoils, what
+
+
+def _silences(trace: Trace) -> Iterator[_Found]:
+    """Yield times of a second and more, ten times as long as all that is recorded, in which nothing begins or ends.
+
+    There nothing at all is recorded (two windows, or a few events of an earlier run), or one event that outlasts all
+    others, as a duration that is wrong does.
+    """
+    rows = np.flatnonzero(trace.kind != ANNOTATION)
+    if len(rows) < FEW:
+        return
+    moments = np.sort(np.concatenate([trace.start[rows], trace.stop[rows]]))
+    length = np.diff(moments)
+    recorded = int(length[length < 1e6 * US].sum())
+    for at in np.flatnonzero(length > max(1e6 * US, 10 * recorded)).tolist():
+        begin, end, us = moments[at], moments[at + 1], trace.us(length[at])
+        during = rows[(trace.start[rows] <= begin) & (trace.stop[rows] >= end)]
+        before = int((trace.stop[rows] <= begin).sum())
+        what = f"Nothing is recorded for {us_text(us)}, between {before} events and {len(rows) - before} later ones"
+        if len(during):
+            what = f"{trace.name_of(during[0])[:60]} outlasts all other events by {us_text(us)}"
+        spoils = "breakdown, categories, stages, gaps, idle_causes"
+        yield "silence", max(len(during), 1), us, (begin, end), spoils, f"{what}: shares and idle time count it"
+
+
+def _overlaps(trace: Trace, work: DeviceWork) -> Iterator[_Found]:
+    """Yield work that runs into the next on its stream, which runs one after another."""
+    rows = work.rows[np.lexsort((trace.stop[work.rows], trace.start[work.rows], trace.track[work.rows]))]
+    first, then = rows[:-1], rows[1:]
+    begin, end = trace.start[then], trace.stop[first]
+    bad = (trace.track[first] == trace.track[then]) & (end - begin > SURE_US * US)
+    if not bad.any():
+        return
+    us, count = trace.us(union(begin[bad], end[bad]).length), int(bad.sum())
+    worst = first[bad][np.argmax((end - begin)[bad])]
+    what = (
+        f"{counted(count, 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}, most "
+        f"{trace.name_of(worst)[:60]}: a duration is wrong, events are there twice, or a graph's branches share it"
+    )
+    yield "overlap on a stream", count, us, (begin[bad].min(), end[bad].max()), "breakdown, gaps, idle_causes", what
 
 
 def _captured(trace: Trace) -> Bools:

@@ -45,7 +45,7 @@ READ = [
     ("parent\tchild", "A\tB B\tC", YEAST_PAIR),
     ("ORF\tName", "A\tB B\tC", YEAST_PAIR),
     ("source,target", '"A",B B,"C"', YEAST_PAIR),
-    ('"Bern;CH","Olten"', '"Ol""ten",Chur', {("Bern;CH", "Olten"), ('Ol"ten', "Chur")}),
+    ('"Bern;CH","Olten"', '"Ol""ten",Bern;CH', {("Bern;CH", "Olten"), ('Ol"ten', "Bern;CH")}),
 ]
 
 
@@ -84,7 +84,7 @@ def test_the_order_of_columns_and_rows_makes_no_difference(write, header, rows, 
         ("0,10,11\n1,11,12\n2,12,10\n", "the first column counts the rows: pass columns="),
         ("1\t7\t8\n2\t8\t9\n3\t9\t7\n", "the first column counts the rows: pass columns="),
         ("gene1,gene2\ngene3,gene4\n", "'gene1, gene2', is a header or an edge: pass header="),
-        ("target,source\nsource,Bern\n", "'target,source', is a header or an edge: pass header="),
+        ("target,source\nsource,Bern\n", "'source, target', is a header or an edge: pass header="),
         ("A;B;0,5\nB;C;1,5\n", "has commas and semicolons: pass sep="),
         ("source;target;weight\nA;B;0,5\n", "invalid value '0,5'"),  # a decimal comma
         ("%%MatrixMarket matrix coordinate real general\n4 4 1\n2 1 0.5\n", "MatrixMarket: scipy.io.mmread"),
@@ -98,6 +98,23 @@ def test_the_order_of_columns_and_rows_makes_no_difference(write, header, rows, 
         ("[[1, 2], [2, 3]]", "JSON"),
         ("digraph G {\n a -> b;\n}\n", "DOT"),
         ("graph { a -- b }\n", "DOT"),
+        ("dl n=3 format=edgelist1\ndata:\n1 2\n", "UCINET"),
+        ("DL N = 3\nDATA:\n1 2\n", "UCINET"),
+        ("nodedef>name VARCHAR,label VARCHAR\nA,x\n", "GDF"),
+        (">seq1 x\nACGT ACG\n", "FASTA"),
+        (";A;B;C\nA;1.1;4.3;0.0\nB;1.4;2.0;1.1\nC;1.0;0.0;3.1\n", "which are source and target"),  # a matrix
+        (",A,B\nA,0,1\nB,1,0\n", "which are source and target"),
+        ("gene\tx\ty\nx\t0\t1\ny\t1\t0\n", "which are source and target"),
+        ("Id,Label\n1,Bern\n2,Olten\n", "nodes and their names, or edges"),
+        ("ORF\tName\nYAL001C\tTFC3\nYBR002W\tRER2\n", "nodes and their names, or edges"),
+        ("gene,protein\ng1,P1\ng2,P2\n", "nodes and their names, or edges"),
+        ("3 2\n1 2\n2 3\n", "begin with its numbers of nodes and edges"),
+        ("4 3\n0 1\n1 2\n2 3\n", "begin with its numbers of nodes and edges"),
+        ("0 -- 1\t12\n", "is a header or an edge"),
+        ("0 -- 1\n1 -- 2\n", "the second column is a relation"),
+        ("a -> b\nb -> c\n", "which are source and target"),
+        ("A B 0,5\nB C 1,5\n", "has a decimal comma"),
+        ("A|B |C\nB|C |D\n", "has bars and spaces: pass sep="),
         ("c made by hand\np edge 3 2\ne 1 2\ne 2 3\n", "DIMACS"),
         ("p sp 3 2\na 1 2 5\n", "DIMACS"),
         ("a 1 2\na 2 3\na 3 4\n", "the third column has names of the second|header or an edge"),
@@ -117,7 +134,7 @@ def test_what_is_asked_for_is_taken(write):
     assert edges_of(edge_list(named, columns=("source_name", "target_name"))) == {("A", "B")}
     counted = write("counted.csv", "0,10,11\n1,11,12\n2,12,10\n")
     assert edge_list(counted, columns=(1, 2)).num_edges == edge_list(counted, columns=(0, 1, 2)).num_edges == 3
-    assert edges_of(edge_list(write("x.sif", "A pp B\n"), columns=(0, 2))) == {("A", "B")}
+    assert edges_of(edge_list(write("x.sif", "A pp B\nB pp A\n"), columns=(0, 2))) == {("A", "B")}
     with pytest.raises(ReadError, match="by its name, SIF"):
         edge_list(write("x.sif", "A pp B\n"))
 
@@ -129,6 +146,27 @@ FOLDERS = {
                    ("St. Gallen", "Olten")},
     "f07_header_order": {("Olten", "Bern"), ("Chur", "Olten")},
 }  # fmt: skip
+
+
+BLANKS = {
+    "trail.txt": {("Bern", "Olten"), ("Olten", "Chur")},
+    "aligned.txt": {("Bern", "Olten"), ("Olten", "Chur")},
+    "quoted.csv": {("Bern, Switzerland", "Olten"), ("Olten", "Chur")},
+}
+
+
+@pytest.mark.parametrize("name", BLANKS)
+def test_blanks_and_quoted_commas_of_public_reports_are_read(name, public):
+    assert {edge[:2] for edge in edges_of(edge_list(public(f"../cases/f20_messages/{name}"), directed=True))} == BLANKS[
+        name
+    ]
+
+
+@pytest.mark.parametrize("first", ["1 2 1082040961", "source\ttarget\tvalue\n1\t2\t1577836800", "1,2,1.6e9"])
+def test_times_in_place_of_weights_are_noted(write, first):
+    sign = next(sign for sign in "\t, " if sign in first)
+    text = f"{first}\n{sign.join(['3', '4', '1577836801'])}\n{sign.join(['1', '4', '1577836801'])}\n"
+    assert "may be times" in str(edge_list(write("edges.txt", text)).report)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

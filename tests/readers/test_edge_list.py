@@ -84,17 +84,26 @@ def test_a_first_line_whose_names_come_again_is_an_edge(write, first):
     one, other = first.split()
     network = edge_list(write("edges.txt", f"{first}\n{other} c\nc {one}\n"))
     assert (network.num_edges, network.report.rows) == (3, 3)
-    assert "if it is a header" not in str(network.report)
 
 
-def test_a_first_line_that_may_be_either_is_said(write):
-    assert edge_list(write("letters.csv", "A,B\nC,D\n")).num_edges == 2
+@pytest.mark.parametrize(
+    "text",
+    ["A,B\nC,D\n", "Quelle Ziel\nBern Olten\nOlten Chur\n", "v w\na b\nb c\n", "x,y\na,b\n", "出発\t到着\nZug\tUri\n",
+     "Knoten1 Knoten2\nTP53 OCT1\n", "de;vers\nYAL001C;YBR002W\n", "gene1,gene2\ngene3,gene4\n"],
+)  # fmt: skip
+def test_a_first_line_that_may_be_a_header_or_an_edge_is_asked_about(write, text):
+    with pytest.raises(ReadError, match="is a header or an edge: pass header= or columns="):
+        edge_list(write("edges.txt", text))
+    rows = text.count("\n")
+    assert [edge_list(write("edges.txt", text), header=h).num_edges for h in (True, False)] == [rows - 1, rows]
+
+
+def test_a_first_line_that_is_numbered_as_the_others_is_an_edge_and_a_word_before_numbers_none(write):
     assert edge_list(write("weights.csv", "TF,TG,0.5\nBern,Olten,1\n")).num_edges == 2
+    for text in ("1 2\n3 4\n", "YAL001C YBR002W\nYCL003C YDL004W\n", "http://a/1 http://b/2\nhttp://c/3 http://d/4\n"):
+        assert edge_list(write("edges.txt", text)).num_edges == 2
     for header in ("Quelle Ziel", "u v", "node1 node2"):
         assert edge_list(write("numbers.txt", f"{header}\n1 2\n2 3\n")).report.node_names == ("1", "2", "3")
-    network = edge_list(write("names.txt", "Quelle Ziel\nBern Olten\nOlten Chur\n"))
-    assert network.num_edges == 3
-    assert "only the first line names Quelle and Ziel: if it is a header, pass header=True" in str(network.report)
 
 
 def test_blanks_around_a_name_are_not_part_of_it(write):
@@ -127,7 +136,7 @@ def test_lines_of_comments_come_first(write):
         ("A,B\n\xa0,C\n", "row 1: column 1 is empty, expected a name"),
         ("source,target\nA,B\nsource,target\nB,C\n", "the header, 'source, target', comes again as row 2"),
         ("source,target\n", "holds no rows after its header"),
-        ("A,B,x\nA,C,2\n", "the weight in the first line is 'x', expected a finite number"),
+        ("A,B,x\nA,C,2\n", "its columns are 'A, B, x': which are source and target"),
         ("A,B,nan\nC,D,2\n", "the weight in the first line is 'nan'"),
     ],
 )

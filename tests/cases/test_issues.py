@@ -1,0 +1,201 @@
+"""Inputs of public issues of other tools, built anew and small, with right values by hand; sources: `README.md`."""
+
+import gzip
+import json
+import zipfile
+
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from tclab import CellGraph, InputError, lab, trace
+from tclab.readers import ReadError, biogrid, edge_list, string_links
+
+NOW = 1_615_207_264_505_000  # µs since 1970
+
+
+def edges_of(network):
+    names = network.report.node_names
+    return {(names[a], names[b]) for a, b in network.edge_index.T.tolist()}
+
+
+RING = {("1", "2"), ("2", "3"), ("3", "1")}
+TABLES = {  # number in README.md: the text, and the edges from source to target
+    1: ("\ufeffSource,Target\n1,2\n2,3\n3,1\n", RING),
+    2: (" Source , Target\n1, 2\n2, 3\n3, 1\n", RING),
+    3: ("a,b\nb,c\n", {("a", "b"), ("b", "c")}),
+    4: ("1\t11\n1\t7\n10\t11\n", {("1", "11"), ("1", "7"), ("10", "11")}),
+    5: ("N0 MvW -24201\nOsc MvW -2446\n", {("N0", "MvW"), ("Osc", "MvW")}),
+    6: ("0, 1\n1, 2\n2, 0\n", {("0", "1"), ("1", "2"), ("2", "0")}),
+    7: ("1 ,2\n2 ,3\n3 ,1\n", RING),
+    8: ("http://x/a#b http://y/c#d\nhttp://y/c#d http://z/\n", {("http://x/a#b", "http://y/c#d"),
+                                                                ("http://y/c#d", "http://z/")}),
+    9: ("source,target\nNA,nan\nnan,None\n", {("NA", "nan"), ("nan", "None")}),
+    10: ("A DavidL\nDavidL B\n", {("A", "DavidL"), ("DavidL", "B")}),
+    11: ("Source,Target,Type,Id,Label,Weight\n1,2,Directed,0,,1\n2,3,Directed,0,,2\n3,1,Directed,0,,1\n", RING),
+}  # fmt: skip
+REFUSED = {
+    12: (";A;B;C\nA;1,1;4,3;0\nB;1,4;2;1,1\nC;1;0;3,1\n", "commas and semicolons|which are source and target"),
+    13: ("Source,Target,Count\nA,B,\"610,086\"\n", "invalid value '610,086'"),
+    14: ("(1, 2) (3, 4)\n(3, 4) (5, 6)\n", "which are source and target"),
+    15: ("1 2 {}\n2 3 {}\n", "which are source and target"),
+    16: ("A\tB\tinteraction\t2\nB\tC\tinteraction\t\n", "which are source and target"),
+    17: ("A B 1\nB C\nC D 2\n", "row 1: Expected 3 columns, got 2"),
+    18: ("Vertices: 3\nEdges: 2\n[0]  0  -- 1      12\n", "Expected 2 columns, got 5"),
+    19: ("A\tB\nB\tC\t\nC\tA\n", "row 1: Expected 2 columns, got 3"),
+    20: ("Source,Destination,Source Label,Target Label\nn1,n2,x,y\n", "which are source and target"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [*TABLES, *REFUSED])
+def test_a_table_is_read_or_refused_in_a_sentence(number, tmp_path):
+    path = tmp_path / "edges.csv"
+    text, right = {**TABLES, **REFUSED}[number]
+    path.write_text(text, encoding="utf-8")
+    if number in TABLES:
+        assert edges_of(edge_list(path, directed=True)) == right
+    else:
+        with pytest.raises(ReadError, match=right):
+            edge_list(path, directed=True)
+
+
+def test_a_zip_of_several_tables_and_another_format_of_biogrid_are_named(tmp_path):  # 21, 22
+    path = tmp_path / "BIOGRID-ORGANISM-x.tab3.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("BIOGRID-ORGANISM-a.tab3.txt", "BIOGRID-ORGANISM-b.tab3.txt"):
+            archive.writestr(name, "x")
+    with pytest.raises(ReadError, match=r"is a ZIP of 2 files, expected one: BIOGRID-ORGANISM-a"):
+        biogrid(path, "AB")
+    path = tmp_path / "BIOGRID-ALL-4.4.mitab.txt"
+    path.write_text("#ID Interactor A\tID Interactor B\nentrez gene/locuslink:6416\tentrez gene/locuslink:2318\n")
+    with pytest.raises(ReadError, match=r"no column '.*' between tabs; the header has|did you mean"):
+        biogrid(path, "AB")
+
+
+def test_transferred_evidence_is_combined_as_strings_own_script_does(tmp_path):  # 23
+    path = tmp_path / "9606.protein.links.full.v11.0.txt"
+    head = "protein1 protein2 coexpression coexpression_transferred"
+    path.write_text(f"{head}\n9606.A 9606.B 200 180\n9606.B 9606.A 200 180\n")
+    (network,) = string_links(path, "AB", channels=["coexpression"]).values()
+    prior, parts = 0.041, [0.2, 0.18]
+    apart = 1.0
+    for part in parts:
+        apart *= 1 - (part - prior) / (1 - prior)
+    right = ((1 - apart) * (1 - prior) + prior) * 1000
+    assert network.report.scores.tolist() == [round(right)] == [316]
+
+
+def event(name, ts, dur, cat="cpu_op", pid=1, tid=1, **args):
+    found = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": NOW + ts, "dur": dur}
+    return found | {"args": args} if args else found
+
+
+def run(steps=40, change=lambda i, kernel: kernel):
+    """Steps of 100 µs: an operator of 40, a launch within it, a kernel of 60 on stream 7."""
+    found = []
+    for i in range(steps):
+        args = {"correlation": i + 1, "device": 0, "stream": 7}
+        kernel = event("gemm", 100 * i + 20, 60, "kernel", 0, 7, **args)
+        launch = event("cudaLaunchKernel", 100 * i + 5, 10, "cuda_runtime", correlation=i + 1)
+        found += [event("aten::mm", 100 * i, 40), launch, change(i, kernel)]
+    return found
+
+
+def analyzed(tmp_path, events, name="trace.json"):
+    path = tmp_path / name
+    path.write_text(json.dumps({"traceEvents": events}))
+    return trace.analyze(path)
+
+
+@pytest.mark.parametrize("share", [2, 5, 39])
+def test_kernels_at_time_0_are_left_out_and_their_launches_named(tmp_path, share):  # 24
+    report = analyzed(tmp_path, run(change=lambda i, k: k | {"ts": 0, "dur": 0} if i % share == 1 else k))
+    lost = len(range(1, 40, share))
+    times = report.breakdown.iloc[0]
+    assert (times["kernels"], times["busy_us"]) == (40 - lost, 60 * (40 - lost))
+    assert any(f"{lost} at time 0" in said for said in report.findings)
+    assert "launches without kernels" in {*report.trust.table["pathology"]}
+
+
+@pytest.mark.parametrize("at", [3, 20, 39])
+def test_a_duration_that_runs_over_the_next_kernels_is_named(tmp_path, at):  # 25, 26
+    report = analyzed(tmp_path, run(change=lambda i, k: k | {"dur": 1_600_000} if i == at else k))
+    found = report.trust.table.set_index("pathology")["concerned_us"].to_dict()
+    assert found["silence"] == 1_600_000 - 100 * (39 - at) - (60 if at < 39 else 20)
+    assert at == 39 or found["overlap on a stream"] == 1_600_000 - 100
+    assert report.findings[0].startswith("Do not believe these yet: breakdown")
+    assert not len(analyzed(tmp_path, run()).trust.table)
+
+
+def test_events_that_are_there_twice_overlap(tmp_path):  # 27
+    report = analyzed(tmp_path, run() + run())
+    assert report.breakdown["busy_us"].item() == 40 * 60
+    assert report.trust.table.set_index("pathology").loc["overlap on a stream", "concerned_us"] == 40 * 60
+
+
+@pytest.mark.parametrize("events", [1, 3, 40])
+def test_two_windows_in_a_file_are_named(tmp_path, events):  # 28
+    later = [one | {"ts": one["ts"] + 10_000_000_000} for one in run(events)]
+    report = analyzed(tmp_path, run() + later)
+    (row,) = report.trust.table.to_dict("records")
+    assert (row["pathology"], row["concerned_us"]) == ("silence", 10_000_000_000 - 100 * 39 - 80)
+
+
+def test_what_waits_on_a_stream_is_no_work_of_the_device(tmp_path):  # 29
+    waits = [event("Stream Sync", 100 * i, 90, "cuda_sync", 0, 1_000_007, device=0, stream=7) for i in range(40)]
+    assert analyzed(tmp_path, run() + waits).breakdown["busy_us"].item() == 40 * 60
+
+
+def test_a_graph_that_launches_many_kernels_loses_none(tmp_path):  # 30
+    kernels = [event("k", 20 + 10 * i, 8, "kernel", 0, 7, correlation=1, device=0, stream=7) for i in range(50)]
+    report = analyzed(tmp_path, [event("hipGraphLaunch", 0, 10, "cuda_runtime", correlation=1), *kernels])
+    assert report.breakdown[["kernels", "busy_us", "idle_us"]].to_numpy().tolist() == [[50, 400, 98]]
+    assert not len(report.trust.table)
+
+
+def test_ranges_that_cross_count_each_moment_once(tmp_path):  # 31
+    ranges = [event("a", 0, 100, "user_annotation"), event("b", 50, 100, "user_annotation"), event("c", 60, 10)]
+    ops = analyzed(tmp_path, ranges).ops.set_index("name")["self_us"].to_dict()
+    assert ops == {"a": 50, "b": 90, "c": 10}
+
+
+DAMAGED = {
+    32: rb'{"traceEvents": [{"ph": "X", "name": "torch\cuda\__init__.py(219)", "ts": 1, "dur": 1}]}',
+    33: b'{"traceEvents": [{"ph": "X", "name": "config.py(0): \xff", "ts": 1, "dur": 1}]}',
+    34: b'{"traceEvents": [{"ph": "X", "name": "Library("_test", "IMPL")", "ts": 1, "dur": 1}]}',
+    35: b'[{"name": "add", "ph": "X", "ts": 101.5, "dur": 134.5, "tid": 1}, {"name": "add", tid": 0}]',
+    36: b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur"{"traceEvents": [{"ph": "X"}]}: 1}]}',
+}
+
+
+@pytest.mark.parametrize("number", DAMAGED)
+def test_a_damaged_trace_is_a_sentence_with_its_place(number, tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(DAMAGED[number]))
+    with pytest.raises(trace.TraceError, match=r"trace\.json\.gz: (is not valid JSON at byte \d+|.*UTF-8)"):
+        trace.analyze(path)
+
+
+def test_steps_and_a_rank_that_are_not_there_are_said(tmp_path):  # 37, 38
+    report = analyzed(tmp_path, run())
+    assert len(report.steps) == 0
+    assert report.breakdown["rank"].isna().all()
+    assert any("how long a step takes" in said for said in report.findings)
+
+
+def test_heterodata_of_a_wrong_shape_or_with_too_few_nodes_is_refused(tmp_path):  # 39, 40
+    for edges, nodes, why in (
+        (torch.zeros(8, 2, dtype=torch.int64), 5, r"edge_index"),
+        (torch.tensor([[0, 1], [1, 846]]), 845, "846|845"),
+    ):
+        data = HeteroData()
+        data["gene"].num_nodes = nodes
+        data["gene", "binds", "gene"].edge_index = edges
+        with pytest.raises(InputError, match=why):
+            CellGraph.from_hetero_data(data, deleted_type="gene")
+
+
+def test_a_parameter_of_a_notebook_may_hold_an_equals_sign(tmp_path, monkeypatch):  # 41
+    monkeypatch.delenv("TCLAB_RUNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert lab.project_path("runs/a=b") == tmp_path / "runs" / "a=b"
