@@ -92,7 +92,7 @@ def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strate
         pytest.skip(f"the public file {file.name} is not in ../shared/data")
     of = {**SMALL, "batch_size": 4, "scale": 0.02, "networks": 1, "perturbations": str(file)}
     point = Point(**of, model=model, strategy=strategy)
-    epoch = run_epoch(point, 40, tmp_path, threads=1)
+    epoch = run_epoch(point, 40, tmp_path)
     first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
     assert len(epoch.losses) == 40
     assert last < 0.98 * first, epoch.losses

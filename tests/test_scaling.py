@@ -192,8 +192,6 @@ def test_a_ring_takes_its_messages_and_its_bytes():
     link = Link(bytes_per_second=1e9, latency_seconds=1e-5)
     assert link.all_reduce_seconds(4e6, 1) == 0.0
     assert link.all_reduce_seconds(4e6, 4) == pytest.approx(6 * (1e-5 + 1e6 / 1e9))
-    with pytest.raises(InputError, match="is no link"):
-        Link(0, 1e-5)
 
 
 def test_a_step_whose_figures_are_known_by_hand():
@@ -246,12 +244,11 @@ def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, spee
         assert one.waiting_seconds == pytest.approx(0.0, abs=1e-12)
 
 
-def test_bad_figures_on_paper_are_one_clear_line():
-    link = Link(1e9, 0)
-    with pytest.raises(InputError, match="backward has 1 steps and rest 2"):
-        predict_step([0.1], [0.1, 0.1], gradient_bytes=1, ranks=2, link=link)
+def test_bad_figures_are_one_clear_line():
+    with pytest.raises(InputError, match="is no link"):
+        predict_step([0.1], [0.1], gradient_bytes=1, ranks=2, link=Link(0, 1e-5))
     with pytest.raises(InputError, match="ranks is 0"):
-        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=link)
+        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=Link(1e9, 0))
 
 
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
