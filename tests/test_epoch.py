@@ -112,7 +112,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     began = datetime.fromisoformat(epoch.began_at)
     assert datetime.fromisoformat(written["written_at"]) < began
     assert (tmp_path / second).stat().st_mtime < began.timestamp()
-    assert Point.from_dict(written["point"]) == resolve(tiny(**fields))
+    assert Point(**written["point"]) == resolve(tiny(**fields))
     assert written["environment"]["torch"]
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.predicted.steps == 5

@@ -30,7 +30,7 @@ def batch_bytes(point):
         return next(here.batches()).batch.bytes
 
 
-MORE = {"metabolism": "carried", "num_deletions": 2, "micro_batch": 3}
+MORE = {"metabolism": "carried", "perturbations": 2, "micro_batch": 3}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ MORE = {"metabolism": "carried", "num_deletions": 2, "micro_batch": 3}
     [
         *((name, MORE) for name in masking.names()),
         *((name, {}) for name in ("edge_mask", "node_mask", "delta")),
-        *((name, {"ship_edges": True}) for name in masking.names() if masking.get(name).can_ship_edges),
+        *((name, {"collation": "edges"}) for name in masking.names() if "edges" in masking.get(name).collations),
     ],
 )
 def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
@@ -51,7 +51,7 @@ def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
 @pytest.mark.parametrize("strategy", masking.names())
 def test_a_larger_batch_is_told_from_two_small_ones(strategy):
     """To the byte where each sample adds the same; else within a few samples' luck."""
-    point = point_of(strategy, mode="data", scale=0.1, batch_size=26, num_deletions=2)
+    point = point_of(strategy, mode="data", scale=0.1, batch_size=26, perturbations=2)
     exact = not issubclass(masking.get(strategy), masking.get("subgraph"))
     by_luck = 0.3 if strategy in ("delta", "fastest") or "khop" in strategy else 0.0 if exact else 0.02
     assert fits(point).batch == pytest.approx(batch_bytes(point), rel=by_luck)

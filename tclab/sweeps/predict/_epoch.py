@@ -203,7 +203,7 @@ def read_epoch(path: Path) -> Epoch:
     """Return an epoch from its record, `….measured.json`."""
     found: dict[str, Any] = json.loads(path.read_text())
     found |= {name: Prediction(**found[name]) for name in ("predicted", "full")}
-    found |= {"point": Point.from_dict(found["point"]), "costs": Costs(**found["costs"])}
+    found |= {"point": Point(**found["point"]), "costs": Costs(**found["costs"])}
     return Epoch(**{**found, "losses": tuple(found["losses"]), "record": path})
 
 
