@@ -136,7 +136,7 @@ def test_all_networks_are_those_that_a_model_reads():
         ({"batch_sizes": "hetero_cell:28,dangoo:64"}, "unknown model 'dangoo'; did you mean 'dango'"),
         ({"scale": "large"}, "scale is 'large'"),
         ({"scale": [0.02]}, r"scale is \[0.02\]"),
-        ({"overheads": [3]}, "overheads is 3, expected names of overheads"),
+        ({"overheads": [3]}, "unknown overhead '3'"),
         ({"graph": "x" * 5000}, "expected 'synthetic' or a folder or file that exists"),
         ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder or file that exists"),
         ({"steps": "many"}, "steps is 'many'"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from inspect import cleandoc, signature
+from inspect import signature
 from itertools import product
 from numbers import Integral, Real
 from pkgutil import resolve_name
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Meta
 
+from tclab._display import bullets
 from tclab.errors import InputError, shown, unknown
 
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
@@ -141,12 +141,11 @@ def declare(default: Any, uses: str = "", **more: Any) -> Any:
 def declarations(of: Any) -> dict[str, Declaration]:
     """Return field → declaration of a dataclass, in the order of its fields; meanings are those of its docstring."""
     hints = get_type_hints(of, include_extras=True)
-    bullets = re.findall(r"^- `(\w+)`: (.*?)(?=^- `|^$|\Z)", cleandoc(of.__doc__ or ""), re.DOTALL | re.MULTILINE)
-    meanings = {name: " ".join(text.split()) for name, text in bullets}
+    meanings = bullets(of.__doc__)
     found = {}
     for field in dataclasses.fields(of):
         name, more = field.name, {"grid": field.name, **field.metadata}
-        found[name] = Declaration(name, field.default, hints[name], meanings.get(name, ""), **more)
+        found[name] = Declaration(name, field.default, hints[name], meanings[name], **more)
     return found
 
 

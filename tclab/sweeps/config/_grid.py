@@ -133,7 +133,8 @@ def grid(
         serving = [name for name in named if kind.served_by(strategy_of(name))]
         if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
             serving = named
-        of_model = {"strategy": serving, **axes, "overheads": _overheads(overheads, model)}
+        slow = [(), *((name,) for name in applicable_overheads(model))] if overheads == "all" else None
+        of_model = {"strategy": serving, **axes, "overheads": slow or axis("overheads", overheads)}
         for values in product(*of_model.values()):
             chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model}
             if chosen.get("collation") in ("pyg", "edges"):  # others keep theirs
@@ -146,45 +147,37 @@ def grid(
 
 
 def axis(name: str, value: Any) -> list[Any]:
-    """Return the values that a field of `Point` is to have; text is read as the field's declaration says."""
+    """Return the values that a field of `Point` is to have; text is read as the field's declaration says.
+
+    Names of networks are one choice of networks; "a+b" are two overheads at once.
+    """
     known = declarations(Point)
     if name not in known:
         raise unknown("field of a point", name, known)
     if name in ("loader", "ddp"):
         return option_choices(name, value)
-    return [known[name].parsed(item) for item in listed(name, value)]
+    values = [known[name].parsed(item) for item in listed(name, value)]
+    if name == "overheads":
+        return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]
+    if name == "networks" and not all(item is None or isinstance(item, int) for item in values):
+        return [None] if values == ["all"] else [tuple(map(str, values))]  # names: one choice of networks
+    return values
 
 
 def _collation(strategy: str, collation: str) -> str:
     return collation if collation in strategy_of(strategy).collations else "lean"
 
 
-def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
-    """Return the choices of overheads that a model is to be run with."""
-    choices: list[tuple[str, ...]] = []
-    for item in listed("overheads", overheads):
-        if item == "all":
-            choices += [(), *((name,) for name in applicable_overheads(model))]
-        elif item in ("none", ()):
-            choices.append(())
-        else:
-            choices.append(tuple(item.split("+")) if isinstance(item, str) else item)
-    return choices
-
-
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
     """Return the choices of networks; by default one, a third and all of the graph's for `_FIRST`, else those read."""
     from tclab.sweeps.config._point_inputs import network_names
 
-    if networks == "all" or (networks == "auto" and not masked):
+    if networks != "auto":
+        return axis("networks", networks)
+    if not masked:
         return [None]
-    if networks == "auto":
-        count = len(network_names(Point(**chosen)))
-        return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
-    asked = listed("networks", networks)
-    if all(isinstance(item, int) for item in asked):
-        return asked
-    return [tuple(str(item) for item in asked)]  # names: one choice of networks
+    count = len(network_names(Point(**chosen)))
+    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
 
 
 def _lines_first(points: list[Point]) -> Points:
