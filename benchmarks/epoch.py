@@ -65,7 +65,7 @@ def main() -> None:
             for case, fields in cases.items():
                 for workers in WORKERS:
                     point = Point(**fields, workers=workers, steps=options.measured, device="cpu")
-                    epoch = run_epoch(point, options.steps, folder, threads=1)
+                    epoch = run_epoch(point, options.steps, folder)
                     found.setdefault((case, workers), []).append(epoch.ratio)
                     times = f"{epoch.predicted.seconds:9.2f} {epoch.measured_seconds:9.2f} {epoch.ratio:6.3f}"
                     print(f"{case:22} {workers:7} {times} {epoch.predicted.binds:8} {epoch.drift:5.2f}", flush=True)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from inspect import cleandoc
 from itertools import zip_longest
 from textwrap import wrap
 
@@ -31,6 +32,12 @@ def bytes_text(number: float) -> str:
 def counted(number: int, noun: str, many: str = "") -> str:
     """Return a number with its noun: "1 network", "1,016 networks", or "2 copies" where `many` is given."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def bullets(docstring: str | None) -> dict[str, str]:
+    """Return name → text of each argument that a docstring has a bullet for, in one line."""
+    found = re.findall(r"^- `(\w+)`: (.*?)(?=^- `|^$|\Z)", cleandoc(docstring or ""), re.DOTALL | re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:

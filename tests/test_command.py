@@ -262,7 +262,7 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
         (["compare", "nowhere", "elsewhere"], "nowhere"),
         (["report", "nowhere"], "nowhere"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
-        (["run", "--batch-size", "1,2"], "batch_size is '1,2', expected one value"),
+        (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),
         (["fits", "--loader", "prefetchfactor:4"], "did you mean 'prefetch_factor'?"),
         (["swep"], "sweep"),
     ],

@@ -301,7 +301,7 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
     made = rows(
-        step(), step(overheads=None, gather_interval=1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
+        step(), step(overheads=None, hidden=1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
         step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
         step() | {"samples_seconds": []},
     )  # fmt: skip

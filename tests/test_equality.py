@@ -29,7 +29,6 @@ ROWS = {
         for name in EXACT
         for collation in masking.get(name).collations
     },
-    **{f"{name}, edges shipped": (name, {"ship_edges": True}) for name in EXACT if masking.get(name).can_ship_edges},
     # `delta` gives up on graphs as small as these unless no difference is too much for it
     **{
         f"delta, {depth} layers": ("delta", {"depth": depth, "limit": limit})

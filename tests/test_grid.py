@@ -90,7 +90,7 @@ def test_several_values_of_a_field_are_an_axis():
         for hidden in (None, 8)
         for seed in (3, 4)
     }
-    assert [p.ship_edges for p in small_grid(strategies="gpu_mask", ship_edges="false,true")] == [False, True]
+    assert [p.collation for p in small_grid(strategies="gpu_mask", collation="lean,edges")] == ["lean", "edges"]
 
 
 def test_what_does_this_overhead_cost_me_is_an_axis():
@@ -108,19 +108,6 @@ def test_all_networks_are_those_that_a_model_reads():
     hetero, dango = small_grid(networks="all"), small_grid(networks="all", models="dango", strategies="indices")
     assert len(cell_graph_of(hetero[0]).networks) == 9
     assert len(cell_graph_of(dango[0]).networks) == 6
-
-
-def test_variants_are_an_axis():
-    points = small_grid(networks="all", variant="separate,merged_string,homogeneous")
-    graphs = {p.variant: cell_graph_of(p) for p in points}
-    assert {name: len(g.networks) for name, g in graphs.items()} == {
-        "separate": 9,
-        "merged_string": 4,
-        "homogeneous": 1,
-    }
-    assert graphs["homogeneous"].num_edges == graphs["separate"].num_edges > graphs["merged_string"].num_edges
-    again = cell_graph_of(points[1]).networks["string_merged"]
-    assert again is graphs["merged_string"].networks["string_merged"]  # what was made of it is not made again
 
 
 @pytest.mark.parametrize(
@@ -149,7 +136,7 @@ def test_variants_are_an_axis():
         ({"batch_sizes": "hetero_cell:28,dangoo:64"}, "unknown model 'dangoo'; did you mean 'dango'"),
         ({"scale": "large"}, "scale is 'large'"),
         ({"scale": [0.02]}, r"scale is \[0.02\]"),
-        ({"overheads": [3]}, "overheads is 3, expected names of overheads"),
+        ({"overheads": [3]}, "unknown overhead '3'"),
         ({"graph": "x" * 5000}, "expected 'synthetic' or a folder or file that exists"),
         ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder or file that exists"),
         ({"steps": "many"}, "steps is 'many'"),

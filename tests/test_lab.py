@@ -181,7 +181,7 @@ def test_only_rows_that_are_alike_are_compared():
         return " ".join(answer(frame(table(list(made)))))
 
     slow_row = row("edge_mask", 0.1, **samples)
-    for other in ({"scale": 0.02}, {"graph": "a folder"}, {"dtype": "float64"}, {"num_deletions": 1}, {"hidden": 8},
+    for other in ({"scale": 0.02}, {"graph": "a folder"}, {"dtype": "float64"}, {"perturbations": "1"}, {"hidden": 8},
                   {"layers": 1}, {"workers": 3}, {"commit": "bbb"}, {"cpu": "Other"}, {"ranks": 2},
                   {"network_names": "a,b"}):  # fmt: skip
         assert said(slow_row, row("node_mask", 0.001, **fast, **other)) == ""

@@ -8,7 +8,7 @@ import vl_convert
 from stage_rows import lost, point_rows
 
 from tclab import InputError, case_study, lab
-from tclab.sweeps.config import in_each_mode, over_bytes, scaling_points, with_each_overhead
+from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
 from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 from tclab.sweeps.store._rows import frame, table
 
@@ -120,7 +120,7 @@ def test_each_mode_has_each_model_with_the_strategies_that_serve_it():
 def test_several_workers_have_six_whole_cycles_in_every_point_of_a_question():
     common = {**SMALL, "models": "hetero_cell", "strategies": "node_mask", "workers": 4, "steps": 6}
     batch = common.pop("batch_sizes", "2")
-    every = [*in_each_mode(**common, batch_sizes=batch), *over_bytes(**common, batch_sizes=batch)]
+    every = [*in_each_mode(**common, batch_sizes=batch), *in_each_mode(**common, batch_sizes=batch, mode="data")]
     common.pop("gpus", None)
     every += scaling_points("weak", **common, ranks=2, batch_size=2)
     assert {point.steps for point in every if point.mode != "fixed_batch"} == {24}

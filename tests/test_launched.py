@@ -158,7 +158,7 @@ def test_every_other_field_is_run_by_ranks(rows):
         {"loop": "lightning"},
         {"mode": "data"},
         {"mode": "fixed_batch", "ddp": "static_graph:true"},
-        {"loss": "mle_wass_supcr", "gather_interval": 2},
+        {"loss": "mle_wass_supcr", "ddp": "gather_interval:2"},
         {"ddp": "compression:powersgd,find_unused_parameters:true"},
     ):
         row = of_the_step(tclab.run(tiny(steps=2, **fields)))
@@ -167,13 +167,13 @@ def test_every_other_field_is_run_by_ranks(rows):
     stages = set(tclab.run(tiny(steps=2, mode="empty", strategy="gpu_mask_loop"))["stage"])
     assert {"mask", "backward", "communication", "optimizer"} <= stages  # of its one gradient
     assert "forward" not in stages
-    wrong = of_the_step(tclab.run(tiny(gather_interval=2)))["status"]
+    wrong = of_the_step(tclab.run(tiny(ddp="gather_interval:2")))["status"]
     assert wrong.startswith("failed: rank ")
     assert "gather_interval is 2, and the loss 'log_cosh' gathers nothing from other ranks" in wrong
 
 
 def test_what_belongs_to_ranks_is_null_for_one_and_refused_in_words(tmp_path):
-    alone = tiny(ranks=1, ddp={"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True}, gather_interval=3)
+    alone = tiny(ranks=1, ddp={"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True, "gather_interval": 3})
     assert alone == tiny(ranks=1)
     assert tiny(accumulate=1, ddp={"no_sync": True}) == tiny(accumulate=1)
     with pytest.raises(InputError, match="2 ranks asked for, and a race is of one process"):

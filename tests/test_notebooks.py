@@ -158,7 +158,7 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
 
 @pytest.mark.slow
 def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
-    wanted = {"hidden": 16, "layers": 1, "num_deletions": 1, "dtype": "float64"}
+    wanted = {"hidden": 16, "layers": 1, "perturbations": "1", "dtype": "float64"}
     run = Run("explore", tmp_path, **wanted, scale=0.02, gpus=0, strategies="edge_mask,node_mask", networks=2,
               batch_sizes="1,3", results=tmp_path / "rows")  # fmt: skip
     steps = step_rows(tmp_path / "rows").query("status == 'ok'")
@@ -213,7 +213,7 @@ def test_sweep_runs_on_a_file_of_perturbations(tmp_path):
     run = Run("sweep", tmp_path, **wanted, strategies="node_mask", batch_sizes=2, networks=1, gpus=0,
               results=tmp_path / "rows")  # fmt: skip
     (step,) = step_rows(tmp_path / "rows").to_dict("records")
-    assert (step["status"], step["num_deletions"]) == ("ok", None)  # the file says which genes are deleted
+    assert (step["status"], step["perturbations"]) == ("ok", str(samples / "aao1729_data_s1.tsv"))
     assert "samples of aao1729_data_s1.tsv" in run.text("run")
 
 

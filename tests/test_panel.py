@@ -97,7 +97,7 @@ def test_it_has_the_parameters_of_the_sweep_notebook(root):
 
 PARAMETERS = [
     {},
-    {"scale": 0.1234, "hidden": 32, "layers": 2, "num_deletions": 1, "dtype": "float64", "mode": "model", "gpus": 0},
+    {"scale": 0.1234, "hidden": 32, "layers": 2, "perturbations": 1, "dtype": "float64", "mode": "model", "gpus": 0},
     {"networks": "1,3,9", "batch_sizes": [8, 9], "strategies": "subgraph", "seed": 3, "budget_seconds": 2.5},
     {"models": "dango", "strategies": "auto", "networks": "all", "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_its_field(tmp_path):
 
 @pytest.mark.slow
 def test_what_fails_is_said_and_tried_again_where_that_is_asked_for(tmp_path):
-    view = run(view_of(tmp_path, num_deletions=10_000, strategies="node_mask", batch_sizes="1"))
+    view = run(view_of(tmp_path, perturbations=10_000, strategies="node_mask", batch_sizes="1"))
     assert "failed: " in view.table.value
     assert "failed: " in view.findings.value
     assert "failed" in str(view.chart.outputs)

@@ -19,7 +19,6 @@ import torch
 
 import tclab
 from tclab import InputError, Point
-from tclab.graph._cell_graph import VARIANTS
 from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.models._hetero_cell import METABOLISMS
 from tclab.sweeps.config._fields import Options, declarations, option_choices
@@ -35,7 +34,7 @@ PACKAGE = Path(tclab.__file__).parent
 OTHER = {
     "scale": 0.5, "model": "hetero_cell_production", "strategy": "edge_mask", "batch_size": 2, "networks": 3,
     "mode": "data", "device": "cpu", "ranks": 2, "dtype": "float64", "steps": 1, "warmup": 1, "seed": 1,
-    "num_deletions": 1, "metabolism": "used", "variant": "homogeneous", "hidden": 32, "layers": 1, "workers": 2,
+    "perturbations": 1, "metabolism": "used", "hidden": 32, "layers": 1, "workers": 2,
     "loader": Options({"prefetch_factor": 3, "multiprocessing_context": "spawn", "pin_memory": True}), "store": "json",
     "allocator": "keep_pages", "loop": "lightning", "loss": "mle_wass_supcr", "optimizer": "plain", "accumulate": 2,
     "overheads": ("print_loss",), "micro_batch": 1, "compile": True,
@@ -63,7 +62,7 @@ def test_a_field_is_declared_whole(name):
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    {"variant": VARIANTS, "metabolism": METABOLISMS, "dtype": DTYPES, "mode": MODES,
+    {"metabolism": METABOLISMS, "dtype": DTYPES, "mode": MODES,
      "optimizer": OPTIMIZERS, "allocator": ALLOCATORS}.items(),
 )  # fmt: skip
 def test_a_point_may_have_what_the_library_has(name, known):
@@ -84,9 +83,9 @@ def test_a_points_fields_are_in_its_signature():
 @pytest.mark.parametrize("name", OTHER)
 def test_a_field_goes_through_json_rows_and_grid(name):
     point = Point(**{name: OTHER[name]})
-    assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point
+    assert Point(**json.loads(json.dumps(point.to_dict()))) == point
     row = {**dict.fromkeys(SCHEMA.names), **columns_of(point), "network_names": "physical,tflink,regulatory"}
-    if name not in ("networks", "variant"):
+    if name != "networks":
         assert point_of(row) == replace(point, networks=("physical", "tflink", "regulatory"))
     if DECLARED[name].grid == name and name not in ("networks", "device", "ranks"):
         few = {"gpus": 0, "scale": 0.02, "networks": 1, "models": "hetero_cell", "strategies": "node_mask"}
@@ -179,7 +178,7 @@ def listen(event, arguments):
 sys.addaudithook(listen)
 one = tclab.Point(strategy="edge_mask", scale=0.3, networks=3, device="cuda", workers=2, loader="prefetch_factor:4")
 moved = tclab.Point(**gone)
-again = tclab.Point.from_dict(json.loads(json.dumps(moved.to_dict())))
+again = tclab.Point(**json.loads(json.dumps(moved.to_dict())))
 row = {**columns_of(moved), "network_names": "physical,tflink"}
 back = point_of(row)
 assert events == [], events
@@ -221,7 +220,7 @@ def test_any_value_of_a_field_makes_a_point_or_a_sentence(name):
         except InputError as error:
             sentences.append(str(error))
             continue
-        assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point  # a worker can be asked for it
+        assert Point(**json.loads(json.dumps(point.to_dict()))) == point  # a worker can be asked for it
         assert len({point}) == 1
         assert len(table([columns_of(point)])) == 1  # and its row be kept
     assert len(sentences) > len(ODD) // 2

@@ -52,9 +52,8 @@ def test_rows_and_print_say_what_was_read_and_left_out(point, tmp_path, capsys):
     for row in rows[rows["stage"] == "step"].to_dict("records"):
         assert row["perturbations"] == point.perturbations
         assert row["samples_report"] == str(screen_of(point).report)
-    assert rows["num_deletions"].isna().all()  # the file says how many
     assert "samples of screen.tsv: " in capsys.readouterr().err
-    synthetic = tclab.run(replace(point, perturbations=None))
+    synthetic = tclab.run(replace(point, perturbations=3))
     assert synthetic["samples_report"].isna().all()
 
 
@@ -74,10 +73,8 @@ def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
 
 
 def test_a_file_reaches_grid_and_panel(screen_file):
-    points = tclab.grid(gpus=0, scale=0.02, networks=1, batch_sizes=1, perturbations=f"none,{screen_file}")
-    found = {p.perturbations: p.num_deletions for p in points}
-    assert found.keys() == {None, str(screen_file)}
-    assert found[str(screen_file)] is None
+    points = tclab.grid(gpus=0, scale=0.02, networks=1, batch_sizes=1, perturbations=f"1,2,{screen_file}")
+    assert {p.perturbations for p in points} == {1, 2, str(screen_file)}
     with pytest.raises(tclab.InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that"):
         tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")
     panel = Panel(perturbations=str(screen_file), gpus=0)
@@ -92,7 +89,7 @@ def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strate
         pytest.skip(f"the public file {file.name} is not in ../shared/data")
     of = {**SMALL, "batch_size": 4, "scale": 0.02, "networks": 1, "perturbations": str(file)}
     point = Point(**of, model=model, strategy=strategy)
-    epoch = run_epoch(point, 40, tmp_path, threads=1)
+    epoch = run_epoch(point, 40, tmp_path)
     first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
     assert len(epoch.losses) == 40
     assert last < 0.98 * first, epoch.losses

@@ -57,21 +57,6 @@ def test_ranks_that_cannot_be_are_one_clear_line(kind, ranks, words):
         scaling_points(kind, ranks=ranks, batch_size=8, **HOW)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"accumulate": 4}, "accumulate is 4, expected none: ranks and batch_size decide it"),
-        ({"gpus": 2}, "gpus is 2, expected none"),
-        ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
-        ({"steps": "4,8"}, r"steps is \[4, 8\], expected one value"),
-        ({"steps": "auto"}, "steps is 'auto', expected a whole number"),
-    ],
-)
-def test_what_would_be_ignored_is_refused(more, words):
-    with pytest.raises(InputError, match=words):
-        scaling_points("weak", ranks="1,2", batch_size=8, **{**HOW, **more})
-
-
 def step(ranks, seconds, *, accumulate=1, **fields):
     """The row of a step of `ranks`, that takes so many seconds."""
     made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, **fields)
@@ -175,8 +160,6 @@ def test_a_ring_takes_its_messages_and_its_bytes():
     link = Link(bytes_per_second=1e9, latency_seconds=1e-5)
     assert link.all_reduce_seconds(4e6, 1) == 0.0
     assert link.all_reduce_seconds(4e6, 4) == pytest.approx(6 * (1e-5 + 1e6 / 1e9))
-    with pytest.raises(InputError, match="is no link"):
-        Link(0, 1e-5)
 
 
 def test_a_step_whose_figures_are_known_by_hand():
@@ -229,12 +212,11 @@ def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, spee
         assert one.waiting_seconds == pytest.approx(0.0, abs=1e-12)
 
 
-def test_bad_figures_on_paper_are_one_clear_line():
-    link = Link(1e9, 0)
-    with pytest.raises(InputError, match="backward has 1 steps and rest 2"):
-        predict_step([0.1], [0.1, 0.1], gradient_bytes=1, ranks=2, link=link)
+def test_bad_figures_are_one_clear_line():
+    with pytest.raises(InputError, match="is no link"):
+        predict_step([0.1], [0.1], gradient_bytes=1, ranks=2, link=Link(0, 1e-5))
     with pytest.raises(InputError, match="ranks is 0"):
-        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=link)
+        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=Link(1e9, 0))
 
 
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
@@ -261,10 +243,8 @@ def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
 
 def test_points_that_differ_in_one_setting_alone_have_a_line_each(rows):
     two = rows[rows["ranks"] == 2]
-    both = pd.concat(
-        [two.assign(gather_interval=1), two.assign(gather_interval=5, mean_seconds=two["mean_seconds"] / 2)]
-    )
-    found = lab.reports.exchange_table(both).set_index("gather_interval")
+    both = pd.concat([two.assign(accumulate=1), two.assign(accumulate=5, mean_seconds=two["mean_seconds"] / 2)])
+    found = lab.reports.exchange_table(both).set_index("accumulate")
     assert found["gather_seconds"].tolist() == [0.005, 0.0025]
     drawn = lab.charts.exchange_chart(both).to_dict()
     (shares,) = drawn["datasets"].values()

@@ -19,7 +19,6 @@ import tclab
 from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.sweeps.store._rows import frame, table
@@ -111,7 +110,6 @@ RESULTS = {
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
     "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
-    "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.01 ms"),
     "Receipt": (lambda: timing.receipt(slept, budget_seconds=0.3), "µs a step"),
@@ -225,17 +223,17 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     assert max(map(len, shown.splitlines())) < 80
 
 
-def test_rows_stand_by_size_and_name_the_variant_that_decides_the_number_of_networks():
+def test_rows_stand_by_size_and_name_the_setting_that_decides_the_number_of_networks():
     common = {"stage": "step", "mean_seconds": 0.1, "status": "ok", "model": "hetero_cell", "strategy": "node_mask"}
-    variants = (("separate", 9), ("homogeneous", 1))
+    seeds = ((1, 9), (2, 1))
     lines = [
-        {**common, "batch_size": size, "variant": variant, "networks": networks}
+        {**common, "batch_size": size, "seed": seed, "networks": networks}
         for size in (4, 1, 8)  # breadth first
-        for variant, networks in variants
+        for seed, networks in seeds
     ]
     cells = [line.split()[1:4] for line in str(Rows(lines)).splitlines() if line.startswith(("strategy", "node_mask"))]
-    assert cells[0] == ["batch_size", "networks", "variant"]
-    assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "homogeneous"], ["9", "separate"])]
+    assert cells[0] == ["batch_size", "networks", "seed"]
+    assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "2"], ["9", "1"])]
 
 
 def test_rows_of_a_folder_and_of_a_file(tmp_path):

@@ -35,7 +35,7 @@ def test_bytes_of_a_batch_of_28_at_full_size(full):
 
 @pytest.mark.parametrize("strategy", ["gpu_mask", "gpu_mask_loop", "gpu_mask_cached"])
 def test_shipping_the_edges_costs_sixteen_of_seventeen_bytes(strategy):
-    shipped = batch_of(strategy, NETWORKS, 4, ship_edges=True)
+    shipped = batch_of(strategy, NETWORKS, 4, collation="edges")
     assert (shipped.edge_bytes, shipped.mask_bytes) == (4 * NETWORKS.num_edges * 16, 0)
     assert batch_of(strategy, NETWORKS, 4).edge_bytes == 0
 

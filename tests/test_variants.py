@@ -102,7 +102,8 @@ def test_what_cannot_be_merged_is_said_in_one_line(call, words):
         call(SMALL)
 
 
-@pytest.mark.parametrize(("networks", "variant"), [(3, "homogeneous"), (None, "merged_string")])
-def test_a_points_variant_has_fewer_networks(networks, variant):
-    point = tclab.Point(scale=0.02, networks=networks, variant=variant)
-    assert len(cell_graph_of(point).networks) < len(CellGraph.synthetic(0.02).networks)
+@pytest.mark.parametrize(("variant", "networks"), [("separate", 9), ("merged_string", 4), ("homogeneous", 1)])
+def test_a_point_is_of_a_variant_that_is_given_as_its_graph(variant, networks):
+    point = tclab.Point(graph=SMALL.variant(variant))
+    assert len(cell_graph_of(point).networks) == networks
+    assert cell_graph_of(point).num_edges == SMALL.variant(variant).num_edges

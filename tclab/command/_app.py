@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter
 
-from tclab._display import Display
+from tclab._display import Display, bullets
 from tclab._version import __version__
 from tclab.errors import InputError
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
 WRONG = 2  # the exit code for an argument that is none
 _ABOUT = """How fast can a GNN train on perturbed copies of one graph?
 
@@ -49,6 +48,7 @@ def _app() -> App:
         help=_ABOUT,
         help_format="markdown",
         version=__version__,
+        default_parameter=Parameter(negative=""),
         exit_on_error=False,
         help_on_error=False,
         result_action="return_value",
@@ -57,6 +57,15 @@ def _app() -> App:
         app.command(f"tclab.command.{module}:{verb.replace('-', '_')}", name=verb, help=line)
     app.register_install_completion_command()
     return app
+
+
+def helped(verb: Callable[..., int]) -> Callable[..., int]:
+    """Give each argument of a verb the help that the verb's docstring has of it; a decorator."""
+    texts = {"json": "print JSON.", **bullets(verb.__doc__)}
+    for name, kind in get_type_hints(verb, include_extras=True).items():
+        if name in texts:
+            verb.__annotations__[name] = Annotated[kind, Parameter(help=texts[name])]
+    return verb
 
 
 def _with_verb(words: Sequence[str]) -> list[str]:

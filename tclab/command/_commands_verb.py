@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from tclab.command._app import Json, show
+from tclab.command._app import helped, show
 from tclab.timing import race_commands as race
 from tclab.timing._commands_race import SIDES, markdown_of
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -17,27 +14,27 @@ _EXIT_CODES = {FASTER: 0, SAME: 0, SLOWER: 1}
 _UNDECIDED = 3
 
 
+@helped
 def race_commands(
-    *command: Annotated[str, Parameter(help="after --, the command that is timed, such as: -- python bench.py")],
-    base: Annotated[str, Parameter(help="a revision, which gets its own worktree, or a folder as it is.")] = ".",
-    head: Annotated[str, Parameter(help="the same, of what the verdict is about.")] = ".",
-    base_command: Annotated[str | None, Parameter(help="of base, where it is another: 'python old.py'.")] = None,
-    setup: Annotated[
-        str | None, Parameter(help="run in each side in a Python environment of its own: 'pip install .'.")
-    ] = None,
-    printed: Annotated[
-        bool, Parameter(negative="", help="the command prints its seconds, a number a line; else it is timed whole.")
-    ] = False,
-    budget_seconds: Annotated[float, Parameter(help="for the runs; setup and first runs come before.")] = 120.0,
-    margin: Annotated[float, Parameter(help="a share that is no difference.")] = MARGIN,
-    record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
-    markdown: Annotated[bool, Parameter(negative="", help="print Markdown, for a pull request.")] = False,
-    json: Json = False,
-) -> int:
+    *command: str, base: str = ".", head: str = ".", base_command: str | None = None, setup: str | None = None,
+    printed: bool = False, budget_seconds: float = 120.0, margin: float = MARGIN, record: Path | None = None,
+    markdown: bool = False, json: bool = False,
+) -> int:  # fmt: skip
     """Race a command at one commit against the same at another, in turn, and print the verdict on head.
 
     `tclab race --base main --head HEAD -- python bench.py` is the same. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
     argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
+
+    - `command`: after --, the command that is timed, such as: -- python bench.py
+    - `base`: a revision, which gets its own worktree, or a folder as it is.
+    - `head`: the same, of what the verdict is about.
+    - `base_command`: of base, where it is another: 'python old.py'.
+    - `setup`: run in each side in a Python environment of its own: 'pip install .'.
+    - `printed`: the command prints its seconds, a number a line; else it is timed whole.
+    - `budget_seconds`: for the runs; setup and first runs come before.
+    - `margin`: a share that is no difference.
+    - `record`: a file; the same command goes on with it.
+    - `markdown`: print Markdown, for a pull request.
     """
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from cyclopts import Group, Parameter
 
-from tclab.command._app import Json, show
+from tclab._display import bullets
+from tclab.command._app import helped, show
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import axis
@@ -25,12 +26,6 @@ from tclab.timing._verdict import MARGIN
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
 _CLUSTER = Group("With --executor slurm", sort_key=3)
-_FIELDS = declarations(Point)
-# parameters of a grid that are no fields of a point
-_OF_A_GRID = {
-    "gpus": "auto, all there are; or how many ranks; 0 for the CPU.",
-    "gpus_per_node": 'how many GPUs the machines of a cluster have that will run the points: 4, or "a100:4".',
-}
 
 
 def _option(help: str, default: Any = None, *, group: Group) -> Any:
@@ -39,14 +34,13 @@ def _option(help: str, default: Any = None, *, group: Group) -> Any:
     return Annotated[str | None, Parameter(help=help, group=group, allow_leading_hyphen=True, show_default=shown)]
 
 
-def _field_options(defaults: Mapping[str, Any], *, of_grid: bool = False) -> dict[str, Any]:
-    """Return the options of a point's fields, under their own names or a grid's, with these defaults."""
+def _field_options(named: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a point's fields, by their own names ("name") or a grid's ("grid"), with these defaults."""
     found = {}
-    for declared in _FIELDS.values():
-        name = declared.grid if of_grid else declared.name
-        help = declared.meaning + (f" Unit: {declared.unit}." if declared.unit else "")
-        group = _USUAL if declared.panel or name in ("device", "ranks") else _RARE
-        found[name] = _option(help, defaults.get(name, declared.default), group=group)
+    for one in declarations(Point).values():
+        name, unit = getattr(one, named), f" Unit: {one.unit}." if one.unit else ""
+        group = _USUAL if one.panel else _RARE
+        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group=group)
     return found
 
 
@@ -64,24 +58,21 @@ def _given(options: Any) -> dict[str, str]:
 
 
 if TYPE_CHECKING:
-    PointOptions: TypeAlias = Any
-    Arms: TypeAlias = Any
-    Grid: TypeAlias = Any
-    Cluster: TypeAlias = Any
+    OfPoint: TypeAlias = Any
+    OfGrid: TypeAlias = Any
+    OfCluster: TypeAlias = Any
 else:
-    _POINT = _field_options({})
     _DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items()}
-    _GRID = {name: _option(text, _DEFAULTS[name], group=_USUAL) for name, text in _OF_A_GRID.items()}
-    _GRID |= {name: option for name, option in _field_options(_DEFAULTS, of_grid=True).items() if name != "ranks"}
-    PointOptions = _together("point", _POINT)
-    Arms = _together("point", {name: option for name, option in _POINT.items() if name != "strategy"})
-    Grid = _together("grid", _GRID)  # whose `gpus` says how many ranks there are
-    Cluster = _together("cluster", {name: _option("as sbatch takes it", group=_CLUSTER) for name in OPTIONS
-                                    if name not in _GRID})  # fmt: skip
-Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
+    _GRID = _field_options("grid", _DEFAULTS)
+    for _name in ("gpus", "gpus_per_node"):  # parameters of a grid that are no fields of a point
+        _GRID[_name] = _option(bullets(grid_of.__doc__)[_name], _DEFAULTS[_name], group=_USUAL)
+    del _GRID["ranks"]  # which `gpus` says
+    OfPoint = _together("point", _field_options("name", {}))
+    OfGrid = _together("grid", _GRID)
+    _SBATCH = [name for name in OPTIONS if name not in _GRID]
+    OfCluster = _together("cluster", {name: _option("as sbatch takes it", group=_CLUSTER) for name in _SBATCH})
 Own = Annotated[
-    list[Path] | None,
-    Parameter(name="--import", negative="", help="a Python file that registers a strategy or model of yours."),
+    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
 ]
 
 
@@ -90,23 +81,13 @@ def _import(files: Iterable[Path] | None) -> None:
         import_file(file)
 
 
-def _values(name: str, text: str) -> list[Any]:
-    """Return the values that the text of an option asks for; names of networks, or of overheads, are one value."""
-    if name not in ("networks", "overheads"):
-        return axis(name, text)
-    if text.lower() in ("all", "none"):
-        return [() if name == "overheads" else None]
-    values = axis(name, text)
-    return values if all(type(value) is int for value in values) else [tuple(map(str, values))]
-
-
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
     """Return each combination of the options' values, by what it does not share with every other.
 
     "node_mask, optimizer fused"; the only one is called "".
     """
     axes: dict[str, list[Any]] = {"strategy": list(strategies)} if strategies else {}
-    axes |= {name: _values(name, text) for name, text in texts.items()}
+    axes |= {name: axis(name, text) for name, text in texts.items()}
     several = [name for name, values in axes.items() if len(values) > 1]
     points = {}
     for values in product(*axes.values()):
@@ -117,11 +98,10 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
 
 
 def _point(options: Any) -> Point:
-    texts = _given(options)
-    for name, text in texts.items():
-        if len(_values(name, text)) > 1:
-            raise InputError(f"{name} is {text!r}, expected one value; tclab sweep takes several")
-    return _points(texts)[""]
+    points = _points(_given(options))
+    if len(points) > 1:
+        raise InputError(f"{' and '.join(points)}: several values, expected one; tclab sweep takes several")
+    return points[""]
 
 
 def _end(rows: Any, as_json: bool) -> int:
@@ -138,26 +118,27 @@ def _end(rows: Any, as_json: bool) -> int:
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 
 
+@helped
 def sweep(
-    *,
-    results: Annotated[Path, Parameter(help="the folder that rows are kept in; the same command goes on with it.")],
-    grid: Grid = None,
-    budget_seconds: Annotated[float | None, Parameter(help="start no point after so long.")] = None,
-    retry: Annotated[bool, Parameter(negative="", help="run points again that failed.")] = False,
-    fresh: Annotated[bool, Parameter(negative="", help="a new process for each point.")] = False,
-    refuse: Annotated[bool, Parameter(negative="", help="skip a point whose memory is not there.")] = False,
-    repeats: Annotated[int, Parameter(help="runs of each point; compare judges by what they differ by.")] = 1,
-    memory_bytes: Memory = None,
-    hang_seconds: Annotated[float | None, Parameter(help="end a point that hangs so long.")] = None,
-    executor: Annotated[str, Parameter(help="local, or slurm.")] = "local",
-    cluster: Cluster = None,
-    own: Own = None,
-    json: Json = False,
-) -> int:
+    *, results: Path, grid: OfGrid = None, budget_seconds: float | None = None, retry: bool = False,
+    fresh: bool = False, refuse: bool = False, repeats: int = 1, memory_bytes: int | None = None,
+    hang_seconds: float | None = None, executor: str = "local", cluster: OfCluster = None, own: Own = None,
+    json: bool = False,
+) -> int:  # fmt: skip
     """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
 
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
+
+    - `results`: the folder that rows are kept in; the same command goes on with it.
+    - `budget_seconds`: start no point after so long.
+    - `retry`: run points again that failed.
+    - `fresh`: a new process for each point.
+    - `refuse`: skip a point whose memory is not there.
+    - `repeats`: runs of each point; compare judges by what they differ by.
+    - `memory_bytes`: bytes that a process may take.
+    - `hang_seconds`: end a point that hangs so long.
+    - `executor`: local, or slurm.
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
@@ -168,25 +149,20 @@ def sweep(
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
     rows = sweep_points(
-        grid_of(**asked),
-        results=results,
-        retry=retry,
-        fresh=fresh,
-        refuse=refuse,
-        repeats=repeats,
-        budget_seconds=budget_seconds,
-        memory_bytes=memory_bytes,
-        hang_seconds=hang_seconds,
-        executor=executor,
+        grid_of(**asked), results=results, retry=retry, fresh=fresh, refuse=refuse, repeats=repeats,
+        budget_seconds=budget_seconds, memory_bytes=memory_bytes, hang_seconds=hang_seconds, executor=executor,
         **options,
-    )
+    )  # fmt: skip
     return _end(rows, json)
 
 
-def run(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
+@helped
+def run(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = None, json: bool = False) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
+
+    - `memory_bytes`: bytes that a process may take.
     """
     from tclab.sweeps.execution._run import run as run_point
 
@@ -194,35 +170,38 @@ def run(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = N
     return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
 
 
+@helped
 def race(
-    *strategies: Annotated[str, Parameter(help="ways of masking; see the README.")],
-    point: Arms = None,
-    budget_seconds: Annotated[float, Parameter(help="of the rounds, of which each process runs two or more.")] = 60.0,
-    margin: Annotated[float, Parameter(help="a share of the time that is no difference.")] = MARGIN,
-    processes: Annotated[
-        int | None, Parameter(help="fresh processes that take turns, as many as suit the machine; 0: this one alone.")
-    ] = None,
-    record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
-    own: Own = None,
-    json: Json = False,
-) -> int:
+    *strategies: str, point: OfPoint = None, budget_seconds: float = 60.0, margin: float = MARGIN,
+    processes: int | None = None, record: Path | None = None, own: Own = None, json: bool = False,
+) -> int:  # fmt: skip
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
 
     An option with several values, `--optimizer plain,fused`, races these, with each strategy. With `--base`, it is a
     race of commands: see `tclab race-commands --help`.
+
+    - `strategies`: ways of masking; see the README.
+    - `budget_seconds`: of the rounds, of which each process runs two or more.
+    - `margin`: a share of the time that is no difference.
+    - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
+    - `record`: a file; the same command goes on with it.
     """
     from tclab.sweeps.analysis._race_points import race_points
 
     _import(own)
-    arms = _points(_given(point), strategies or (_FIELDS["strategy"].default,))
     more = {} if processes is None else {"processes": processes or None}
+    arms = _points(_given(point), strategies)
     found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, **more)
     show(found.pairs if json else found, as_json=json)
     return 0
 
 
-def fits(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
-    """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
+@helped
+def fits(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = None, json: bool = False) -> int:
+    """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit.
+
+    - `memory_bytes`: bytes that a process may take.
+    """
     from tclab.sweeps.predict._fits import fits as fits_of
 
     _import(own)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab.command._app import Json, show
+from tclab.command._app import helped, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import MARGIN
-
-Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
 
 def _rows(path: Path) -> Path:
@@ -28,17 +28,19 @@ def _rows(path: Path) -> Path:
     return path
 
 
+@helped
 def advise(
-    rows: Rows,
-    /,
-    *,
-    now: Annotated[str | None, Parameter(help="the strategy that is run now.")] = None,
-    measure: Annotated[bool, Parameter(negative="", help="race what is suggested.")] = False,
-    budget_seconds: Annotated[float, Parameter(help="of all races together.")] = 60.0,
-    margin: Annotated[float, Parameter(help="a share of the time below which nothing is called better.")] = MARGIN,
-    json: Json = False,
-) -> int:
-    """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""
+    rows: Path, /, *, now: str | None = None, measure: bool = False, budget_seconds: float = 60.0,
+    margin: float = MARGIN, json: bool = False,
+) -> int:  # fmt: skip
+    """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`.
+
+    - `rows`: a folder of results, or a file of rows.
+    - `now`: the strategy that is run now.
+    - `measure`: race what is suggested.
+    - `budget_seconds`: of all races together.
+    - `margin`: a share of the time below which nothing is called better.
+    """
     from tclab.sweeps.analysis._advise import advise as advise_on
 
     advice = advise_on(_rows(rows), now=now, margin=margin)
@@ -46,47 +48,46 @@ def advise(
     return 0
 
 
+@helped
 def compare(
-    first: Rows,
-    second: Rows,
-    /,
-    *,
-    between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
-    stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
-    margin: Annotated[
-        float, Parameter(help="a share that is no difference; what repeats spread by if more, 0.05 without them.")
-    ] = MARGIN,
-    json: Json = False,
-) -> int:
-    """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""
+    first: Path, second: Path, /, *, between: str | None = None, stage: str = "step", margin: float = MARGIN,
+    json: bool = False,
+) -> int:  # fmt: skip
+    """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`.
+
+    - `first`: a folder of results, or a file of rows.
+    - `second`: another.
+    - `between`: the setting that is compared, such as strategy.
+    - `stage`: step, or one stage of it.
+    - `margin`: a share that is no difference; what repeats spread by if more, 0.05 without them.
+    """
     from tclab.sweeps.analysis._compare_runs import compare as compare_runs
 
     show(compare_runs(_rows(first), _rows(second), between=between, stage=stage, margin=margin), as_json=json)
     return 0
 
 
-def report(
-    rows: Rows,
-    /,
-    *,
-    out: Annotated[Path | None, Parameter(help="ends with .html; report.html in the folder unless given.")] = None,
-    title: Annotated[str, Parameter(help="its heading.")] = "A sweep",
-) -> int:
-    """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path."""
+@helped
+def report(rows: Path, /, *, out: Path | None = None, title: str = "A sweep") -> int:
+    """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path.
+
+    - `rows`: a folder of results, or a file of rows.
+    - `out`: ends with .html; report.html in the folder unless given.
+    - `title`: its heading.
+    """
     from tclab import lab
 
     print(lab.report(_rows(rows), out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
     return 0
 
 
-def trace(
-    path: Annotated[Path, Parameter(help="a .json or .json.gz file, or a folder with one for each rank.")],
-    other: Annotated[Path | None, Parameter(help="another, to compare with.")] = None,
-    /,
-    *,
-    json: Json = False,
-) -> int:
-    """Say where the time of a torch.profiler trace goes, in figures that add up; see `tclab.trace`."""
+@helped
+def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> int:
+    """Say where the time of a torch.profiler trace goes, in figures that add up; see `tclab.trace`.
+
+    - `path`: a .json or .json.gz file, or a folder with one for each rank.
+    - `other`: another, to compare with.
+    """
     from tclab import trace
 
     found: Any = trace.analyze(path) if other is None else trace.compare(path, other)
@@ -96,12 +97,13 @@ def trace(
     return 0
 
 
-def profile(
-    script: Annotated[Path, Parameter(help="a Python program.")],
-    /,
-    *argv: Annotated[str, Parameter(allow_leading_hyphen=True, help="its own arguments.")],
-) -> int:
-    """Run a script, and say which of its lines the time went to, and what its DataLoaders did."""
+@helped
+def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    """Run a script, and say which of its lines the time went to, and what its DataLoaders did.
+
+    - `script`: a Python program.
+    - `argv`: its own arguments.
+    """
     from tclab import timing
 
     seen = timing.profile(script, argv)
@@ -111,18 +113,14 @@ def profile(
     return seen.exit_code
 
 
-def panel(
-    results: Annotated[Path, Parameter(help="the folder that rows are kept in; panel.ipynb is written there.")] = Path(
-        "runs/explore/rows"
-    ),
-    /,
-    *jupyter: Annotated[str, Parameter(help="after --, further words for `jupyter lab`, such as --port 9999.")],
-    open: Annotated[bool, Parameter(help="start JupyterLab.")] = True,
-) -> int:
-    """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep."""
-    import os
-    import sys
+@helped
+def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, no_open: bool = False) -> int:
+    """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep.
 
+    - `results`: the folder that rows are kept in; panel.ipynb is written there.
+    - `jupyter`: after --, further words for `jupyter lab`, such as --port 9999.
+    - `no_open`: write the notebook, and start no JupyterLab.
+    """
     need("tclab panel", "lab", "nbformat", "jupyterlab")
     from nbformat import v4, writes
 
@@ -134,6 +132,6 @@ def panel(
         cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
         notebook.write_text(writes(v4.new_notebook(cells=cells)))
     print(notebook, flush=True)
-    if open:
+    if not no_open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])
     return 0

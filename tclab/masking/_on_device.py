@@ -1,6 +1,7 @@
 """Strategies that send node ids alone and make the masks, or drop the edges, on the device.
 
-The edges are replicated there once for each batch size, and kept for the last one; `ship_edges` sends them instead.
+The edges are replicated there once for each batch size, and kept for the last one; `collation="edges"` sends them
+with every batch instead, as the case study did.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class _Replicated(Strategy):
         self._replicas: dict[int, dict[str, Tensor]] = {}  # size → the edges under batch names; of one size at most
 
     def shipped(self, removed: dict[str, Deletions]) -> dict[str, Tensor | Piece]:
-        """Return the edges that go with a batch, which are none without `ship_edges`."""
-        return dict(edge_pieces(self.graph, len(removed[self.graph.deleted_type]))) if self.ship_edges else {}
+        """Return the edges that go with a batch, which are none but for the collation "edges"."""
+        return dict(edge_pieces(self.graph, len(removed[self.graph.deleted_type]))) if self.collation == "edges" else {}
 
     def edges(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return the replicated edges under batch names: those that came, or those already on the device."""
-        if self.ship_edges:
+        if self.collation == "edges":
             return batch.tensors
         if batch.size not in self._replicas:
             self._replicas.clear()  # let the old ones go before the new ones are made
@@ -61,10 +62,10 @@ class GpuMask(_Replicated):
     """Masks on the device, vectorised: for all samples at once, from a CSR incidence."""
 
     name = "gpu_mask"
-    can_ship_edges = True
+    collations = ("lean", "edges")
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
-        """Return how many edges of each relation are removed, for the host to know, and with `ship_edges` the edges."""
+        """Return how many edges of each relation are removed, for the host to know, and the edges that are shipped."""
         counts = {
             f"removed/{name}/{kind}": int(each.sum())
             for name, network in self.graph.relations.items()
@@ -96,14 +97,14 @@ class GpuMaskLoop(_Replicated):
     """
 
     name = "gpu_mask_loop"
-    can_ship_edges = True
+    collations = ("lean", "edges")
 
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)
         self._touching: dict[tuple[str, str], list[Tensor]] = {}
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
-        """Return how many nodes each sample removes, and with `ship_edges` the edges."""
+        """Return how many nodes each sample removes, and the edges that are shipped."""
         return self.shipped(removed), {f"lengths/{kind}": one.ptr.diff().tolist() for kind, one in removed.items()}
 
     def touching(self, name: str, kind: str) -> list[Tensor]:

@@ -29,8 +29,6 @@ class Strategy(ABC):
     **Arguments:**
 
     - `graph`: on the device that `view` makes views on; the CPU for the half that loads.
-    - `ship_edges`: send the replicated edges with every batch although the device makes the masks; only for
-      strategies with `can_ship_edges`.
     - `collation`: one of the strategy's `collations`.
 
     **Raises:** `InputError` for a collation that the strategy does not know, and for a graph of no nodes.
@@ -40,17 +38,16 @@ class Strategy(ABC):
     exact: ClassVar[bool] = True  # computes the same function as `subgraph`
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
-    can_ship_edges: ClassVar[bool] = False
     one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
-    collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
+    # "lean": all tensors in one, each written once; "pyg": by PyG; "edges": lean, with all edges
+    collations: ClassVar[tuple[str, ...]] = ("lean",)
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:
+    def __init__(self, graph: CellGraph, *, collation: str = "lean") -> None:
         if not graph.num_nodes[graph.deleted_type]:
             raise InputError(f"the graph has no {graph.deleted_type} nodes, expected one or more to delete and to pool")
         if collation not in self.collations:
             raise unknown(f"collation of {self.name}", collation, self.collations)
         self.graph = graph
-        self.ship_edges = ship_edges
         self.collation = collation
 
     @classmethod
@@ -230,6 +227,6 @@ def view(
     if len(wanted) == 0:
         raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
     batch = kind(graph, collation=collation).prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
-    copies = kind(graph.to(device)).view(batch.to(device))
+    copies = kind(graph.to(device), collation=collation).view(batch.to(device))
     require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
     return copies

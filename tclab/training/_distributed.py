@@ -37,9 +37,10 @@ class Exchange:
 
     @staticmethod
     def of(ddp: Mapping[str, Any]) -> Exchange:
-        """Return the exchange of the options that a point gives to DDP, and to its two methods."""
+        """Return the exchange of a point's options, of which DDP takes all but `gather_interval`, which is a loss's."""
         methods = {name: ddp[name] for name in ("compression", "no_sync") if name in ddp}
-        return Exchange({name: value for name, value in ddp.items() if name not in methods}, **methods)
+        others = {name: value for name, value in ddp.items() if name not in {*methods, "gather_interval"}}
+        return Exchange(others, **methods)
 
     def check_gradients(self, model: nn.Module) -> None:
         """Raise for parameters without a gradient: DDP would not exchange the bucket that they are in.

@@ -281,9 +281,8 @@ class Panel(PanelSweep):
     **Arguments:**
 
     - `parameters`: those of `notebooks/sweep.ipynb`, by the same names: `graph`, `scale`, `models`, `strategies`,
-      `batch_sizes`, `networks`, `gpus`, `mode`, `dtype`, `compile`, `perturbations`, `num_deletions`, `hidden`,
-      `layers`, `steps` and `seed` as for `tclab.grid`; `results`, `budget_seconds` (0: no limit) and `retry` as for
-      `tclab.sweep`.
+      `batch_sizes`, `networks`, `gpus`, `mode`, `dtype`, `compile`, `perturbations`, `hidden`, `layers`, `steps` and
+      `seed` as for `tclab.grid`; `results`, `budget_seconds` (0: no limit) and `retry` as for `tclab.sweep`.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """

@@ -88,9 +88,10 @@ class PanelSweep:
         """
         _ = self.folder, self._options()
         given = self._grid()
-        for name, synthetic in (("graph", "synthetic"), ("perturbations", "none")):
-            if given[name] != synthetic:
-                given[name] = str(project_path(str(given[name])))
+        if given["graph"] != "synthetic":
+            given["graph"] = str(project_path(str(given["graph"])))
+        if not str(given["perturbations"]).replace(",", "").isdigit():  # a file
+            given["perturbations"] = str(project_path(str(given["perturbations"])))
         return grid(**given)
 
     def _grid(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def race_arm(text: str) -> Callable[[], None]:
 
     request = json.loads(text)
     import_user_modules(request["modules"])
-    return _arm(Point.from_dict(request["point"]), _open)
+    return _arm(Point(**request["point"]), _open)
 
 
 def _arm(point: Point, opened: ExitStack) -> _Arm:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from inspect import cleandoc, signature
+from inspect import signature
 from itertools import product
 from numbers import Integral, Real
 from pkgutil import resolve_name
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Meta
 
+from tclab._display import bullets
 from tclab.errors import InputError, shown, unknown
 
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
@@ -25,7 +25,7 @@ NumberFrom1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of
 NumberFrom2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
 
 _IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
-_COLUMNS = {bool: "flag", int: "whole", float: "real"}
+_COLUMNS = {str: "text", bool: "flag", int: "whole", float: "real"}
 
 
 def checked(name: str, value: Any, annotation: Any) -> Any:
@@ -121,7 +121,9 @@ class Declaration:
         """Return a value as its column holds it."""
         if isinstance(value, Options):
             return str(value) or None
-        return ",".join(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value) if type(value) is int and self.column == "text" else value
 
     def parsed(self, value: Any) -> Any:
         """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
@@ -139,12 +141,11 @@ def declare(default: Any, uses: str = "", **more: Any) -> Any:
 def declarations(of: Any) -> dict[str, Declaration]:
     """Return field → declaration of a dataclass, in the order of its fields; meanings are those of its docstring."""
     hints = get_type_hints(of, include_extras=True)
-    bullets = re.findall(r"^- `(\w+)`: (.*?)(?=^- `|^$|\Z)", cleandoc(of.__doc__ or ""), re.DOTALL | re.MULTILINE)
-    meanings = {name: " ".join(text.split()) for name, text in bullets}
+    meanings = bullets(of.__doc__)
     found = {}
     for field in dataclasses.fields(of):
         name, more = field.name, {"grid": field.name, **field.metadata}
-        found[name] = Declaration(name, field.default, hints[name], meanings.get(name, ""), **more)
+        found[name] = Declaration(name, field.default, hints[name], meanings[name], **more)
     return found
 
 
@@ -206,14 +207,15 @@ _OURS = {
     *("worker_init_fn", "generator", "module", "device_ids", "output_device", "dim", "process_group", "device_mesh"),
     *("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce", "bucket_cap_mb_list"),
 }
-# what DDP has as methods, not as arguments: `register_comm_hook` and `no_sync`
-_METHODS = {"ddp": {"compression": "none", "no_sync": True}}
+# of an exchange, but no argument of DDP: its methods `register_comm_hook` and `no_sync`, and what a loss gathers
+_MORE = {"ddp": {"compression": "none", "no_sync": True, "gather_interval": 1}}
 # of options whose defaults do not say what they may be; an option whose default is a switch is a switch
 _VALUES: dict[str, Any] = {
     "prefetch_factor": NumberFrom1,
     "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
     "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
+    "gather_interval": NumberFrom1,
     "compression": Literal["fp16", "bf16", "powersgd"],
 }
 
@@ -229,13 +231,11 @@ def options(name: str, value: Any) -> Options:
     if not choices[0]:
         return Options()
     arguments = signature(resolve_name(_TAKES[name])).parameters.values()  # torch is imported only here
-    known = {one.name: one.default for one in arguments if one.name not in _OURS} | _METHODS.get(name, {})
+    known = {one.name: one.default for one in arguments if one.name not in _OURS} | _MORE.get(name, {})
     made = {}
     for key, one in choices[0].items():
         if key not in known:
             raise unknown(f"option of {name}", key, known)
         kind = bool if isinstance(known[key], bool) else bool | int | float | str
         made[key] = checked(f"{key} of {name}", one, _VALUES.get(key, kind))
-    if made.get("find_unused_parameters") and made.get("static_graph"):
-        raise InputError("find_unused_parameters and static_graph are both on, expected one: static finds them too")
     return Options(made)

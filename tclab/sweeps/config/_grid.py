@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,17 +10,20 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import NumberFrom1, checked, declarations, option_choices, text_value
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads, validate_overheads
+from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
-# by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
-_CPU_STEPS = 8
+# What suits the machine. Of fewer steps than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict can come
+_USUAL: dict[str, dict[str, Any]] = {
+    "cpu": {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": 8},
+    "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20},
+}
 _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
 # At least so many steps where there is no model: they are short, and the first batches were made before the clock.
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
-_ORDER = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
+_MODES = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
 SCALING = ("weak", "strong", "accumulated")
 
 
@@ -99,7 +102,7 @@ def grid(
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
-      `collation="pyg"` is for the strategies that have it, the others keep theirs.
+      `collation="pyg"` and "edges" are for the strategies that have them, the others are lean.
       Of `loader` and `ddp` each option's values are: `loader="prefetch_factor:2,4"`, or {"prefetch_factor": [2, 4]}.
     - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
@@ -113,11 +116,9 @@ def grid(
         if name in known and name != known[name].grid:
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
     device, ranks = ranks_of(gpus, known["device"].checked(device), gpus_per_node=gpus_per_node)
-    usual: dict[str, Any] = {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": _CPU_STEPS}
-    if device == "cuda":
-        usual = {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20}
-    common: dict[str, Any] = {"graph": graph, "device": device, "ranks": ranks}
-    common["scale"] = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
+    usual = _USUAL[device]
+    scale = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
+    common = {"graph": graph, "scale": scale, "device": device, "ranks": ranks}
     check_files(Point(graph=graph))
     if strategies == "auto":
         exact = [name for name in strategy_names() if strategy_of(name).exact]
@@ -132,11 +133,12 @@ def grid(
         serving = [name for name in named if kind.served_by(strategy_of(name))]
         if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
             serving = named
-        of_model = {"strategy": serving, **axes, "overheads": _overheads(overheads, model)}
+        slow = [(), *((name,) for name in applicable_overheads(model))] if overheads == "all" else None
+        of_model = {"strategy": serving, **axes, "overheads": slow or axis("overheads", overheads)}
         for values in product(*of_model.values()):
             chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model}
-            if chosen.get("collation") == "pyg" and "pyg" not in strategy_of(chosen["strategy"]).collations:
-                chosen["collation"] = "lean"
+            if chosen.get("collation") in ("pyg", "edges"):  # others keep theirs
+                chosen["collation"] = _collation(chosen["strategy"], chosen["collation"])
             counts = _networks(networks, kind.reads_masked_graph, chosen)
             points += [Point(**chosen, batch_size=size, networks=count) for count in counts for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
@@ -145,41 +147,37 @@ def grid(
 
 
 def axis(name: str, value: Any) -> list[Any]:
-    """Return the values that a field of `Point` is to have; text is read as the field's declaration says."""
+    """Return the values that a field of `Point` is to have; text is read as the field's declaration says.
+
+    Names of networks are one choice of networks; "a+b" are two overheads at once.
+    """
     known = declarations(Point)
     if name not in known:
         raise unknown("field of a point", name, known)
     if name in ("loader", "ddp"):
         return option_choices(name, value)
-    return [known[name].parsed(item) for item in listed(name, value)]
+    values = [known[name].parsed(item) for item in listed(name, value)]
+    if name == "overheads":
+        return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]
+    if name == "networks" and not all(item is None or isinstance(item, int) for item in values):
+        return [None] if values == ["all"] else [tuple(map(str, values))]  # names: one choice of networks
+    return values
 
 
-def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
-    """Return the choices of overheads that a model is to be run with."""
-    choices: list[tuple[str, ...]] = []
-    for item in listed("overheads", overheads):
-        if item == "all":
-            choices += [(), *((name,) for name in applicable_overheads(model))]
-        elif item in ("none", ()):
-            choices.append(())
-        else:
-            choices.append(tuple(item.split("+")) if isinstance(item, str) else item)
-    return choices
+def _collation(strategy: str, collation: str) -> str:
+    return collation if collation in strategy_of(strategy).collations else "lean"
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
     """Return the choices of networks; by default one, a third and all of the graph's for `_FIRST`, else those read."""
     from tclab.sweeps.config._point_inputs import network_names
 
-    if networks == "all" or (networks == "auto" and not masked):
+    if networks != "auto":
+        return axis("networks", networks)
+    if not masked:
         return [None]
-    if networks == "auto":
-        count = len(network_names(Point(**chosen)))
-        return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
-    asked = listed("networks", networks)
-    if all(isinstance(item, int) for item in asked):
-        return asked
-    return [tuple(str(item) for item in asked)]  # names: one choice of networks
+    count = len(network_names(Point(**chosen)))
+    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
 
 
 def _lines_first(points: list[Point]) -> Points:
@@ -215,26 +213,19 @@ def _lines_first(points: list[Point]) -> Points:
 # ---- where a step's time goes, what overheads and bytes cost, what more ranks bring
 
 
-def in_each_mode(**parameters: Any) -> list[Point]:
-    """Return the points of a grid in each mode, mode by mode, `step` first.
+def in_each_mode(*, mode: Listed = _MODES, **parameters: Any) -> list[Point]:
+    """Return the points of a grid in each mode, or in some, mode by mode, `step` first.
 
     `parameters` are those of `grid`, but that all networks are chosen unless others are named, and that a model which
     reads no masked graph has the strategy `indices`. With several workers a point has at least six steps for each, and
-    so in `over_bytes` and `scaling_points`: batches come in bursts, and an interval, which a verdict needs, is of
-    whole cycles of the workers.
+    so in `scaling_points`: batches come in bursts, and an interval, which a verdict needs, is of whole cycles of the
+    workers.
     """
-    return [point for mode in _ORDER for point in _long_enough({**parameters, "mode": mode})]
+    return sorted(_long_enough(**parameters, mode=mode), key=lambda point: _MODES.index(point.mode))
 
 
-def over_bytes(**parameters: Any) -> list[Point]:
-    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`."""
-    return sorted(_long_enough({**parameters, "mode": "data"}), key=lambda point: point.batch_size)
-
-
-def with_each_overhead(
-    *, models: Listed, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **parameters: Any
-) -> list[Point]:
-    """Return each model's points without an overhead and with each that it can take on, round after round.
+def with_each_overhead(*, overheads: Listed = "all", rounds: int = 3, seed: int = 0, **parameters: Any) -> list[Point]:
+    """Return points without an overhead and with each that their model can take on, round after round.
 
     A round has a seed of its own, so the same point is run again, and not read; every other round runs in the
     opposite order, so that a machine that grows slower favours no strategy.
@@ -243,23 +234,28 @@ def with_each_overhead(
 
     - `overheads`: "all", or names; a model that cannot take one on is run without it.
     - `rounds`: how often each is run. `seed`: of the first round.
-    - `models`, `parameters`: as for `in_each_mode`.
+    - `parameters`: as for `in_each_mode`.
 
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
-    wanted = OVERHEADS if overheads == "all" else validate_overheads(map(str, listed("overheads", overheads)))
+    asked = "all" if overheads == "all" else ["none", *listed("overheads", overheads)]
     points: list[Point] = []
     for i in range(checked("rounds", rounds, NumberFrom1)):
-        one_round: list[Point] = []
-        for model in map(str, listed("models", models)):
-            taken = ["none", *(name for name in wanted if name in applicable_overheads(model))]
-            one_round += _long_enough({**parameters, "models": model, "overheads": taken, "seed": seed + i})
+        every = _long_enough(**{**parameters, "overheads": asked, "seed": seed + i})
+        one_round = [point for point in every if point.skipped() is None]
         points += one_round if i % 2 == 0 else one_round[::-1]
     return points
 
 
 def scaling_points(
-    kinds: Listed, *, ranks: Listed, batch_size: Listed, models: Listed = "hetero_cell,dango", **more: Any
+    kinds: Listed,
+    *,
+    ranks: Listed,
+    batch_size: Listed,
+    models: Listed = "hetero_cell,dango",
+    strategies: Listed = "node_mask",
+    steps: int = 8,
+    **more: Any,
 ) -> list[Point]:
     """Return a point for each number of ranks, each once; those of as many ranks are together and share warm ranks.
 
@@ -271,46 +267,36 @@ def scaling_points(
       them once.
     - `ranks`: numbers from 1 up.
     - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
-    - `models`, `more`: as for `in_each_mode`, but for `gpus`, `batch_sizes` and `accumulate`.
+    - `steps`: of the optimizer. `models`, `strategies`, `more`: as for `in_each_mode`.
 
     **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
     not divide the most ("accumulated").
     """
-    for name in ("accumulate", "gpus", "batch_sizes"):
-        if name in more:
-            raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
     numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
-    steps = _single("steps", listed("steps", more.pop("steps", 8)))
+    each = product(listed("kinds", kinds), numbers, map(str, listed("models", models)))
     points: list[Point] = []
-    for kind in listed("kinds", kinds):
+    for kind, number, model in each:
         if kind not in SCALING:
             raise unknown("kind of scaling", kind, SCALING)
-        for number in numbers:
-            if kind == "accumulated" and max(numbers) % number:
+        sizes, accumulate = sizes_of("batch_size", batch_size, model), 1
+        if kind == "strong":
+            if odd := [size for size in sizes if size % number]:
+                raise InputError(f"batch_size is {odd[0]}, expected one that {number} ranks can share evenly")
+            sizes = [size // number for size in sizes]
+        if kind == "accumulated":
+            if max(numbers) % number:
                 raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
-            accumulate = max(numbers) // number if kind == "accumulated" else 1
-            for model in map(str, listed("models", models)):
-                size = _single("batch_size", sizes_of("batch_size", batch_size, model))
-                if kind == "strong" and size % number:
-                    raise InputError(f"batch_size is {size}, expected one that {number} ranks can share evenly")
-                own = {"models": model, "batch_sizes": size // number if kind == "strong" else size, "gpus": number}
-                own |= {"steps": steps * accumulate, "accumulate": accumulate}
-                points += _long_enough({"strategies": "node_mask", **more, **own})
+            accumulate = max(numbers) // number
+        points += _long_enough(
+            **more, models=model, strategies=strategies, batch_sizes=sizes, gpus=number, accumulate=accumulate,
+            steps=checked("steps", steps, NumberFrom1) * accumulate,
+        )  # fmt: skip
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
 
 
-def _single(name: str, values: list[Any]) -> int:
-    """Return the only value of a parameter that is no axis here, a whole number."""
-    if len(values) != 1:
-        raise InputError(f"{name} is {values!r}, expected one value")
-    number: int = checked(name, values[0], NumberFrom1)
-    return number
-
-
-def _long_enough(parameters: Mapping[str, Any]) -> list[Point]:
+def _long_enough(*, strategies: Listed, networks: Listed = "all", **parameters: Any) -> list[Point]:
     """Return the points of a grid of all networks, with steps enough, and `indices` for a model that reads no mask."""
-    strategies = [*listed("strategies", parameters["strategies"]), "indices"]
-    points = grid(**{"networks": "all", **parameters, "strategies": strategies})
+    points = grid(**parameters, networks=networks, strategies=[*listed("strategies", strategies), "indices"])
     return [replace(point, steps=max(point.steps, _least_steps(point))) for point in points]
 
 

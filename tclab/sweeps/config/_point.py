@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -17,9 +18,11 @@ from tclab.sweeps.config._fields import (
     NumberFrom1,
     NumberFrom2,
     Options,
+    checked,
     declarations,
     declare,
     options,
+    text_value,
 )
 from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._overhead_names import applicable_overheads, validate_overheads
@@ -38,7 +41,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     },
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
-_DELETIONS = 3  # of a synthetic sample, as in the screen that the models are for
+_DELETIONS = 3  # genes of a synthetic sample, as in the screen that the models are for
 Names = Annotated[tuple[str, ...], Meta(min_length=1, description="names")]
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
 
@@ -61,7 +64,7 @@ def strategy_of(name: str) -> type[Strategy]:
 # ---- checks that no annotation says: name, value → the value as a point keeps it
 
 
-def _path(name: str, value: Any, expected: str = "a file of a genetic interaction screen, or None") -> str:
+def _path(name: str, value: Any, expected: str) -> str:
     """Check a path, which is kept as text; whether there is such a file is not asked here."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
@@ -75,6 +78,13 @@ def _graph(name: str, value: Any) -> str:
     if isinstance(value, CellGraph):
         return keep_graph(value)
     return _path(name, value, "'synthetic', a folder, a file or a tclab.CellGraph")
+
+
+def _perturbations(name: str, value: Any) -> int | str:
+    number = text_value(value) if isinstance(value, str) else value
+    if isinstance(number, Real) and not isinstance(number, bool):
+        return int(checked(name, number, NumberFrom0))
+    return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
 
 
 def _model(name: str, value: Any) -> str:
@@ -124,13 +134,9 @@ class Point(Shown):
     - `steps`: how many batches are timed.
     - `warmup`: how many batches run before those.
     - `seed`: of graph, samples and weights.
-    - `perturbations`: a file of a genetic interaction screen, whose genes are deleted and whose scores are the targets;
-      see `tclab.readers.read_perturbations`. `None` draws synthetic samples.
-    - `num_deletions`: how many nodes each synthetic sample deletes; null for `perturbations`, where the file says so.
+    - `perturbations`: how many nodes each sample deletes, which are drawn at random; or a file of a genetic interaction
+      screen, whose genes are deleted and whose scores are the targets, see `tclab.readers.read_perturbations`.
     - `metabolism`: "off", "carried" or "used".
-    - `ship_edges`: see `tclab.masking.Strategy`.
-    - `variant`: what becomes of the chosen networks: "separate", as they are; "merged_string", those of STRING as one,
-      each edge once; or "homogeneous", all as one, each edge with its type.
     - `hidden`: H, the model's width; `None` for the model's own.
     - `layers`: how many message-passing layers the model has; `None` for the model's own.
     - `workers`: DataLoader processes; 0 makes batches in the training process.
@@ -139,11 +145,12 @@ class Point(Shown):
       (on CUDA true unless given), timeout, in_order. Without workers pin_memory alone is kept.
     - `ddp`: options of `torch.nn.parallel.DistributedDataParallel` by its names, as those of the loader: bucket_cap_mb,
       find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16",
-      "bf16" or "powersgd", and no_sync, whether gradients that add up over batches are exchanged in the last one alone
-      (true unless given). Empty for one rank.
+      "bf16" or "powersgd"; no_sync, whether gradients that add up over batches are exchanged in the last one alone
+      (true unless given); gather_interval, passes between the all-gathers of a loss that has them. Empty for one rank.
     - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study's records, from
       LMDB). What a `stored_…` strategy stores for each sample is always in LMDB.
-    - `collation`: "lean", or "pyg" for `subgraph` and strategies that ship every edge; see `tclab.masking.Strategy`.
+    - `collation`: "lean", each tensor is written once; "pyg", by PyG's `Batch`, for `subgraph` and strategies that mask
+      in the worker; "edges", for those that mask on the device: every edge travels with each batch nevertheless.
     - `allocator`: "default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor
       has pages of its own that are given back at once: the least memory, and the slowest.
     - `loop`: "plain" or "lightning"; `None` is plain, but Lightning's for mode "empty", which is its alone.
@@ -154,7 +161,6 @@ class Point(Shown):
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
-    - `gather_interval`: passes between the all-gathers of a loss that has them; the loss's own unless given.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
@@ -177,11 +183,8 @@ class Point(Shown):
     steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount")
     warmup: NumberFrom0 = declare(2, unit="batches", role="amount")
     seed: NumberFrom0 = declare(0, "reference step panel", role="repetition")
-    perturbations: str | None = declare(None, "panel", check=_path)
-    num_deletions: NumberFrom0 | None = declare(_DELETIONS, "panel", unit="nodes a sample")
+    perturbations: int | str = declare(_DELETIONS, "panel", check=_perturbations)
     metabolism: Literal["off", "carried", "used"] = declare("off", "reference step")
-    ship_edges: bool = declare(False, "advised")
-    variant: Literal["separate", "merged_string", "homogeneous"] = declare("separate", "reference")
     hidden: NumberFrom2 | None = declare(None, "reference panel", unit="features")
     layers: NumberFrom1 | None = declare(None, "reference panel", unit="layers")
     workers: NumberFrom0 = declare(1, "advised", unit="processes")
@@ -197,7 +200,6 @@ class Point(Shown):
     overheads: tuple[str, ...] = declare((), "reference advised", check=_overheads)
     micro_batch: NumberFrom1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "step panel")
-    gather_interval: NumberFrom1 | None = declare(None, "step", unit="passes")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
@@ -217,8 +219,6 @@ class Point(Shown):
         strategy = strategy_of(self.strategy)
         if self.collation not in strategy.collations:
             raise unknown("collation", self.collation, strategy.collations)
-        if self.ship_edges and not strategy.can_ship_edges:
-            raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
         if self.mode == "empty" and self.loop == "plain":
             raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
         if self.graph == "synthetic" and self.networks is not None:
@@ -301,13 +301,8 @@ class Point(Shown):
     __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every field as JSON can hold it."""
+        """Return every field as JSON can hold it; `Point(**fields)` is the point again."""
         return dict(vars(self))
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> Point:
-        """Return the point of `to_dict`'s fields."""
-        return Point(**values)
 
 
 @cache
@@ -322,16 +317,12 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
         kept["scale"] = None
     elif kept["scale"] is None:
         raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
-    if kept["perturbations"] is not None:
-        kept["num_deletions"] = None
-    elif kept["num_deletions"] is None:
-        kept["num_deletions"] = _DELETIONS
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
     kept["loss"] = kept["loss"] or next(iter(model_of(kept["model"]).losses))
     if not kept["workers"]:
         kept["loader"] = Options((name, one) for name, one in kept["loader"].items() if name == "pin_memory")
     if kept["ranks"] == 1:
-        kept |= {"ddp": Options(), "gather_interval": None}
+        kept["ddp"] = Options()
     elif kept["accumulate"] == 1:  # nothing adds up
         kept["ddp"] = Options((name, one) for name, one in kept["ddp"].items() if name != "no_sync")
     return kept

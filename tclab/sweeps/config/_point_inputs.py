@@ -39,7 +39,7 @@ def resolve(point: Point) -> Point:
 def paths_of(point: Point) -> dict[str, str]:
     """Return field → path of the files that a point is measured on; empty where all is synthetic."""
     named = {"graph": point.graph, "perturbations": point.perturbations}
-    return {name: value for name, value in named.items() if value not in (None, "synthetic")}
+    return {name: value for name, value in named.items() if isinstance(value, str) and value != "synthetic"}
 
 
 def check_files(point: Point) -> None:
@@ -47,8 +47,8 @@ def check_files(point: Point) -> None:
 
     **Raises:** `InputError` for one that is not.
     """
-    if point.perturbations is not None and not os.path.isfile(point.perturbations):
-        raise InputError(f"perturbations is {point.perturbations!r}, expected a file of a screen that exists, or None")
+    if isinstance(point.perturbations, str) and not os.path.isfile(point.perturbations):
+        raise InputError(f"perturbations is {point.perturbations!r}, expected a file of a screen that exists")
     if point.graph == "synthetic":
         return
     if not os.path.exists(point.graph):
@@ -76,7 +76,7 @@ def network_names(point: Point) -> list[str]:
 def cell_graph_of(point: Point) -> CellGraph:
     """Return the graph that a point runs on, on the CPU."""
     graph = _whole(point)
-    graph = _variant(graph, point.network_subset(list(graph.networks)), point.variant)
+    graph = graph.select(point.network_subset(list(graph.networks)))
     return graph.without_metabolism() if point.metabolism == "off" else graph
 
 
@@ -92,18 +92,12 @@ def _whole_graph(graph: str, scale: float | None, seed: int, stamp: object) -> C
     return CellGraph.from_folder(graph) if os.path.isdir(graph) else CellGraph.from_file(graph)
 
 
-@lru_cache(maxsize=4)
-def _variant(graph: CellGraph, networks: tuple[str, ...], variant: str) -> CellGraph:
-    """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
-    return graph.select(networks).variant(variant)
-
-
 def screen_of(point: Point) -> ScreenPerturbations | None:
     """Return the samples of a point's file of perturbations, with a report of its rows; `None` for no file.
 
     **Raises:** `InputError` for a file that is no screen, or has no sample for the point's graph.
     """
-    if point.perturbations is None:
+    if isinstance(point.perturbations, int):
         return None
     return _screen(point.perturbations, _whole(point), _stamp_of(point.perturbations))
 
@@ -122,8 +116,7 @@ def samples_of(point: Point, number: int, graph: CellGraph) -> Perturbations:
     """
     screen = screen_of(point)
     if screen is None:
-        assert point.num_deletions is not None  # null for a file alone
-        return synthetic_perturbations(graph, number, deleted=point.num_deletions, seed=point.seed)
+        return synthetic_perturbations(graph, number, deleted=int(point.perturbations), seed=point.seed)
     order = np.random.default_rng(point.seed).permutation(len(screen))
     return screen.read(np.resize(order, number).tolist())
 
@@ -131,6 +124,4 @@ def samples_of(point: Point, number: int, graph: CellGraph) -> Perturbations:
 def deletions_a_sample(point: Point) -> int:
     """Return how many nodes a sample of a point deletes; of a file's samples the usual number."""
     screen = screen_of(point)
-    if screen is None:
-        return point.num_deletions or 0
-    return int(np.median(screen.deletions.ptr.diff().numpy()))
+    return int(point.perturbations if screen is None else np.median(screen.deletions.ptr.diff().numpy()))

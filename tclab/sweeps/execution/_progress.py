@@ -41,7 +41,7 @@ class Progress:
             what += f" networks {step['networks']}"
         if self.point.ranks > 1:
             what += f", {step['device']} · {step['backend']} · {self.point.ranks} ranks"
-        if self.point.perturbations is not None:
+        if isinstance(self.point.perturbations, str):
             what += f", samples of {Path(self.point.perturbations).name}"
         mean = step["mean_seconds"]
         how = step["status"] if mean is None else f"{mean:.3g} s a step"

@@ -86,7 +86,7 @@ def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
     """Return the cycle of a point's steps: of its workers where steps wait for them, its updates and gathers."""
     whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
     workers = point.workers if steps_wait(waits, whole) else 0
-    return cycle_of(workers, point.accumulate, point.gather_interval if "gather" in stages else None)
+    return cycle_of(workers, point.accumulate, point.ddp.get("gather_interval") if "gather" in stages else None)
 
 
 def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:

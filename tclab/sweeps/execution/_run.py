@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import warnings
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
@@ -67,6 +68,20 @@ def point_rows(point: Point, **limits: Any) -> pa.Table:
         return not_measured(point, reason)
     answer = ask(point, request_of(point), **limits)
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)
+
+
+def rows_of_task(
+    point: Point, task: Callable[..., list[dict[str, Any]]], *, fresh: bool = False, **arguments: Any
+) -> list[dict[str, Any]]:
+    """Return what another task than measuring makes of a resolved point, in a worker with its settings.
+
+    **Raises:** `RuntimeError` where it could not be done: the strategy is wrong, memory ran out, the process died.
+    """
+    answer = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments), fresh=fresh)
+    status = answer if isinstance(answer, str) else answer[0].get("status", "ok")
+    if isinstance(answer, str) or status != "ok":
+        raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
+    return answer
 
 
 def request_of(point: Point, task: str = _MEASURE, **arguments: Any) -> dict[str, Any]:

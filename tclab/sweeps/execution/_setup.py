@@ -106,17 +106,12 @@ def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dic
         width=point.hidden or WIDTH,
         timing=timing,
     )
-    return {"ship_edges": point.ship_edges, "collation": point.collation, **chosen}
+    return {"collation": point.collation, **chosen}
 
 
 def loader_options(point: Point) -> dict[str, Any]:
     """Return the options of a resolved point's `DataLoader`: batches are pinned on CUDA unless the point says not."""
     return {"pin_memory": point.device == "cuda", **point.loader}
-
-
-def exchange_of(point: Point) -> Exchange | None:
-    """Return how a point's ranks exchange gradients; `None` for one rank."""
-    return None if point.ranks == 1 else Exchange.of(point.ddp)
 
 
 def step_of(point: Point, strategy: Strategy) -> Step:
@@ -126,7 +121,8 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     device. What overheads do is imported only for a point that has some.
     """
     arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
-    arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange_of(point)}
+    exchange = None if point.ranks == 1 else Exchange.of(point.ddp)
+    arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange, "gather_interval": point.ddp.get("gather_interval")}
     if not point.overheads:
         return Step(point.kind, strategy, **arguments)
     slow: Any = resolve_name(STEP_WITH_OVERHEADS)

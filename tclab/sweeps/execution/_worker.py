@@ -79,7 +79,7 @@ def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[
     begin = datetime.now(UTC)
     if request["modules"]:
         import_user_modules(request["modules"], request["path"])
-    point = Point.from_dict(request["point"])
+    point = Point(**request["point"])
     together = {} if ranks is ALONE else {"ranks": ranks}
     try:
         rows = resolve_name(request["task"])(point, **request["arguments"], **together)

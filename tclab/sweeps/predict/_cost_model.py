@@ -16,8 +16,7 @@ small hold for no large one, and those of one allocator for no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -34,12 +33,10 @@ from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
-from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._run import ask, request_of
-from tclab.sweeps.predict._roofline import clock_of, waited
-from tclab.timing._call_costs import least_seconds
+from tclab.sweeps.execution._run import rows_of_task
+from tclab.sweeps.predict._roofline import least_on
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),
@@ -55,44 +52,33 @@ _SIZES = ["edges", "width", "batch_size", "removed"]  # of a cell
 _ENDS = (0.025, 0.975)  # of a 95 % interval
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
-_CLOSE = 0.05  # times that are no farther apart call no winner
 
 
-def cells(*, edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -> pd.DataFrame:
-    """Return every combination of sizes, a row a cell; lists may be written "1,2,4".
+def cells(sizes: str) -> pd.DataFrame:
+    """Return a row for each cell that a text names: "120000,240000:64:4:0.02,0.5" has four.
 
     Columns: `edges`, E of one sample; `width`, H; `batch_size`, B; `removed`, p, the share of edges that is removed.
-    """
-    given = {"edges": edges, "widths": widths, "batch_sizes": batch_sizes, "removed": removed}
-    return _checked(product(*(listed(name, value) for name, value in given.items())))
 
+    **Arguments:**
 
-def _cells(wanted: pd.DataFrame | str) -> pd.DataFrame:
-    """Return cells as they are, or those that are written edges:features:batch:p, with commas between."""
-    if not isinstance(wanted, str):
-        return wanted
-    return _checked(str(text).split(":") for text in listed("cells", wanted))
-
-
-def _checked(cells: Iterable[Sequence[Any]]) -> pd.DataFrame:
-    return pd.DataFrame([_sizes_of(cell) for cell in cells])
-
-
-def _sizes_of(cell: Sequence[Any]) -> dict[str, int | float]:
-    """Return the sizes of one cell by name.
+    - `sizes`: edges:features:batch:removed, each one number or several, whose combinations are all cells. Several such
+      texts have blanks between.
 
     **Raises:** `InputError` for what is no size.
     """
-    with suppress(ValueError):
-        edges, width, batch_size = map(int, cell[:-1])
-        removed = float(cell[-1])
-        if min(edges, width, batch_size) >= 1 and 0 <= removed < 1:
-            return {"edges": edges, "width": width, "batch_size": batch_size, "removed": removed}
-    written = ":".join(map(str, cell))
-    raise InputError(
-        f"{written!r} is no size, expected edges:features:batch:share, as 10000:64:2:0.1, with numbers of at least 1 "
-        "and a share from 0 to below 1"
-    )
+    found: list[tuple[float, ...]] = []
+    try:
+        for group in sizes.split():
+            edges, widths, batch_sizes, removed = (numbers.split(",") for numbers in group.split(":"))
+            found += product(map(int, edges), map(int, widths), map(int, batch_sizes), map(float, removed))
+    except ValueError:
+        found = []
+    if not found or not all(min(cell[:3]) >= 1 and 0 <= cell[3] < 1 for cell in found):
+        raise InputError(
+            f"sizes is {sizes!r}, expected edges:features:batch:removed, as 10000,20000:64:2:0.1, with numbers of at "
+            "least 1 and shares from 0 to below 1"
+        )
+    return pd.DataFrame(found, columns=_SIZES)
 
 
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
@@ -103,9 +89,9 @@ def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float
 
 
 def measure_cells(
-    wanted: pd.DataFrame | str, *, device: str = "cpu", rounds: int = 5, seed: int = 0, allocator: str | None = None
+    wanted: pd.DataFrame, *, device: str = "cpu", rounds: int = 5, allocator: str = "default"
 ) -> pd.DataFrame:
-    """Measure each cell and return a row a cell, with the seconds of each call, and of both ways.
+    """Measure each cell in a fresh process and return a row a cell, with the seconds of each call, and of both ways.
 
     `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
     decides which edges are left, `write` copies them. The minimum over `rounds` counts, as another process can only
@@ -114,52 +100,41 @@ def measure_cells(
 
     **Arguments:**
 
-    - `wanted`: as `cells` returns them, or written edges:features:batch:removed, "10000:64:2:0.1,20000:32:2:0.6".
-    - `device`: "cpu" or "cuda". `rounds`: that are timed. `seed`: of edges, nodes and features.
-    - `allocator`: of `tclab.Point`, in a process of its own; this process's unless given.
+    - `wanted`: as `cells` returns them. `rounds`: that are timed.
+    - `device`, `allocator`: of `tclab.Point`. glibc reads an allocator's settings when a process starts.
 
-    **Raises:** `InputError` for a cell that is not written like that, or an unknown allocator.
+    **Raises:** `InputError` for an unknown device or allocator; `RuntimeError` where the process failed.
     """
-    sizes: list[Any] = _cells(wanted).to_dict("records")
-    if allocator is None:
-        return pd.DataFrame([_measured(size, device, rounds, seed) for size in sizes])
-    # glibc reads an allocator's settings when a process starts
-    point = resolve(Point.from_dict({"allocator": allocator, "device": device}))
-    request = request_of(point, f"{__name__}:{rows_of_cells.__name__}", sizes=sizes, rounds=rounds, seed=seed)
-    answer = ask(point, request, fresh=True)
-    if isinstance(answer, str) or "status" in answer[0]:
-        why = answer if isinstance(answer, str) else answer[0]["status"]
-        raise RuntimeError(f"the process that measured under {allocator!r}: {why}")
-    return pd.DataFrame(answer)[[*_SIZES, "removed_found", *_CALLS, "mask_seconds", "filter_seconds"]]
+    point = resolve(Point(device=device, allocator=allocator))
+    sizes = wanted[_SIZES].to_dict("records")
+    found = rows_of_task(point, rows_of_cells, fresh=True, sizes=sizes, rounds=rounds)
+    return pd.DataFrame(found)[[*_SIZES, "removed_found", *_CALLS, "mask_seconds", "filter_seconds"]]
 
 
-def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int, seed: int) -> list[dict[str, Any]]:
-    """Measure cells in a process that was started with a point's allocator."""
-    return [_measured(size, point.device, rounds, seed) for size in sizes]
-
-
-def _measured(size: dict[str, Any], device: str, rounds: int, seed: int) -> dict[str, Any]:
-    calls, removed = _calls(**size, device=device, seed=seed)
-    for call in calls.values():
-        call()
-    found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
-    filtering = found["find"] + found["write"] + found["sum"]
-    return {**size, "removed_found": removed, **found, "mask_seconds": found["mask"], "filter_seconds": filtering}
+def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> list[dict[str, Any]]:
+    """Measure cells in this process, which was started with the point's allocator."""
+    rows = []
+    for size in sizes:
+        calls, removed = _calls(**size, device=point.device)
+        found = least_on(point.device, calls, rounds=rounds)
+        filtering = found["find"] + found["write"] + found["sum"]
+        both = {"mask_seconds": found["mask"], "filter_seconds": filtering}
+        rows.append({**size, "removed_found": removed, **found, **both})
+    return rows
 
 
 def _calls(
-    edges: int, width: int, batch_size: int, removed: float, device: str, seed: int
+    edges: int, width: int, batch_size: int, removed: float, device: str
 ) -> tuple[dict[str, Callable[[], object]], float]:
     """Return the calls to time, by name, and the share of edges that is removed."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     nodes = max(edges // _DEGREE, 2)
     rows = nodes * batch_size
     one = torch.randint(nodes, (2, edges), generator=generator)
-    edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1)
     # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
-    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - removed) ** 0.5).flatten()
+    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - removed) ** 0.5).flatten().to(device)
     graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
-    edge_index, gone = edge_index.to(device), gone.to(device)
+    edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1).to(device)
     kept = _kept(edge_index, gone)
     left = edge_index[:, kept]
     x = torch.randn(rows, width, generator=generator).to(device).requires_grad_()
@@ -168,10 +143,10 @@ def _calls(
     masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
     filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
     calls: dict[str, Callable[[], object]] = {
-        "mask": waited(lambda: _both_ways(masked, x), device),
-        "sum": waited(lambda: _both_ways(filtered, x), device),
-        "find": waited(lambda: _kept(edge_index, gone), device),
-        "write": waited(lambda: edge_index[:, kept], device),
+        "mask": lambda: _both_ways(masked, x),
+        "sum": lambda: _both_ways(filtered, x),
+        "find": lambda: _kept(edge_index, gone),
+        "write": lambda: edge_index[:, kept],
     }
     return calls, 1 - left.size(1) / edge_index.size(1)
 
@@ -226,7 +201,7 @@ class CostModel(Shown):
         low, high = np.quantile(p, _ENDS, method="inverted_cdf").tolist()  # of draws, as infinities have no mean
         return best, low, high
 
-    def predict(self, wanted: pd.DataFrame | str) -> pd.DataFrame:
+    def predict(self, wanted: pd.DataFrame) -> pd.DataFrame:
         """Return each cell with the seconds that both ways are predicted to take, before anything of it runs.
 
         `filter_over_mask` is their ratio, `low` and `high` its 95 % interval, and `faster` "undecided" where that
@@ -235,16 +210,15 @@ class CostModel(Shown):
 
         **Arguments:**
 
-        - `wanted`: as for `measure_cells`.
+        - `wanted`: as `cells` returns them.
         """
-        table = _cells(wanted)
         every = pd.concat([pd.DataFrame([self.costs]), self.draws])[_ALL].to_numpy(float)
-        seconds = {call: factors @ every.T for call, factors in _factors(table, table["removed"]).items()}
+        seconds = {call: factors @ every.T for call, factors in _factors(wanted, wanted["removed"]).items()}
         mask, filtered = seconds["mask"], seconds["find"] + seconds["write"] + seconds["sum"]  # [cells, 1 + draws]
         ratio = filtered / mask
         low, high = np.quantile(ratio[:, 1:], _ENDS, axis=1)
-        size = table["edges"] * table["batch_size"] * table["width"]
-        return table.assign(
+        size = wanted["edges"] * wanted["batch_size"] * wanted["width"]
+        return wanted.assign(
             predicted_mask_seconds=mask[:, 0],
             predicted_filter_seconds=filtered[:, 0],
             filter_over_mask=ratio[:, 0],
@@ -257,25 +231,22 @@ class CostModel(Shown):
     def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         """Return predictions and measurements, a row a cell, and how often the predicted winner won, in words.
 
-        `predicted` and `measured` are the winners; `called` where the measured times are more than 5 % apart.
+        `measured` is the winner; a prediction that is "undecided" is neither right nor wrong.
 
         **Arguments:**
 
         - `measured`: cells that the model was not fitted to, as `measure_cells` returns them.
         """
-        both = self.predict(measured[_SIZES]).merge(measured, on=_SIZES, validate="1:1")
-        for way, prefix in (("predicted", "predicted_"), ("measured", "")):
-            mask_wins = both[f"{prefix}mask_seconds"] <= both[f"{prefix}filter_seconds"]
-            both[way] = np.where(mask_wins, "mask", "filter")
-        both["called"] = np.abs(np.log(both["mask_seconds"] / both["filter_seconds"])) > np.log(1 + _CLOSE)
+        mask_wins = measured["mask_seconds"] <= measured["filter_seconds"]
+        both = self.predict(measured).assign(measured=np.where(mask_wins, "masking", "filtering"))
+        decided = both[both["faster"] != "undecided"]
         errors = [both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1 for way in ("mask", "filter")]
-        called = both[both["called"]]
-        hits = f"{(called['predicted'] == called['measured']).sum()} of {len(called)} winners predicted"
-        close = f"{len(both) - len(called)} too close to call"
-        return both, f"{hits}; {close}; times off by {pd.concat(errors).abs().median():.0%} (median)"
+        hits = f"{(decided['faster'] == decided['measured']).sum()} of {len(decided)} winners predicted"
+        undecided = f"{len(both) - len(decided)} undecided"
+        return both, f"{hits}; {undecided}; times off by {pd.concat(errors).abs().median():.0%} (median)"
 
 
-def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
+def fit_costs(measured: pd.DataFrame) -> CostModel:
     """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
 
     The share of edges counts that was removed, not the one that was asked for. The intervals are those of
@@ -285,11 +256,10 @@ def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     """
     if len(measured) < 6:
         raise InputError(f"{len(measured)} cells were measured, expected at least 6 to fit five costs to")
-    own = _solved(measured)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = [_solved(measured.iloc[generator.integers(len(measured), size=len(measured))]) for _ in range(_DRAWS)]
     most = (measured["edges"] * measured["batch_size"] * measured["width"]).max()
-    return CostModel(own, pd.DataFrame(drawn), float(most))
+    return CostModel(_solved(measured), pd.DataFrame(drawn), float(most))
 
 
 def _factors(sizes: pd.DataFrame, removed: pd.Series) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._run import ask, request_of
+from tclab.sweeps.execution._run import rows_of_task
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.timing import Ledger, conditions, contention, environment
 from tclab.timing._contention import busy_notes
@@ -74,11 +74,6 @@ class Prediction:
     steps: int
     workers: int
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return time, its range, steps and bottleneck as text."""
-        time, low, high = (seconds_text(one, self.high) for one in (self.seconds, self.low, self.high))
-        return time, f"{low.split()[0]} to {high}", f"{self.steps:,}", self.binds
-
 
 @dataclass(frozen=True, repr=False)
 class Epoch(Shown):
@@ -121,11 +116,10 @@ class Epoch(Shown):
         return self.predicted.seconds / self.measured_seconds
 
     def _display(self) -> Display:
-        lines = [
-            ("predicted", *self.predicted.cells()),
-            ("measured", seconds_text(self.measured_seconds), "", str(self.predicted.steps), ""),
-            ("a full epoch, predicted", *self.full.cells()),
-        ]
+        lines = [("measured", seconds_text(self.measured_seconds), "", f"{self.predicted.steps:,}", "")]
+        for name, one in (("predicted", self.predicted), ("a full epoch, predicted", self.full)):
+            nine_in_ten = f"{seconds_text(one.low, one.high).split()[0]} to {seconds_text(one.high)}"
+            lines.append((name, seconds_text(one.seconds, one.high), nine_in_ten, f"{one.steps:,}", one.binds))
         point = self.point
         title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
         notes = [f"predicted over measured {self.ratio:.3f}; a step after over before {self.drift:.3f}"]
@@ -173,7 +167,7 @@ def full_steps(point: Point) -> int:
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
 
-def run_epoch(point: Point, steps: int, record: str | Path, *, threads: int | None = None) -> Epoch:
+def run_epoch(point: Point, steps: int, record: str | Path) -> Epoch:
     """Measure what an epoch's prediction needs, write the prediction to disk, then run the epoch.
 
     It runs in a child process, after the equivalence check. `point.steps` steps of a short epoch are timed, with the
@@ -185,7 +179,8 @@ def run_epoch(point: Point, steps: int, record: str | Path, *, threads: int | No
     - `point`: what is run. `steps`: of the epoch.
     - `record`: a folder. The complete prediction, with its time, point, costs and machine, is written there before
       the epoch begins; a second file, with the measurement, afterwards.
-    - `threads`: torch's threads in the training process; torch's default unless given.
+
+    `OMP_NUM_THREADS` of this process is that of the one that trains: on few cores leave some to the workers.
 
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
     wrong, memory ran out, its process died.
@@ -194,50 +189,33 @@ def run_epoch(point: Point, steps: int, record: str | Path, *, threads: int | No
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     check_whole("steps is", steps, least=1)
-    check_whole("threads is", 1 if threads is None else threads, least=1)
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = resolve(point)
     folder = Path(record).expanduser().resolve()
     with writing("record", record):
         folder.mkdir(parents=True, exist_ok=True)
-    task = f"{__name__}:{predicted_and_measured.__name__}"
-    answer = ask(point, request_of(point, task, steps=steps, folder=str(folder), threads=threads))
-    status = answer if isinstance(answer, str) else answer[0]["status"]
-    if isinstance(answer, str) or status != "ok":
-        raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
-    return read_epoch(answer[0]["record"])
+    (answer,) = rows_of_task(point, predicted_and_measured, steps=steps, folder=str(folder))
+    return read_epoch(Path(answer["record"]))
 
 
-def read_epoch(path: str | Path) -> Epoch:
-    """Return an epoch from its record, `….measured.json`.
-
-    **Raises:** `InputError` if it is missing or is no such record.
-    """
-    path = Path(path)
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        found |= {name: Prediction(**found[name]) for name in ("predicted", "full")}
-        found |= {"point": Point.from_dict(found["point"]), "costs": Costs(**found["costs"])}
-        return Epoch(**{**found, "losses": tuple(found["losses"]), "record": path})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no record of an epoch: {error!r}") from None
+def read_epoch(path: Path) -> Epoch:
+    """Return an epoch from its record, `….measured.json`."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    found |= {name: Prediction(**found[name]) for name in ("predicted", "full")}
+    found |= {"point": Point(**found["point"]), "costs": Costs(**found["costs"])}
+    return Epoch(**{**found, "losses": tuple(found["losses"]), "record": path})
 
 
 # ---- in the child process
 
 
-def predicted_and_measured(point: Point, steps: int, folder: str, threads: int | None) -> list[dict[str, Any]]:
+def predicted_and_measured(point: Point, steps: int, folder: str) -> list[dict[str, Any]]:
     """Predict an epoch, write the prediction, run the epoch, write the measurement; return the record's path."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        if not may_run(point):
-            return [{"status": "wrong"}]
-        with setup(point, steps * point.batch_size) as here:
-            return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
-    finally:
-        torch.set_num_threads(before)
+    if not may_run(point):
+        return [{"status": "wrong"}]
+    with setup(point, steps * point.batch_size) as here:
+        return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
 
 
 def _epoch(here: Setup, steps: int, folder: Path) -> Path:

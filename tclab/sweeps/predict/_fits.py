@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from tclab._display import Display, Shown, bytes_text
@@ -19,13 +20,13 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.masking._edge_masks import StoredMask
-from tclab.perturbation import Deletions
+from tclab.perturbation import Perturbations
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
+from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
@@ -40,6 +41,7 @@ PROCESS_BYTES = 577 * 1024**2
 # one by one leave no holes.
 HEAP_SHARE = 0.8
 MOST = 4096  # samples of a batch that `largest_batch` tries
+_NOT_COUNTED = "not counted: what compiled code, gathering ranks, NCCL, CUDA on the host, Lightning and workers hold"
 _PARTS = ("process", "graph", "model", "kept", "step", "exchange", "heap")  # of what a rank needs
 
 
@@ -57,7 +59,6 @@ class Fits(Shown):
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
     - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
-    - `not_covered`: what the point holds that none of these counts, in words.
     - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
       those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
@@ -73,7 +74,6 @@ class Fits(Shown):
     shared: int
     ranks: int
     on_host: bool
-    not_covered: tuple[str, ...] = ()
     disk: StoreSize | None = None
     process: int = PROCESS_BYTES
     host_limit: int | None = None
@@ -96,32 +96,29 @@ class Fits(Shown):
         return None if self.on_host else self._training + self.batch
 
     @property
-    def refusal(self) -> str | None:
-        """Why the point cannot run, with both numbers; `None` where it can."""
-        for what, needed, limit in (
+    def _needs(self) -> list[tuple[str, int, int | None]]:
+        """What the point needs in all: its name, bytes, and how many are available."""
+        found = [
             ("shared memory", self.shared, self.shared_limit),
             ("host memory", self.host * self.ranks + self.shared, self.host_limit),
-            ("device memory", self.device, self.device_limit),
-        ):
-            if needed is not None and limit is not None and needed > limit:
+        ]
+        return found if self.device is None else [*found, ("device memory", self.device, self.device_limit)]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the point cannot run, with both numbers; `None` where it can."""
+        for what, needed, limit in self._needs:
+            if limit is not None and needed > limit:
                 return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(limit)}"
         return None
 
     def _display(self) -> Display:
-        needed = {
-            "a batch": (self.batch, None),
-            "shared memory": (self.shared, self.shared_limit),
-            "host": (self.host, self.host_limit),
-            "device": (self.device, self.device_limit),
-        }
         lines = [
             (name, bytes_text(number), "" if limit is None else bytes_text(limit))
-            for name, (number, limit) in needed.items()
-            if number is not None
+            for name, number, limit in [("a batch", self.batch, None), *self._needs]
         ]
         parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
-        notes = [f"of which {', '.join(parts)}"]
-        notes += [f"not counted: {'; '.join(self.not_covered)}"] if self.not_covered else []
+        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED]
         notes += [f"a store of {self.disk}; a run stores the samples that it reads"] if self.disk is not None else []
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
@@ -136,8 +133,9 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
     strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
-    `not_covered` of the answer says what is not counted: what `compile` changes, the rows that ranks gather for a loss,
-    a compression's state, worker processes except for the batches that they hold ready, the host memory that CUDA uses.
+    Not counted: what `compile` changes, the rows that ranks gather for a loss, a compression's state, NCCL's buffers,
+    Lightning's objects, worker processes except for the batches that they hold ready, the host memory that CUDA uses,
+    the masks that mode `empty` makes.
 
     **Arguments:**
 
@@ -166,13 +164,12 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         own = _bytes_in(graph)
-    held, gradients, gathers = MemoryEstimate(0, 0, 0), 0, False
+    held, gradients = MemoryEstimate(0, 0, 0), 0
     if point.mode not in WITHOUT_MODEL:
-        # an eager step of one process, as `not_covered` says
+        # an eager step of one process: see what is not counted
         step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
         own += _bytes_in(step.loss)
         gradients = sum(parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad)
-        gathers = step.loss_takes_peers
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"
     share = HEAP_SHARE if on_host and kind.masks_graph and point.allocator != "map_each" else 0.0
@@ -188,32 +185,15 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
-        not_covered=_not_covered(point, gathers),
-        disk=_whole_store(loading, point, samples.deletions) if isinstance(loading, StoredMask) else None,
+        disk=_whole_store(loading, point, samples) if isinstance(loading, StoredMask) else None,
     )
 
 
-def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
-    """Return in words what a point holds that its estimate does not count."""
-    exchange = exchange_of(point)
-    left_out = {
-        "compile: compiled code holds other activations than the eager step that was counted": point.compile,
-        f"the rows that {point.ranks} ranks gather for the loss {point.loss}": gathers and point.ranks > 1,
-        "what a compression of gradients keeps": exchange is not None and exchange.compression != "none",
-        "NCCL's buffers": point.backend == "nccl",
-        "the host memory that CUDA uses": point.device == "cuda",
-        "what worker processes copy of the parent's memory": point.workers > 0,
-        "Lightning's objects": point.loop == "lightning",
-        "the masks that mode empty makes": point.mode == "empty",
-    }
-    return tuple(words for words, applies in left_out.items() if applies)
-
-
-def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:
-    """Return the size of a store of all training samples, if they are like the deletions' own."""
+def _whole_store(strategy: StoredMask, point: Point, samples: Perturbations) -> StoreSize:
+    """Return the size of a store of all training samples, if they are like these."""
     screen = screen_of(point)
     number = TRAINING_SAMPLES if screen is None else len(screen)
-    return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))
+    return StoreSize.of(np.resize(strategy.encoded_bytes(samples.deletions), number))
 
 
 def _bytes_in(value: Any) -> int:
@@ -225,30 +205,6 @@ def _bytes_in(value: Any) -> int:
     if isinstance(value, Mapping):
         value = list(value.values())
     return sum(map(_bytes_in, value)) if isinstance(value, (list, tuple)) else 0
-
-
-@dataclass(frozen=True, repr=False)
-class LargestBatch(Shown):
-    """The largest batch of a point, and how it was found.
-
-    **Arguments:**
-
-    - `point`: its strategy, model and size, with the largest batch size that ran, or 1 if none did.
-    - `size`: the largest that ran; 0 for none. `expected`: the estimate of `fits`.
-    - `memory_bytes`: the memory limit of each process.
-    - `tried`: batch size → status of its row, in the order tried.
-    """
-
-    point: Point
-    size: int
-    expected: int
-    memory_bytes: int
-    tried: dict[int, str]
-
-    def _display(self) -> Display:
-        point = f"{self.point.model} {self.point.strategy}"
-        title = f"{point}: batch {self.size} in {bytes_text(self.memory_bytes)}, expected {self.expected}"
-        return Display(title, ("batch", "status"), [(str(size), status) for size, status in self.tried.items()])
 
 
 def largest_working(works: Callable[[int], bool], guess: int) -> int:
@@ -267,11 +223,12 @@ def largest_working(works: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def largest_batch(point: Point, *, memory_bytes: int) -> LargestBatch:
-    """Return the largest batch of a point that runs within a memory, tried in child processes; 4,096 at most.
+def largest_batch(point: Point, *, memory_bytes: int) -> pd.DataFrame:
+    """Return the rows of a point at the batch sizes that were tried for the largest that runs within a memory.
 
-    `fits` gives the first guess; each try runs in a new process that may not grow past `memory_bytes`; one that
-    does has a row with status `oom`. The limit is on host memory for a CPU point, and on the device's for CUDA.
+    It is the largest with `status` `ok`, of 4,096 at most; none where not even a batch of one runs. `fits` gives the
+    first guess; each try runs in a new process that may not grow past `memory_bytes`: one that does has status `oom`.
+    The limit is on host memory for a CPU point, and on the device's for CUDA.
 
     **Arguments:**
 
@@ -283,20 +240,18 @@ def largest_batch(point: Point, *, memory_bytes: int) -> LargestBatch:
     require("point", point, Point, "a tclab.Point")
     if (reason := point.skipped()) is not None:
         raise InputError(f"this point cannot be run: {reason}")
-    tried: dict[int, str] = {}
+    tried: list[pd.DataFrame] = []
 
     def sized(size: int) -> Point:
         return replace(point, batch_size=size, steps=1, warmup=0)
 
     def works(size: int) -> bool:
-        rows = run(sized(size), fresh=True, memory_bytes=memory_bytes)
-        tried[size] = str(rows["status"].iloc[0])
-        return tried[size] == "ok"
+        tried.append(run(sized(size), fresh=True, memory_bytes=memory_bytes))
+        return bool(tried[-1]["status"].iloc[0] == "ok")
 
     def expected(size: int) -> bool:
         found = fits(sized(size), memory_bytes=memory_bytes)
         return (found.device or found.host) <= (found.device_limit or memory_bytes)
 
-    guess = largest_working(expected, 8)
-    size = largest_working(works, guess)
-    return LargestBatch(sized(max(size, 1)), size, guess, memory_bytes, tried)
+    largest_working(works, largest_working(expected, 8))
+    return pd.concat(tried)

@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 from tclab.training._distributed import BUCKET_MB
 
 MEBIBYTE = 2**20
@@ -27,10 +27,6 @@ class Link:
     bytes_per_second: float
     latency_seconds: float
 
-    def __post_init__(self) -> None:
-        if not self.bytes_per_second > 0 or not self.latency_seconds >= 0:
-            raise InputError(f"{self} is no link, expected bytes_per_second above 0 and latency_seconds of at least 0")
-
     def all_reduce_seconds(self, size: float, ranks: int) -> float:
         """Return how long a ring all-reduce of so many bytes takes: 2 (R − 1) messages of size / R each way.
 
@@ -47,12 +43,10 @@ class PredictedStep:
 
     **Arguments:**
 
-    - `ranks`: that take the step together.
     - `seconds`: the whole; `compute_seconds`, `waiting_seconds` (for the slowest rank) and `exposed_seconds` (of
       the exchange, after the backward) add up to it. `overlapped_seconds`: of the exchange, within the backward.
     """
 
-    ranks: int
     seconds: float
     compute_seconds: float
     waiting_seconds: float
@@ -91,19 +85,18 @@ def predict_step(
       or a ratio that was measured.
     - `bucket_cap_mb`: of DDP's buckets, in MiB.
 
-    **Raises:** `InputError` for lists that differ in length or are empty, or no rank.
+    **Raises:** `InputError` for less than one rank, or a link of no bytes a second.
     """
-    if len(backward) != len(rest) or not len(rest):
-        raise InputError(f"backward has {len(backward)} steps and rest {len(rest)}, expected as many, and at least one")
-    if ranks < 1:
-        raise InputError(f"ranks is {ranks}, expected 1 or more")
+    check_whole("ranks is", ranks, least=1)
+    if not link.bytes_per_second > 0 or not link.latency_seconds >= 0:
+        raise InputError(f"{link} is no link, expected bytes_per_second above 0 and latency_seconds of at least 0")
     whole = slowdown * (np.asarray(backward, dtype=np.float64) + np.asarray(rest, dtype=np.float64))
     mean = float(np.mean(whole))  # not a typical step: with several workers most steps wait for nothing
     drawn = np.random.default_rng(0).choice(whole, (_DRAWS, ranks)).max(axis=1) if ranks > 1 else whole
     waiting = max(0.0, float(np.mean(drawn)) - mean)
     span = slowdown * float(np.mean(backward))
     exchange, exposed = _exchange(span, gradient_bytes, ranks, link, bucket_cap_mb)
-    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, exchange - exposed)
+    return PredictedStep(mean + waiting + exposed, mean, waiting, exposed, exchange - exposed)
 
 
 def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_mb: float) -> tuple[float, float]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, process_time
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from tclab.errors import check_whole
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
-from tclab.perturbation import Perturbations, synthetic_perturbations
+from tclab.perturbation import synthetic_perturbations
 from tclab.timing._call_costs import least_seconds
 
 _COPIED = 256 * 1024**2  # bytes: more than any cache
@@ -38,11 +36,7 @@ def ceilings(*, device: str = "cpu") -> Ceilings:
     source = torch.ones(_COPIED // 4, device=device)
     target = torch.empty_like(source)
     square = torch.randn(_SIDE, _SIDE, device=device)
-    calls: dict[str, Callable[[], object]] = {
-        "copy": waited(lambda: target.copy_(source), device),
-        "product": waited(lambda: square @ square, device),
-    }
-    least = least_seconds(calls, rounds=7, clock=clock_of(device))
+    least = least_on(device, {"copy": lambda: target.copy_(source), "product": lambda: square @ square}, rounds=7)
     return Ceilings(2 * source.nbytes / least["copy"], 2 * _SIDE**3 / least["product"])
 
 
@@ -51,15 +45,20 @@ def clock_of(device: str) -> Callable[[], float]:
     return process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
 
 
-def waited(call: Callable[[], object], device: str) -> Callable[[], None]:
-    """Return a call that synchronizes the device before it returns."""
+def least_on(device: str, calls: Mapping[str, Callable[[], object]], *, rounds: int = 5) -> dict[str, float]:
+    """Return the least seconds of each call until the device has done it, after one that warms up."""
 
-    def both() -> None:
+    def waited(call: Callable[[], object]) -> Callable[[], None]:
+        def both() -> None:
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        return both
+
+    for call in calls.values():
         call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    return both
+    return least_seconds({name: waited(call) for name, call in calls.items()}, rounds=rounds, clock=clock_of(device))
 
 
 def roofline(graph: CellGraph, network: str, limits: Ceilings, *, batch_size: int, device: str = "cpu") -> pd.DataFrame:
@@ -67,8 +66,7 @@ def roofline(graph: CellGraph, network: str, limits: Ceilings, *, batch_size: in
 
     A row a kernel: `seconds`; `bytes` and `flop`, the least that the kernel's way of summing must move and compute
     (messages are written and read where a kernel makes them; gathers from a cache do not count as memory traffic);
-    `bytes_per_second` and `flops`, the rates reached; `floor_seconds`, the least time at the machine's rates; and
-    `share`, `floor_seconds` over `seconds`.
+    `flops`, the operations a second that it reached; and `share`, the least time at the machine's rates over `seconds`.
 
     **Arguments:**
 
@@ -79,28 +77,30 @@ def roofline(graph: CellGraph, network: str, limits: Ceilings, *, batch_size: in
     """
     check_whole("batch_size is", batch_size, least=1)
     own = graph.select([network]).without_metabolism()
-    perturbations = synthetic_perturbations(own, batch_size)
     here = own.to(device)
+    perturbations, nodes = synthetic_perturbations(own, batch_size), own.num_nodes[own.deleted_type]
     matrix = sparse_matrix(here.networks[network], torch.float32)
-    samples = torch.randn(batch_size, own.num_nodes[own.deleted_type], _WIDTH, device=device)
+    x = torch.randn(batch_size, nodes, _WIDTH, device=device)
+    views = {}
+    for name in ("edge_mask", "gpu_filter"):
+        batch = strategy_of(name)(own).batch(perturbations)
+        views[name] = strategy_of(name)(here).view(batch.to(device))
     calls: dict[str, Callable[[], object]] = {
-        name: waited(_sum_of(strategy_of(name)(here), perturbations, network, samples.flatten(0, 1)), device)
-        for name in ("edge_mask", "gpu_filter")
+        "edge_mask": lambda: views["edge_mask"].neighbour_sum(network, x.flatten(0, 1)),
+        "gpu_filter": lambda: views["gpu_filter"].neighbour_sum(network, x.flatten(0, 1)),
+        "node_mask": lambda: spmm([matrix], x),
+        "dense": lambda: dense_sum(here.networks[network], x),
     }
-    calls["node_mask"] = waited(lambda: spmm([matrix], samples), device)
-    calls["dense"] = waited(lambda: dense_sum(here.networks[network], samples), device)
     with torch.no_grad():
-        for call in calls.values():
-            call()  # warm-up: caches are filled
-        least = least_seconds(calls, clock=clock_of(device))
+        seconds = least_on(device, calls)
     entries = here.networks[network].csr_parts(dtype=torch.float32)[1].numel()
-    least_work = _least_work(own.num_edges, entries, batch_size, own.num_nodes[own.deleted_type])
+    least_work = _least_work(own.num_edges, entries, batch_size, nodes)
     found = pd.DataFrame.from_dict(least_work, orient="index", columns=["bytes", "flop"])
-    found.insert(0, "seconds", pd.Series(least))
-    found["bytes_per_second"], found["flops"] = found["bytes"] / found["seconds"], found["flop"] / found["seconds"]
+    found.insert(0, "seconds", pd.Series(seconds))
+    found["flops"] = found["flop"] / found["seconds"]
     # whichever ceiling is reached first
-    found["floor_seconds"] = np.maximum(found["bytes"] / limits.bytes_per_second, found["flop"] / limits.flops)
-    found["share"] = found["floor_seconds"] / found["seconds"]
+    least = np.maximum(found["bytes"] / limits.bytes_per_second, found["flop"] / limits.flops)
+    found["share"] = least / found["seconds"]
     return found.rename_axis("kernel").reset_index()
 
 
@@ -122,9 +122,3 @@ def _least_work(edges: int, entries: int, batch_size: int, nodes: int) -> dict[s
         "node_mask": (2 * table + batch_size * entries * 4, batch_size * entries * _WIDTH),
         "dense": (2 * table + nodes * nodes * 4, 2 * batch_size * nodes * nodes * _WIDTH),
     }
-
-
-def _sum_of(strategy: Strategy, perturbations: Perturbations, network: str, x: Tensor) -> Callable[[], Tensor]:
-    loading = type(strategy)(strategy.graph.to("cpu"))
-    view = strategy.view(loading.batch(perturbations).to(x.device))
-    return lambda: view.neighbour_sum(network, x)

@@ -176,7 +176,7 @@ def run_job(request: str) -> None:
     results = Results(job["results"])
     if results.read_file(job["name"]) is not None:
         return
-    point = Point.from_dict(job["point"])
+    point = Point(**job["point"])
     try:
         results.write(point, point_rows(resolve(point), **job["options"]), job["name"])
     finally:

@@ -99,7 +99,7 @@ def graph_text(rows: pd.DataFrame) -> str:
     if len(graphs) == 1:
         ((graph, scale),) = graphs.itertuples(index=False)
         words.append(Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}")
-    if len(files) == 1 and pd.notna(files[0]):
+    if len(files) == 1 and pd.notna(files[0]) and not files[0].isdigit():
         words.append(f"samples of {Path(files[0]).name}")
     return ", ".join(words)
 

@@ -149,7 +149,7 @@ class Results:
         tables: dict[Point, pa.Table] = {}
         for rows, about in self._all_opened():
             try:
-                point = Point.from_dict(about["point"])
+                point = Point(**about["point"])
             except (InputError, TypeError):
                 continue
             tables.pop(point, None)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
@@ -112,7 +113,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
     """
     fields = {name: python_value(row[name]) for name in declarations(Point)}
     names = python_value(row["network_names"])
-    if fields["variant"] != "separate" or names is None:
+    if names is None:
         raise InputError("the row does not name the networks that its point was given, so it cannot be run again")
     fields["networks"] = tuple(names.split(","))
     fields["overheads"] = tuple(filter(None, (fields["overheads"] or "").split(",")))
@@ -125,7 +126,11 @@ def aligned(rows: pa.Table) -> pa.Table:
     **Raises:** `pyarrow.ArrowInvalid` for a column of another type.
     """
     known = rows.select([name for name in rows.column_names if name in SCHEMA.names])
-    return pa.concat_tables([SCHEMA.empty_table(), known], promote_options="permissive").cast(SCHEMA)
+    found = pa.concat_tables([SCHEMA.empty_table(), known], promote_options="permissive").cast(SCHEMA)
+    if "num_deletions" in rows.column_names:  # of rows from before `perturbations` said it
+        said = pc.coalesce(found["perturbations"], rows["num_deletions"].cast(_TEXT))
+        found = found.set_column(found.schema.get_field_index("perturbations"), "perturbations", said)
+    return found
 
 
 def python_value(value: Any) -> Any:
