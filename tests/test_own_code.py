@@ -14,7 +14,7 @@ from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _factory, race_arm
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 
 RIGHT = """
     import tclab

@@ -16,7 +16,7 @@ from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution import _run
 from tclab.sweeps.execution._progress import Progress, print_progress
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
 
@@ -350,7 +350,7 @@ def test_threads_that_are_set_later_are_another_worker(monkeypatch):
 
 
 def test_rows_of_another_machine_never_stand_in(tmp_path, monkeypatch):
-    from tclab.sweeps.store import _results as results
+    from tclab.sweeps.store import _row_files as results
 
     here = Results(tmp_path).path(tiny())
     assert here == Results(tmp_path).path(tiny())

@@ -22,7 +22,7 @@ from tclab.lab.reports._cells import (
     stage_parts,
     times_text,
 )
-from tclab.sweeps.store._machine_label import busy_text, contentions, ranks_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._environment import fingerprint
@@ -120,8 +120,7 @@ def _machine(rows: pd.DataFrame) -> str:
     here = fingerprint("hardware")
     if any((None if pd.isna(row[name]) else row[name]) != value for name, value in here.items()):
         return f"On {where_measured(rows)}"
-    busy = contentions(rows)["others"].fillna(False).any()
-    return "On this machine, which was busy" if busy else "On this machine"
+    return "On this machine, which was busy" if rows["shared"].notna().any() else "On this machine"
 
 
 def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
