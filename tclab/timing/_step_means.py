@@ -151,8 +151,8 @@ def outliers(seconds: Reals, cycle: int = 1) -> str:
         return ""
     of = "steps" if cycle == 1 else f"cycles of {cycle} steps"
     return (
-        f"{len(far)} of {len(whole)} {of} took more than {_FAR:.0f} × the median one and hold {held:.0%} of the time "
-        "beyond it: the mean is of them, too"
+        f"{len(far)} of {len(whole)} {of} took more than {_FAR:.0f} × as long as the median one, and what they took "
+        f"beyond it is {held:.0%} of all the time: the mean includes it"
     )
 
 

@@ -155,6 +155,8 @@ def _models(ok: pd.DataFrame, setting: str) -> str:
         best.append(steps[steps["networks"] == steps["networks"].max()].sort_values("mean_seconds").iloc[0])
     best.sort(key=lambda row: row["mean_seconds"])
     fast, slow = best[0], best[-1]
+    if pd.notna(fast["shared"]) or pd.notna(slow["shared"]):  # which of them takes longer is not known
+        return ""
     sides = [f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}, batch {row['batch_size']})"
              for row in (slow, fast)]  # fmt: skip
     text = f"a step of {sides[0]} takes {times_text(*ratio_of_rows(slow, fast))} as long as one of {sides[1]}"

@@ -42,7 +42,7 @@ _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
-_RACE = "what a race says, in which both take turns: measure() (--measure) races the changes"
+_RACE = "whether the changes win a race, in which both take turns: measure() (--measure) runs it"
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = MARGIN, **options: Any) -> Advice:

@@ -240,11 +240,9 @@ def _cautions(steps: list[pd.DataFrame], sides: Mapping[str, Sides], pairs: Sequ
         return
     widest = " to ".join(dict.fromkeys(f"{100 * end(pair.margin for pair in pairs):.2g}%" for end in (min, max)))
     yield (
-        f"These ran at different times, not in turns as a race does: differences within ±{widest} are not "
-        "claimed, and a machine that changed in between would look like a change."
+        f"The two sides ran at different times, not in turns as in a race. Differences within ±{widest} are not "
+        "claimed, and a machine that changed in between looks like a difference."
     )
-    if any(value.endswith("+") for both in sides.values() for rows in both for value in _values(rows, "commit")):
-        yield "A commit with + had changes that were not committed: which code ran is not known."
     if once := sum(1 in [len(runs_of(rows).seconds) for rows in both] for both in sides.values()):
         yield (
             f"{once} of {len(pairs)} points ran once on a side, so how much two runs of them differ is not known: "

@@ -42,7 +42,7 @@ class StepRuns:
     def spread(self) -> float | None:
         """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
 
-        It has what lasts for a run in it, and what is left of the steps' own noise.
+        It includes what lasts for a whole run, and the rest of the steps' own noise.
         """
         runs = len(self.seconds)
         mean = _mean(self) if runs > 1 else None
@@ -52,9 +52,9 @@ class StepRuns:
 def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
     """Return how many times as long the second runs' steps take as the first's, its 95 % interval and its p value.
 
-    The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
-    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. A run is one measurement on a side of
-    several; where the other side has one run, that is taken to differ from others of its kind as much as these do.
+    The ratio is that of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
+    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. On a side of several runs each run is
+    one measurement. Where the other side has one run, its runs are taken to differ as much as these do.
     """
     means = [_mean(first), _mean(second)]
     for one, (own, other) in enumerate(((first, second), (second, first))):

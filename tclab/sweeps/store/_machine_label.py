@@ -21,7 +21,7 @@ MEASURE_AGAIN = (
 )
 
 
-def sharing(row: Mapping[str, Any]) -> str | None:
+def shared_text(row: Mapping[str, Any]) -> str | None:
     """Return how other processes used the processors during a row's timed steps; `None` where not, or not known.
 
     Linux counts whatever waits, a point's own threads too. Others are the cause where these are at most as many as the

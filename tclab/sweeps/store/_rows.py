@@ -12,7 +12,7 @@ import pyarrow as pa
 from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import sharing
+from tclab.sweeps.store._machine_label import shared_text
 from tclab.sweeps.store._row_frame import Rows
 from tclab.timing._step_means import mean_step
 
@@ -147,14 +147,12 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
     What UTF-8 cannot hold, such as half a character in an error's text, is written as `\\udcff`.
     """
-    every = [{name: _utf8(value) for name, value in row.items()} for row in rows]
-    return pa.Table.from_pylist([{"shared": sharing(row), **row} for row in every], schema=SCHEMA)
-
-
-def _utf8(value: Any) -> Any:
-    if isinstance(value, str) and not value.isascii():
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
+    made = []
+    for row in rows:
+        texts = {name: value.encode("utf-8", "backslashreplace").decode() for name, value in row.items()
+                 if isinstance(value, str)}  # fmt: skip
+        made.append({"shared": shared_text(row), **row, **texts})
+    return pa.Table.from_pylist(made, schema=SCHEMA)
 
 
 def not_measured(point: Point, status: str) -> pa.Table:
