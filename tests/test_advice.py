@@ -158,6 +158,7 @@ def test_a_loop_of_ones_own_is_advised(monkeypatch):
         for _ in ledger.steps(batches()):
             with ledger.stage("forward"):
                 clock.work(0.001)
+    monkeypatch.setattr(_advise, "others_now", str)  # which other processes run is not asked
     advice = tclab.advise(ledger)
     assert advice.subject == "from 12 steps of this loop"
     assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))

@@ -36,11 +36,12 @@ def shared_text(row: Mapping[str, Any]) -> str | None:
     if len(moments) < 2:
         return None
     seen, load = contention(moments[0], moments[-1]), moments[-1].get("load")
-    cores, threads, ranks = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads"), row["ranks"]
+    cores, threads = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads")
     fits = crowded = False
     if threads is not None:
+        ranks = row.get("ranks") or 1
         exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
-        own = (threads + row["workers"] + exchange) * ranks
+        own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
         fits = cores is not None and own <= cores
         much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
         crowded = load is not None and load > own and much
