@@ -19,6 +19,7 @@ from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, StepTimes, Suggestion, suggestions_from
+from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
@@ -399,7 +400,9 @@ def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
     assert [one.change for one in disturbed.suggestions] == [one.change for one in plain.suggestions]
     assert disturbed.busy in " ".join(str(disturbed).split()).partition("1. load with 3 workers")[0]
     monkeypatch.setattr(_advise, "others_now", lambda: "other processes keep 1.0 of 2 cores busy now")
-    here = frame(table(quiet)).assign(**_advise.fingerprint("hardware"))  # of this machine, which is busy by now
+    here = frame(table(quiet)).assign(
+        **{name: timing.environment()[name] for name in HARDWARE}
+    )  # of this machine, which is busy by now
     assert "keep 1.0 of 2 cores busy now" in str(tclab.advise(here)).partition("1. ")[0]
     with timing.Ledger() as ledger:
         for _ in ledger.steps(range(8)):

@@ -22,7 +22,7 @@ from tclab.sweeps.execution._run import others_now
 from tclab.sweeps.store._machine_label import busy_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
-from tclab.timing import Ledger
+from tclab.timing import Ledger, environment
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import (
     MEASURED,
@@ -34,7 +34,7 @@ from tclab.timing._advice import (
     suggestions_from,
     upper_bound,
 )
-from tclab.timing._environment import cores_within, fingerprint
+from tclab.timing._environment import HARDWARE, cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
 
@@ -94,10 +94,13 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     if waits := python_value(row["host_syncs"]):
         unknowns.append(host_sync_text(int(waits), row["device"] == "cuda"))
-    busy = busy_text(near)
-    if not busy and all(python_value(row[name]) == value for name, value in fingerprint("hardware").items()):
-        busy = others_now()
+    busy = busy_text(near) or (others_now() if _of_this_machine(row) else "")
     return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
+
+
+def _of_this_machine(row: pd.Series) -> bool:
+    here = environment()
+    return all(python_value(row[name]) == here[name] for name in HARDWARE)
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
