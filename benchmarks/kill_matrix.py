@@ -39,7 +39,7 @@ from slurm_box import slurm  # noqa: E402
 
 import tclab  # noqa: E402
 from tclab._io import TemporaryFolder  # noqa: E402
-from tclab.sweeps.store._results import Results  # noqa: E402
+from tclab.sweeps.store._row_files import Results  # noqa: E402
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 TARGETS = {
@@ -217,7 +217,7 @@ class Matrix:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for path in files:
-                table = results.read_file(path.name)
+                table = results.read(path.name)
                 row = table.slice(0, 1).to_pylist()[0]
                 found[places[tuple(row[name] for name in APART)]] = (table, path.read_bytes())
         if len(files) != len(found):

@@ -249,7 +249,8 @@ def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -
     """Return the rows of a point's runs, as far as `tclab.compare` reads them; steps within one differ by 1 %."""
     logs = np.log(0.1 * ratio) + luck * generator.standard_normal((runs, 1))
     steps = np.exp(logs + 0.01 * generator.standard_normal((runs, 24)))
-    return pd.DataFrame({"status": "ok", "samples_seconds": steps.tolist(), "cycle_steps": 1, "steady": "steady"})
+    return pd.DataFrame({"status": "ok", "samples_seconds": steps.tolist(), "cycle_steps": 1, "steady": "steady",
+                         "shared": None})  # fmt: skip
 
 
 def folders(n: int, points: int = 8) -> None:
@@ -265,7 +266,7 @@ def folders(n: int, points: int = 8) -> None:
                         (str(i), side(generator, runs[0], lucks[0], 1.0), side(generator, runs[1], lucks[1], ratio))
                         for i in range(points)
                     ]
-                    counts = Counter(pair.verdict for pair in pairs_of_runs(made, ("first", "second")))
+                    counts = Counter(pair.verdict for pair in pairs_of_runs(made, [("first", "second")] * points))
                     told += ratio == 1 and counts[FASTER] + counts[SLOWER] > 0
                     found += counts[FASTER] * (ratio != 1)
             apart = " and ".join(f"{100 * luck:g} %" for luck in dict.fromkeys(lucks))

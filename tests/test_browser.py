@@ -9,7 +9,7 @@ from browser import CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, m
 
 from tclab import lab
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import columns_of, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
@@ -85,7 +85,7 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     ended = "document.querySelector('.tclab-status').innerText.startsWith('Stopped')"
     assert page.seconds_until("document.querySelector('.tclab-stop').click()", ended) < STOP_SECONDS
     kept = points_measured(page)
-    assert 0 < kept == len(results.kept()) < 12
+    assert 0 < kept == len([*results.folder.glob("[!.]*.parquet")]) < 12
 
     page.page.click(".tclab-run:enabled")
     page.wait(".tclab-stop:enabled")
@@ -106,7 +106,7 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     for tab, shown in (("Table", ".tclab-table"), ("Findings", ".tclab-findings")):
         page.page.click(f".lm-TabBar-tab:has-text('{tab}')")
         page.wait_for_text(shown, "node_mask")
-    assert len(results.kept()) == 12
+    assert len([*results.folder.glob("[!.]*.parquet")]) == 12
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +114,15 @@ def many(server, folder):
     """A notebook whose panel finds the rows of 160 points, as a sweep of long ago would have left them."""
     of = {"batch_sizes": ",".join(map(str, range(1, 33))), "networks": 1, "scale": 0.02, "gpus": 0, "steps": 8,
           "strategies": "subgraph,edge_mask,gpu_mask,node_mask,delta"}  # fmt: skip
-    results = Results(folder / "runs" / "many" / "rows").make()
+    results = Results(folder / "runs" / "many" / "rows")
     for i, point in enumerate(lab.Panel(**of).points()):
         seconds = 0.01 + 0.001 * (i % 5)
         common = {**columns_of(resolve(point)), "status": "ok", "n": 8, "networks": 1, "batch_bytes": 1000 + i}
         common |= {"measured_at": "2026-11-22T10:00:00+00:00", "mean_seconds": seconds, "median_seconds": seconds}
         common |= {"low_seconds": 0.9 * seconds, "high_seconds": 1.1 * seconds, "samples_seconds": [seconds] * 8}
         common |= {"samples_per_second": point.batch_size / seconds}
-        results.write(resolve(point), table({**common, "stage": stage} for stage in ("step", "forward", "backward")))
+        rows = table({**common, "stage": stage} for stage in ("step", "forward", "backward"))
+        results.write(rows, results.path(point).name)
     return notebook(folder, "many.ipynb", **of, results="runs/many/rows")
 
 
@@ -184,7 +185,7 @@ def tooltip(page):
 
 
 def test_a_panel_is_told_of_another_kernel_that_sweeps_into_its_folder(page, server, folder):
-    results = Results(folder / "runs" / "shared" / "rows").make()
+    results = Results(folder / "runs" / "shared" / "rows")
     page.open(notebook(folder, "told.ipynb", scale=0.02, networks=1, strategies="subgraph", batch_sizes=1,
                        steps=2, results=str(results.folder)))  # fmt: skip
     page.run_all()
@@ -196,4 +197,4 @@ def test_a_panel_is_told_of_another_kernel_that_sweeps_into_its_folder(page, ser
     page.page.fill(".tclab-steps input", "1")  # the field's error goes when something is changed
     page.page.click(".tclab-run:enabled")
     page.wait_for_text(".tclab-status", "1 of 1 point in ")
-    assert len(results.kept()) == 1
+    assert len([*results.folder.glob("[!.]*.parquet")]) == 1

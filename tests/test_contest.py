@@ -52,7 +52,7 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
             return SharedView(self.graph, {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes})
 
     tclab.masking.register(Wrong)
-    refused = "strategy 'wrong' does not give what 'subgraph' gives: it is not raced"
+    refused = "strategy 'wrong' does not compute what 'subgraph' computes: it is not raced"
     with pytest.raises(InputError, match=refused):
         race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
     request = json.dumps({"modules": [], "point": resolve(tiny(strategy="wrong")).to_dict()})

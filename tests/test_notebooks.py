@@ -19,8 +19,7 @@ import tclab
 from tclab import InputError
 from tclab.sweeps import write_rows
 from tclab.sweeps.predict._epoch import read_epoch
-from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._row_files import read_rows
+from tclab.sweeps.store._row_files import Results, read_rows
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
 pytestmark = pytest.mark.clock

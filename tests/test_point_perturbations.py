@@ -13,7 +13,7 @@ from tclab.sweeps import run_epoch
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 
 SMALL = {"batch_size": 2, "workers": 0, "steps": 2, "warmup": 0, "device": "cpu"}
 
@@ -62,11 +62,11 @@ def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     results = Results(tmp_path / "rows")
     files, report = files_of(point), str(screen_of(point).report)
     tclab.sweep(point, results=results.folder, progress=None)
-    assert results.read(point) is not None
+    assert results.read(results.path(point).name) is not None
     lines = screen_file.read_text().splitlines(keepends=True)
     screen_file.write_text("".join(lines[: len(lines) // 2]))
     assert files_of(point) != files  # a warm child that has read the old file is not asked
-    assert results.read(point) is None
+    assert results.read(results.path(point).name) is None
     rows = tclab.sweep(point, results=results.folder, progress=None)
     assert set(rows["samples_report"]) == {str(screen_of(point).report)} != {report}
     assert len(list(results.folder.glob("*.parquet"))) == 2

@@ -19,7 +19,7 @@ import tclab
 from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion

@@ -14,7 +14,7 @@ from slurm_box import missing, slurm, wait_for
 import tclab
 from tclab import Point
 from tclab.sweeps.slurm._slurm_executor import _ask
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 
 pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")

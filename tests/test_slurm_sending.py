@@ -13,7 +13,7 @@ import pytest
 import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps.slurm import _slurm_executor as slurm
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
 
 submitit = pytest.importorskip("submitit")
@@ -121,9 +121,8 @@ def points(number, first=1):
     [
         ({"partitoin": "gpu"}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
         ({"nodes": 2}, "unknown option of Slurm 'nodes'"),
-        *(({"time": time}, "time is .*, expected minutes") for time in ("long", "-5", "--5", "²", "1:2", 1.5, True)),
-        ({"array_parallelism": "²"}, "array_parallelism is '²', expected how many"),
-        ({"comment": "a\ntouch here"}, "comment is .*, expected one line"),
+        *(({"time": time}, "time is .*, expected a whole number") for time in ("long", "-5", "²", "1:2", 1.5, True)),
+        ({"array_parallelism": "²"}, "array_parallelism is '²', expected a whole number"),
         ({"refuse": True}, "refuse: for executor='local'"),
         ({"budget_seconds": 5}, "budget_seconds: for executor='local'"),
         ({"executor": "slrum"}, "unknown executor 'slrum'; did you mean 'slurm'"),
@@ -195,11 +194,6 @@ def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake, monk
     monkeypatch.setattr(slurm, "_MAX_ARRAY", 2)
     fake.send(points(3, first=20))
     assert fake.sent == 4  # arrays no longer than the cluster takes
-    (fake.results / "slurm" / "jobs.json").write_bytes(b"{")
-    fake.queue(j3_0="RUNNING", j3_1="RUNNING", j4="RUNNING")
-    with pytest.warns(UserWarning, match=r"jobs\.json is damaged"):
-        fake.send(points(3, first=20))
-    assert fake.sent == 6
 
 
 def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):

@@ -14,9 +14,8 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution import _run
 from tclab.sweeps.execution._progress import Progress, print_progress
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
 
@@ -327,6 +326,27 @@ def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path
     assert tclab.compare(tmp_path, rows).table["first runs"].tolist() == [3, 3, 0]
 
 
+def test_a_point_beside_another_process_is_measured_again_when_that_is_asked_for(tmp_path, monkeypatch):
+    waited = iter([9.0, 0.1])  # seconds of ten
+
+    def rows_of(point, **_):
+        begin, end = (
+            {"monotonic_seconds": at, "cpu_pressure_seconds": own} for at, own in ((0, 0), (10, next(waited)))
+        )
+        ran = {"stage": "step", "status": "ok", "threads": 1, "cores": 2, "conditions": json.dumps([begin, end])}
+        return table([{**columns_of(point), **ran}])
+
+    monkeypatch.setattr("tclab.sweeps._sweep.point_rows", rows_of)
+
+    def shared(**options):
+        return tclab.sweep(tiny(), results=tmp_path, progress=None, **options)["shared"].item()
+
+    words = "the processors were shared during 10 s: something waited for one 90% of the time"
+    assert shared() == shared() == words
+    assert pd.isna(shared(retry=True))
+    assert pd.isna(shared(retry=True))  # kept: it ran alone
+
+
 @pytest.mark.parametrize("options", [{"repeats": 0}, {"repeats": 2, "executor": "slurm"}])
 def test_repeats_that_cannot_be_are_refused(options, tmp_path):
     with pytest.raises(InputError, match="repeats"):
@@ -339,16 +359,8 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(tmp_path)
         tclab.sweep([tiny()], results=tmp_path / "file" / "rows")
 
 
-def test_threads_that_are_set_later_are_another_worker(monkeypatch):
-    tclab.run(tiny())
-    before = len(_run._idle)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert of_the_step(tclab.run(tiny()))["status"] == "ok"
-    assert len(_run._idle) == before + 1
-
-
 def test_rows_of_another_machine_never_stand_in(tmp_path, monkeypatch):
-    from tclab.sweeps.store import _results as results
+    from tclab.sweeps.store import _row_files as results
 
     here = Results(tmp_path).path(tiny())
     assert here == Results(tmp_path).path(tiny())

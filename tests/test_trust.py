@@ -92,7 +92,7 @@ def test_spikes_that_came_back_are_told_from_those_that_did_not():
 ELSEWHERE = """
     import json, sys
     from tclab import lab, sweeps, timing
-    from tclab.sweeps.store import _results as results
+    from tclab.sweeps.store import _row_files as results
     results._machine = lambda _: {"cpu": "another machine"}
     folder = sys.argv[1]
     rows = results.Results(folder + "/rows").frame()

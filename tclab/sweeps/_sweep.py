@@ -19,10 +19,10 @@ from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._run import STOPPED, point_rows, warn_of_others
+from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
 
 
@@ -50,7 +50,7 @@ def sweep(
     **Arguments:**
 
     - `points`: several, or one. `results`: the folder.
-    - `retry`: run points again that ran out of memory or failed.
+    - `retry`: run points again that ran out of memory, failed, or shared the processors with other processes.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. The first
       points of `tclab.grid`, which show each model at two batch sizes and two numbers of networks, may be started until
@@ -87,7 +87,7 @@ def sweep(
         raise InputError(f"{', '.join(given)}: for executor={other!r}, and executor is {executor!r}")
     kept, budget = Results(results), _Budget(budget_seconds, wanted.first)
     options = SweepOptions(retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
-    with kept.make().swept():
+    with kept.swept():
         if executor == "local":
             tables = _run_here(wanted, kept, options, budget, refuse)
         else:
@@ -139,7 +139,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
             continue
         definite = resolve(point)
         name = results.name(definite, repeat, memory_bytes=options.memory_bytes)
-        rows = results.read_file(name)
+        rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
             why = full or budget.why_not(i) or (_refusal(definite, options.memory_bytes) if refuse else None)
@@ -149,7 +149,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
             continue
         if not kept:
             try:
-                results.write(point, rows, name)
+                results.write(rows, name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 full = str(error)
                 warnings.warn(f"{full}. The sweep returns them, and runs no other point", stacklevel=3)
@@ -171,8 +171,8 @@ def _refusal(point: Point, memory_bytes: int | None) -> str | None:
 
 def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
     """Run a resolved point and return its rows; tell the budget how long it took."""
-    if not budget.took:
-        warn_of_others()
+    if not budget.took and (busy := others_now()):
+        warnings.warn(busy, stacklevel=5)
     begin = monotonic()
     rows = point_rows(
         point,

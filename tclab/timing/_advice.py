@@ -94,6 +94,7 @@ class Advice(Shown):
     - `missing`: what the evidence leaves unknown, and what would show it, a sentence each.
     - `where`: the machine of the measurement; `None` for this one.
     - `margin`: share of the time below which nothing is called better.
+    - `busy`: that other processes used the processors, which weakens every figure, and what to do; else empty.
     """
 
     subject: str
@@ -101,6 +102,7 @@ class Advice(Shown):
     missing: tuple[str, ...] = ()
     where: str | None = None
     margin: float = MARGIN
+    busy: str = ""
 
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
         """Measure the suggestions that can be measured, and return the advice with the results.
@@ -129,7 +131,8 @@ class Advice(Shown):
         nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
         suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
         missing = [f"still open: {sentence}" for sentence in self.missing]
-        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=[*suggestions, *missing])
+        notes = [self.busy, *suggestions, *missing] if self.busy else [*suggestions, *missing]
+        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=notes)
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:

@@ -19,7 +19,7 @@ from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.sweeps.config._fields import checked, declarations, text_value
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point, Points
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 _OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
@@ -130,7 +130,7 @@ class PanelSweep:
             return []
         keys = [(folder.folder, point) for point in self.points()]
         for key in keys:
-            if key not in self._kept and (table := folder.read(key[1])) is not None:
+            if key not in self._kept and (table := folder.read(folder.path(key[1]).name)) is not None:
                 self._kept[key] = table
         return [self._kept[key] for key in keys if key in self._kept]
 
@@ -165,7 +165,7 @@ class PanelSweep:
         **Raises:** `InputError` for a value out of its range, or a folder that cannot be written or that another kernel
         sweeps into.
         """
-        points, folder = self.points(), Results(self.folder).make()
+        points, folder = self.points(), Results(self.folder)
         with folder.swept():  # nobody else's
             pass
         with writing("results", folder.folder):

@@ -21,7 +21,7 @@ from tclab.lab.reports._cells import (
     stage_parts,
     times_text,
 )
-from tclab.sweeps.store._machine_label import busy_text, contentions, ranks_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing import environment
@@ -129,8 +129,7 @@ def _machine(rows: pd.DataFrame) -> str:
     row, here = rows.iloc[0], environment()
     if any((None if pd.isna(row[name]) else row[name]) != here[name] for name in HARDWARE):
         return f"On {where_measured(rows)}"
-    busy = contentions(rows)["others"].fillna(False).any()
-    return "On this machine, which was busy" if busy else "On this machine"
+    return "On this machine, which was busy" if rows["shared"].notna().any() else "On this machine"
 
 
 def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
@@ -165,6 +164,8 @@ def _models(ok: pd.DataFrame, setting: str) -> str:
         best.append(steps[steps["networks"] == steps["networks"].max()].sort_values("mean_seconds").iloc[0])
     best.sort(key=lambda row: row["mean_seconds"])
     fast, slow = best[0], best[-1]
+    if pd.notna(fast["shared"]) or pd.notna(slow["shared"]):  # which of them takes longer is not known
+        return ""
     sides = [f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}, batch {row['batch_size']})"
              for row in (slow, fast)]  # fmt: skip
     text = f"a step of {sides[0]} takes {times_text(*ratio_of_rows(slow, fast))} as long as one of {sides[1]}"

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted
+from tclab._display import counted, first_of
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._race_points import race_points
-from tclab.sweeps.analysis._run_verdicts import ratio_of_runs, runs_of
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import where_measured
+from tclab.sweeps.execution._run import others_now
+from tclab.sweeps.store._machine_label import busy_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
-from tclab.timing import Ledger
+from tclab.timing import Ledger, environment
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import (
     MEASURED,
@@ -33,30 +34,28 @@ from tclab.timing._advice import (
     suggestions_from,
     upper_bound,
 )
-from tclab.timing._environment import cores_within
+from tclab.timing._environment import HARDWARE, cores_within
 from tclab.timing._step_means import whole_cycles
-from tclab.timing._verdict import MARGIN, Pair
-from tclab.timing._warmup import NOT_STEADY
+from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
 
 _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
-_ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
-_APART = (
-    "how far two runs of one point differ, which the intervals do not allow for: measure() (--measure) races the change"
-)
+_RACE = "whether the changes win a race, in which both take turns: measure() (--measure) runs it"
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = MARGIN, **options: Any) -> Advice:
     """Return the changes that are worth making, ranked by predicted saving, and the questions that stay open.
 
-    From a sweep's rows: each point that differs from the present one in one setting and is certainly faster, with the
-    measured ratio; and changes that the stages of a step suggest. Rows of another machine or of other code than the
-    present point's are no evidence, and are counted in `missing`. With k settings each is judged by an interval of
-    level 1 - 0.05 / k (Bonferroni). From a ledger around a loop of your own: changes that its stages suggest; see
-    `tclab.timing.advise`. `advice.measure()` then races the suggested points, but for those of another allocator or
-    device, which cannot share a process with the present one.
+    From a sweep's rows: each point that differs from the present one in one setting and is faster by the verdict of
+    `tclab.compare`; and changes that the stages of a step suggest. Rows of another machine or of other code than the
+    present point's are no evidence, and are counted in `missing`. From a ledger around a loop of your own: changes that
+    its stages suggest; see `tclab.timing.advise`. `advice.measure()` then races the suggested points, but for those of
+    another allocator or device, which cannot share a process with the present one.
+
+    Where points shared the processors with other processes, or others keep this machine busy now, the advice begins
+    with that: its estimates may be those of the other processes.
 
     **Arguments:**
 
@@ -69,7 +68,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     **Raises:** `InputError` for a strategy that was not measured, with the nearest.
     """
     if isinstance(evidence, Ledger):
-        return advise_loop(evidence, margin=margin, **options)
+        return replace(advise_loop(evidence, margin=margin, **options), busy=others_now())
     if options:
         raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
     rows = rows_of(evidence)
@@ -95,7 +94,13 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     if waits := python_value(row["host_syncs"]):
         unknowns.append(host_sync_text(int(waits), row["device"] == "cuda"))
-    return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin)
+    busy = busy_text(near) or (others_now() if _of_this_machine(row) else "")
+    return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
+
+
+def _of_this_machine(row: pd.Series) -> bool:
+    here = environment()
+    return all(python_value(row[name]) == here[name] for name in HARDWARE)
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -154,49 +159,38 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
         differ = [name for name in _DECIDES if python_value(row[name]) != python_value(base[name])]
         if "workers" in differ and 0 in map(python_value, (row["workers"], base["workers"])):
             differ = [name for name in differ if name != "loader"]  # which means little without workers
-        if len(differ) == 1 and differ[0] in _FIELDS and _FIELDS[differ[0]].advised:
+        wrong = "strategy" in differ and python_value(row["equivalence"]) not in (None, "passed")
+        if len(differ) == 1 and differ[0] in _FIELDS and _FIELDS[differ[0]].advised and not wrong:
             yield differ[0], rows
 
 
 def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tuple[list[Suggestion], list[str]]:
-    """Return the points that are faster in one setting, and sentences on those of which nothing is sure."""
-    row, now = base.iloc[0], runs_of(base)
-    found, unsure, moving = [], [], []
-    others = list(_others(steps, row))
-    for name, rows in others:
-        other, runs = rows.iloc[0], runs_of(rows)
-        was, new = python_value(row[name]), python_value(other[name])
-        wrong = name == "strategy" and python_value(other["equivalence"]) not in (None, "passed")
-        more_overheads = name == "overheads" and not _names(new) < _names(was)
-        if wrong or more_overheads or not runs.steps or not now.steps:
-            continue
-        ratio, interval, _ = ratio_of_runs(now, runs, alpha=_ALPHA / len(others))
-        a_sample = row["batch_size"] / other["batch_size"]
-        ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
-        change = _change(name, was, new)
-        if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
-            moving.append(change)
-        elif interval is not None and interval[1] < 1 - margin:
-            value = tuple(sorted(_names(new))) if name == "overheads" else new
-            why = f"The rows hold {now.steps} steps of the one and {runs.steps} of the other.{_bytes_text(row, other)}"
-            why = f"{why} {_FIELDS[name].caution}".strip()
-            found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
-        elif ratio < 1 - margin:
-            unsure.append(change)
-    missing = [_APART] if found else []
-    missing += [f"whether {', or '.join(unsure)} gains anything: too few steps tell"] if unsure else []
-    still = "steps were still changing, so warm up longer (warmup)"
-    return found, missing + ([f"whether {', or '.join(moving)} gains anything: {still}"] if moving else [])
+    """Return the points that are faster in one setting, and sentences on those that look so and are not certain."""
+    row, others = base.iloc[0], list(_others(steps, base.iloc[0]))
+    points = [(_change(name, row, rows.iloc[0]), _a_sample(base), _a_sample(rows)) for name, rows in others]
+    pairs = pairs_of_runs(points, [("the present point", "the change")] * len(points), margin=margin)
+    found: list[Suggestion] = []
+    unsure: dict[str, list[str]] = {}  # reason → changes
+    for pair, (name, rows) in zip(pairs, others, strict=True):
+        change, other = str(pair.cell), rows.iloc[0]
+        if pair.ratio is not None and pair.verdict == FASTER:
+            why = f"By {pair.kept} steps of each, {pair.why}.{_bytes_text(row, other)} {_FIELDS[name].caution}"
+            setting = {name: python_value(other[name])}
+            found.append(Suggestion(change, why.strip(), pair.ratio, pair.interval, MEASURED, setting))
+        elif pair.ratio is not None and pair.verdict == UNDECIDED and pair.ratio < 1 - margin:
+            unsure.setdefault(pair.why, []).append(change)
+    missing = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in unsure.items()]
+    return found, missing + [_RACE] * bool(found)
 
 
-def _names(text: str | None) -> set[str]:
-    return set(filter(None, (text or "").split(",")))
+def _a_sample(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose seconds are those of one sample, as batches of other sizes can be compared by it."""
+    each = zip(steps["samples_seconds"], steps["batch_size"], strict=True)
+    return steps.assign(samples_seconds=[None if one is None else np.asarray(one) / size for one, size in each])
 
 
-def _change(name: str, was: Any, new: Any) -> str:
-    if name == "overheads":
-        return f"without {' and '.join(sorted(_names(was) - _names(new)))}"
-    words = f"{new or 'none'} in place of {was or 'none'}"
+def _change(name: str, now: pd.Series, other: pd.Series) -> str:
+    words = f"{python_value(other[name]) or 'none'} in place of {python_value(now[name]) or 'none'}"
     return words if name == "strategy" else f"{name.replace('_', ' ')} {words}"
 
 

@@ -15,7 +15,7 @@ from tclab.errors import InputError, unknown
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import where_measured
+from tclab.sweeps.store._machine_label import busy_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
@@ -25,8 +25,7 @@ SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
 OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
-_CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
-_PLACE = (*OF_THE_PLACE, *_CONDITIONS)
+_PLACE = (*OF_THE_PLACE, "os", "gpu_driver", "threads", "allocator_settings")
 _LABEL = ("model", "strategy", "batch_size", "networks")  # a point's label has them, whether or not they differ
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the rows of a point's first runs, and of its second
 
@@ -111,7 +110,7 @@ def compare(
     compared = _between(between, steps)
     points = _by_point(steps, [name for name in SETTINGS if name not in (*compared, *_COUNTS)])
     sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
-    pairs = pairs_of_runs([(label, *both) for label, both in sides.items()], named, margin=margin)
+    pairs = pairs_of_runs([(label, *both) for label, both in sides.items()], [named] * len(sides), margin=margin)
     for i, both in enumerate(sides.values()):
         why = _confounded(both, named, compared)
         if why and pairs[i].ratio is not None:
@@ -126,7 +125,7 @@ def compare(
         differs=differs,
         only_first=tuple(label for label in points[0] if label not in sides),
         only_second=tuple(label for label in points[1] if label not in sides),
-        cautions=tuple(_cautions(steps, sides, pairs, differs)),
+        cautions=tuple(_cautions(steps, sides, pairs)),
         table=_table(sides, pairs, named),
         where=(where_measured(steps[0]), where_measured(steps[1])),
     )
@@ -144,9 +143,12 @@ def _names(first: Runs, second: Runs) -> tuple[str, str]:
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
     """Return the rows of one stage, of points that were tried, by the clock that the step is timed on.
 
-    On CUDA that is the device's: a stage has a row of the host's, too. A worker's stages are not the step's.
+    On CUDA that is the device's: a stage has a row of the host's, too. A worker's stages are not the step's. A stage
+    has `shared` of its run's step.
     """
     rows = rows[~rows["status"].str.startswith(("skipped", "not run"))]
+    of_the_run = rows.groupby("measured_at")["shared"].transform("first")
+    rows = rows.assign(shared=rows["shared"].fillna(of_the_run))
     stages = [str(name) for name in rows["stage"].dropna().unique()]
     if len(rows) and stage not in stages:
         raise unknown("stage", stage, stages)
@@ -227,9 +229,9 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _cautions(
-    steps: list[pd.DataFrame], sides: Mapping[str, Sides], pairs: Sequence[Pair], differs: Iterable[str]
-) -> Iterator[str]:
+def _cautions(steps: list[pd.DataFrame], sides: Mapping[str, Sides], pairs: Sequence[Pair]) -> Iterator[str]:
+    if busy := busy_text(pd.concat(steps).assign(stage="step")):
+        yield busy
     if not sides:
         values = {name: [set(_values(rows, name)) for rows in steps] for name in SETTINGS if name not in _COUNTS}
         apart = [name for name, (a, b) in values.items() if a and b and not a & b]
@@ -238,17 +240,13 @@ def _cautions(
         return
     widest = " to ".join(dict.fromkeys(f"{100 * end(pair.margin for pair in pairs):.2g}%" for end in (min, max)))
     yield (
-        f"These ran at different times, not in turns as a race does: differences within ±{widest} are not "
-        "claimed, and a machine that changed in between would look like a change."
+        f"The two sides ran at different times, not in turns as in a race. Differences within ±{widest} are not "
+        "claimed, and a machine that changed in between looks like a difference."
     )
-    if any(value.endswith("+") for both in sides.values() for rows in both for value in _values(rows, "commit")):
-        yield "A commit with + had changes that were not committed: which code ran is not known."
-    if moved := [name for name in _CONDITIONS if name in differs]:
-        yield f"Conditions differ too: {', '.join(moved)}."
     if once := sum(1 in [len(runs_of(rows).seconds) for rows in both] for both in sides.values()):
         yield (
-            f"{once} of {len(pairs)} points ran once on a side: how much two runs of the same differ is not known of "
-            "them. tclab.sweep(…, repeats=3) into each folder measures it."
+            f"{once} of {len(pairs)} points ran once on a side, so how much two runs of them differ is not known: "
+            "tclab.sweep(…, repeats=3) into each folder measures it."
         )
 
 

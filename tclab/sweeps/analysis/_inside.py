@@ -92,7 +92,7 @@ def _frame_of(point: Point, steps: int) -> pd.DataFrame:
         raise InputError(f"nothing is to be seen inside this point: {reason}")
     point = resolve(point)
     if not may_run(point):
-        raise InputError(f"{point.strategy} does not give what 'subgraph' gives: it is not timed")
+        raise InputError(f"{point.strategy} does not compute what 'subgraph' computes: it is not timed")
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:
         batch = next(here.batches())

@@ -16,31 +16,31 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
-from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, user_modules
+from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race, Races
 from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
 
-# With fewer than three the luck of one cannot be told from a difference. An even number, since every other process
-# makes its arms in reverse: a small step of the arm made first took some 1 % longer, as its objects lie further apart.
+# At least three, to tell the luck of one process from a difference. An even number, as every other process makes its
+# arms in reverse order: a small step of the arm that is made first took 1 % longer, as its objects lie further apart.
 PROCESSES = 4
-_BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
-_EPOCH_BATCHES = 10_000  # batches, so that workers start once
+_BATCHES = 4  # of samples, which the steps of every arm go through again and again
+_EPOCH_BATCHES = 10_000  # so that workers start once
 _FIRST = 3  # steps of an arm, before the race
 _open = ExitStack()  # the setups of this process's arms
 
 
 class _Arm:
-    """A point's next step, and what must happen before a block of them; see `tclab.timing._race_blocks`."""
+    """A function that runs a point's next step; see `tclab.timing._race_blocks` for its other attributes."""
 
     def __init__(self, here: Setup) -> None:
-        # what a record holds of it: of other points, or of other code, none goes on
+        # it is in the record of a race, which only a race of the same points and the same code may continue
         self.identity = {"point": here.point.to_dict(), "files": files_of(here.point)}
         self._here = here
         self._batches = _endless(here)
-        self._first = Ledger()  # of steps, which show whether the arm waits for its workers
+        self._first = Ledger()  # shows whether the steps wait for their workers
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
         self._made = [*self._first.batch_timings]
@@ -51,7 +51,7 @@ class _Arm:
         self._here.run(self._batches, steps=1)
 
     def settle(self) -> None:
-        """Leave the batches that workers made while other arms ran, where steps wait for them otherwise."""
+        """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
         if self._here.loader_binds(self._first, self._made):
             self._made = self._here.drain(self._batches)
 
@@ -61,14 +61,18 @@ def _endless(here: Setup) -> Iterator[Any]:
 
 
 def race_arm(text: str) -> Callable[[], None]:
-    """Return a function that runs a point's next step: a race's processes make their arms with it.
+    """Return a function that runs a point's next step. Each process of a race makes its arms with it.
 
-    The equivalence check runs before that, in the first of the race's processes for all of them. The text is JSON: the
-    `point` as a dict, and the `modules` to import first where its strategy or model is a user's own.
+    The first process of a race runs the equivalence check first, for all of them.
 
-    **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
+    **Arguments:**
+
+    - `text`: JSON: the `point` as a dict, and the `modules` that register its strategy and model, where these are a
+      user's own.
+
+    **Raises:** `InputError` for a strategy that does not compute what `subgraph` computes.
     """
-    # the first optimizer loads it, some 860 modules, among which the objects of the first arm would lie
+    # otherwise the first optimizer imports its 860 modules, and the objects of the first arm lie among theirs
     import torch._dynamo  # noqa: F401
 
     request = json.loads(text)
@@ -77,8 +81,8 @@ def race_arm(text: str) -> Callable[[], None]:
 
 
 def _arm(point: Point, opened: ExitStack) -> _Arm:
-    if os.environ.get(FIRST_PROCESS) != "0" and not may_run(point):  # a race begins with its first process
-        raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
+    if os.environ.get(FIRST_PROCESS) != "0" and not may_run(point):
+        raise InputError(f"strategy {point.strategy!r} does not compute what 'subgraph' computes: it is not raced")
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
 
@@ -103,7 +107,7 @@ def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
 
 def _factory(point: Point) -> str:
     """Return what a race's process makes the arm of a point from."""
-    request = {"modules": user_modules(point), "point": point.to_dict(), "files": files_of(point)}
+    request = {"modules": imports_of(point)["modules"], "point": point.to_dict(), "files": files_of(point)}
     return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 
@@ -111,7 +115,7 @@ def _factory(point: Point) -> str:
 def _raced(
     cells: Mapping[Any, Mapping[str, Point]], processes: int | None
 ) -> Iterator[tuple[dict[Hashable, Any], dict[str, Any]]]:
-    """Yield the arms of each cell, and what a race of them takes where it is of several processes."""
+    """Yield cell → its arms by name, and the arguments of a race that runs in several processes."""
     found = {cell: _resolved(points) for cell, points in cells.items()}
     with ExitStack() as opened:
         make = _factory if processes is not None else partial(_arm, opened=opened)
@@ -132,10 +136,9 @@ def race_points(
     **Arguments:**
 
     - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` are ignored.
-    - `budget_seconds`: as for `tclab.timing.race`; the checks and the making of the arms come before it.
-    - `processes`: how many fresh ones take turns, each with its own luck (the layout of its memory, its placement), for
-      which the verdict allows; `None` for this process, with the allocator that it has. The verdict then holds for
-      this process alone.
+    - `budget_seconds`: as for `tclab.timing.race`; the equivalence checks and the setup of the arms are not in it.
+    - `processes`: how many fresh processes take turns. Each has its own luck (layout of its memory, placement), and the
+      verdict allows for that. With `None` the race runs in this process, and its verdict is of this process alone.
     - `options`: see `tclab.timing.race` (`margin`, `record`, `stop`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
@@ -160,9 +163,9 @@ def race_grid(
     processes: int | None = PROCESSES,
     **options: Any,
 ) -> Races:
-    """Race the points of many cells; cells that are still undecided get the seconds.
+    """Race the points of each of many cells, and spend the seconds on cells that are undecided.
 
-    As `race_points`, for each cell; see `tclab.timing.race_cells`.
+    Each cell is a race as of `race_points`; see `tclab.timing.race_cells`.
 
     **Arguments:**
 
@@ -184,7 +187,8 @@ def race_grid(
 def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     """Set a point up and yield its loop: a function that takes a ledger and runs `steps` steps under it.
 
-    For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
+    It is the step that sweeps measure, for `tclab.timing.spike_in`, `receipt` and `tclab.trace.record`. The equivalence
+    check is not run.
     """
     point = resolve(point)
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:

@@ -1,4 +1,4 @@
-"""Ratio, interval and verdict of steps that ran at different times."""
+"""Ratio, interval and verdict of steps that ran at different times: the judge of `compare`, `advise` and findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab.sweeps.store._machine_label import MEASURE_AGAIN
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import MARGIN, MOST_MARGIN, UNDECIDED, Pair, decide, lies, over_all
+from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, lies, over_all
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
@@ -41,22 +42,19 @@ class StepRuns:
     def spread(self) -> float | None:
         """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
 
-        It has what lasts for a run in it, and what is left of the steps' own noise.
+        It includes what lasts for a whole run, and the rest of the steps' own noise.
         """
         runs = len(self.seconds)
         mean = _mean(self) if runs > 1 else None
         return None if mean is None or mean.error is None else mean.error * sqrt(runs) / mean.value
 
 
-def ratio_of_runs(
-    first: StepRuns, second: StepRuns, *, alpha: float = _ALPHA
-) -> tuple[float, tuple[float, float] | None, float | None]:
-    """Return how many times as long the second runs' steps take as the first's, its interval and its p value.
+def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
+    """Return how many times as long the second runs' steps take as the first's, its 95 % interval and its p value.
 
-    The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
-    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. A run is one measurement on a side of
-    several; where the other side has one run, that is taken to differ from others of its kind as much as these do.
-    `alpha` is the chance that the interval may miss: 5 % for a ratio alone, a k-th of it for each of k.
+    The ratio is that of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
+    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. On a side of several runs each run is
+    one measurement. Where the other side has one run, its runs are taken to differ as much as these do.
     """
     means = [_mean(first), _mean(second)]
     for one, (own, other) in enumerate(((first, second), (second, first))):
@@ -66,7 +64,7 @@ def ratio_of_runs(
             error = means[one].value * other.spread * sqrt(1 + 1 / runs)
             means[one] = replace(means[one], error=error, freedom=runs - 1)
             means[1 - one] = replace(means[1 - one], error=0.0)
-    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - alpha)
+    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - _ALPHA)
     return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
 
 
@@ -86,18 +84,20 @@ def runs_of(rows: pd.DataFrame) -> StepRuns:
 
 def pairs_of_runs(
     points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
-    names: tuple[str, str] | list[tuple[str, str]],
+    names: Sequence[tuple[str, str]],
     *,
     margin: float = MARGIN,
 ) -> list[Pair]:
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
-    A verdict of sides with one run each says so: how much two runs of the same differ is not known of them.
+    A verdict of sides with one run each says so: how much two runs of the same differ is not known of them. A side that
+    shared the processors with other processes may take less time alone: it is never called the slower one, nor the same
+    as the other.
 
     **Arguments:**
 
     - `points`: for each its label, the rows of the first runs and those of the second.
-    - `names`: of first and second, one pair or a pair for each point.
+    - `names`: of first and second, for each point.
     - `margin`: a share that a difference must exceed; what runs of one side spread by if that is more, and at least
       5 % where a side has one run.
     """
@@ -125,7 +125,12 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
             return replace(pair, why=f"steps of {name} were still changing: warm up longer")
     low, high = np.log(interval)
     widest = max(MOST_MARGIN, margin)
+    verdict = decide(low, high, pair.margin, widest=widest)
+    shared = [name for name, rows in zip(names, sides, strict=True) if rows["shared"].notna().any()]
+    slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
+    if verdict != UNDECIDED and any(name in shared for name in slower):
+        return replace(pair, why=f"{' and '.join(shared)} shared the processors with other processes. {MEASURE_AGAIN}")
     runs = [len(own.seconds) for own in samples]
     of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
     why = f"the 95% interval {of_runs} {lies(low, high, pair.margin, widest)}"
-    return replace(pair, verdict=decide(low, high, pair.margin, widest=widest), why=why, p=p)
+    return replace(pair, verdict=verdict, why=why, p=p)

@@ -171,14 +171,14 @@ class Point(Shown):
     strategy: str = declare("node_mask", "charted advised panel", grid="strategies", check=_strategy)
     batch_size: NumberFrom1 = declare(
         4, "charted advised panel", unit="samples", grid="batch_sizes",
-        caution="The ratio is of a sample's time; another batch size trains otherwise.",
+        caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
     )  # fmt: skip
     networks: NumberFrom1 | Names | None = declare(None, "reference charted panel", unit="networks")
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "step panel")
     device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
     ranks: NumberFrom1 = declare(1, unit="processes")
     dtype: Literal["float32", "float64", "bfloat16"] = declare(
-        "float32", "advised step panel", caution="It rounds otherwise: look at the loss."
+        "float32", "advised step panel", caution="It rounds differently: compare the losses, too."
     )
     steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount")
     warmup: NumberFrom0 = declare(2, unit="batches", role="amount")
@@ -197,7 +197,7 @@ class Point(Shown):
     loss: str | None = declare(None, "step", check=_loss)
     optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised step")
     accumulate: NumberFrom1 = declare(1, "step", unit="batches")
-    overheads: tuple[str, ...] = declare((), "reference advised", check=_overheads)
+    overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
     micro_batch: NumberFrom1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "step panel")
 

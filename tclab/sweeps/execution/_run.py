@@ -7,7 +7,6 @@ import os
 import signal
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -176,8 +175,8 @@ def _exit() -> None:
     close_workers()
 
 
-def warn_of_others() -> None:
-    """Warn where other processes keep cores busy that the threads of a point would wait for.
+def others_now() -> str:
+    """Return that other processes keep cores busy which the threads of a point would wait for; empty where none do.
 
     Threads that share the work of each operation wait for the one whose core another process has.
     """
@@ -186,12 +185,11 @@ def warn_of_others() -> None:
     sleep(0.3)  # meanwhile this process and its idle workers keep none busy
     others = contention(before, conditions()).busy_cores
     if cores is None or others is None or cores < 2 or others + threads < cores + _OTHERS:
-        return
+        return ""
     fewer = ", or with fewer threads: OMP_NUM_THREADS=1" if threads > 1 else ""
-    warnings.warn(
-        f"other processes keep {others:.1f} of {cores} cores busy: steps that share them are slower, by far where "
-        f"their threads wait for one another. Sweep when those have ended{fewer}",
-        stacklevel=2,
+    return (
+        f"other processes keep {others:.1f} of {cores} cores busy now: steps that share them are slower, by far where "
+        f"their threads wait for one another. Measure and race when those have ended{fewer}"
     )
 
 

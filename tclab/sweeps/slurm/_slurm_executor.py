@@ -10,11 +10,11 @@ import signal
 import subprocess
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
@@ -24,9 +24,9 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import paths_of, resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions
 from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
-from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked
+from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked_options
 from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
-from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
 
@@ -50,15 +50,20 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, *
     need("executor='slurm'", "slurm", "submitit")
     import submitit
 
-    given = checked(cluster, submitit.SlurmExecutor._valid_parameters())
+    given = checked_options(cluster, submitit.SlurmExecutor._valid_parameters())
     _ask("sbatch", "--version")
     sweep = _Sweep(points, Results(results.folder.resolve()), options, given)
     stop = options.stop or threading.Event()
-    missing = sweep.look_up()
+    gone = sweep.look()
     if not stop.is_set():
-        sweep.send(missing)
+        sweep.send(gone)
+    ended: set[str] = set()
     while sweep.waiting and not stop.wait(_ASK_SECONDS):
-        sweep.look()
+        with suppress(InputError):  # a controller that is restarted; the jobs run on
+            gone = sweep.look()
+            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
+                sweep.fail(name)
+            ended = set(gone)
     if sweep.waiting:
         sweep.cancel()
     return [sweep.rows.get(name, not_measured(point, STOPPED)) for name, point in sweep.points.items()]
@@ -76,22 +81,24 @@ class _Sweep:
         limit = options.memory_bytes
         self.points = {results.name(p, machine=machine, memory_bytes=limit): p for p in absolute}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
-        self.waiting: dict[str, str] = {}  # name → the job that is waited for
-        self._over: set[str] = set()  # whose jobs had ended at the last look
+        self.waiting: set[str] = set()  # whose jobs are waited for
+        self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
+        self._jobs: dict[str, str] = json.loads(self._notes.read_bytes()) if self._notes.exists() else {}
 
-    def look_up(self) -> list[str]:
-        """Take finished points, wait for those whose jobs are queued or run, and return the others."""
-        noted, live = self._noted(), _live()
-        missing = []
-        for name in self.points:
-            rows = self._results.read_file(name)
-            if rows is not None and self._options.stands(rows):
-                self._through(name, rows, kept=True)
-            elif noted.get(name) in live:
-                self.waiting[name] = noted[name]
+    def look(self) -> list[str]:
+        """Take the rows that are there, and return the other points that no job is queued for or runs."""
+        live, gone = _live(), []
+        files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
+        for name in [name for name in self.points if name not in self.rows]:
+            rows = self._results.read(name) if name in files else None
+            kept = name not in self.waiting
+            if rows is not None and (not kept or self._options.stands(rows)):
+                self._through(name, rows, kept=kept)
+            elif self._jobs.get(name) in live:
+                self.waiting.add(name)
             else:
-                missing.append(name)
-        return missing
+                gone.append(name)
+        return gone
 
     def send(self, names: list[str]) -> None:
         """Send points, as arrays of jobs, and note the jobs."""
@@ -104,60 +111,33 @@ class _Sweep:
                 point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
                 requests[name] = json.dumps({**point, **imports, "options": limits})
             jobs = _submit(self._folder / "logs", self._cluster, list(requests.values()))
-            self.waiting |= dict(zip(requests, jobs, strict=True))
-            self._note(self._noted() | self.waiting)
+            self.waiting |= set(requests)
+            self._note(self._jobs | dict(zip(requests, jobs, strict=True)))
 
-    def look(self) -> None:
-        """Take the rows that have come; a job that ended and left none, at two looks, has failed."""
-        try:
-            live = _live()
-        except InputError:  # a controller that is restarted; the jobs run on
-            live = set(self.waiting.values())
-        there = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
-        for name, job in list(self.waiting.items()):
-            rows = self._results.read_file(name) if name in there else None
-            if rows is not None:
-                self._through(name, rows)
-            elif job in live:
-                self._over.discard(name)
-            elif name not in self._over:
-                self._over.add(name)  # rows may be on their way
-            else:
-                why = f"failed: job {job} ended: {self._last_words(job)}"
-                self._through(name, not_measured(self.points[name], why))
+    def fail(self, name: str) -> None:
+        """Give a point whose job ended without rows one that has the last line that the job wrote."""
+        job = self._jobs[name]
+        logs = [path.read_text(errors="replace") for path in (self._folder / "logs").glob(f"{job}_*_log.err")]
+        lines = [line.strip() for log in logs for line in log.splitlines() if not _REMARK.match(line)]
+        said = next(filter(None, reversed(lines)), "it said nothing")
+        self._through(name, not_measured(self.points[name], f"failed: job {job} ended: {said}"), kept=False)
 
     def cancel(self) -> None:
         """Cancel the jobs that are waited for, and forget them."""
         try:
-            _ask("scancel", "--quiet", *sorted(self.waiting.values()))
-            self._note({name: job for name, job in self._noted().items() if name not in self.waiting})
+            _ask("scancel", "--quiet", *sorted(self._jobs[name] for name in self.waiting))
+            self._note({name: job for name, job in self._jobs.items() if name not in self.waiting})
         except InputError as error:
             warnings.warn(f"the jobs go on, and a later sweep finds them: {error}", stacklevel=2)
 
-    def _through(self, name: str, rows: pa.Table, *, kept: bool = False) -> None:
+    def _through(self, name: str, rows: pa.Table, *, kept: bool) -> None:
         self.rows[name] = rows
-        self.waiting.pop(name, None)
+        self.waiting.discard(name)
         self._options.report(Progress(len(self.rows), len(self.points), self.points[name], rows, kept))
 
-    def _noted(self) -> dict[str, str]:
-        """Return name → job of all points that were sent; none, with a warning, where their file is damaged."""
-        path = self._folder / "jobs.json"
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            warnings.warn(f"{path} is damaged, and its jobs are not found again: {error}", stacklevel=2)
-            return {}
-
     def _note(self, jobs: dict[str, str]) -> None:
-        atomic_write(self._folder / "jobs.json", msgspec.json.encode(jobs))
-
-    def _last_words(self, job: str) -> str:
-        """Return the last line that a job wrote; srun's own, that a step ended, tells nothing."""
-        logs = [path.read_text(errors="replace") for path in (self._folder / "logs").glob(f"{job}_*_log.err")]
-        lines = [line.strip() for log in logs for line in log.splitlines() if not _REMARK.match(line)]
-        return next((line for line in reversed(lines) if line), "it said nothing")
+        self._jobs = jobs
+        atomic_write(self._notes, json.dumps(jobs))
 
 
 def run_job(request: str) -> None:
@@ -174,11 +154,11 @@ def run_job(request: str) -> None:
     job: dict[str, Any] = json.loads(request)
     import_user_modules(job["modules"], job["path"])
     results = Results(job["results"])
-    if results.read_file(job["name"]) is not None:
+    if results.read(job["name"]) is not None:
         return
     point = Point(**job["point"])
     try:
-        results.write(point, point_rows(resolve(point), **job["options"]), job["name"])
+        results.write(point_rows(resolve(point), **job["options"]), job["name"])
     finally:
         close_workers()
 
@@ -239,15 +219,12 @@ def _ask(*command: str) -> str:
     **Raises:** `InputError` with its words where it fails, and where there is no such command.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     except FileNotFoundError:
         raise InputError(
             f"executor is 'slurm', and there is no {command[0]} on this machine; expected a node of a Slurm "
             "cluster that may submit, or executor='local'"
         ) from None
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{command[0]} did not answer within 120 s") from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1]
-        raise InputError(f"Slurm refused or did not answer: {said}")
-    return done.stdout
+    except subprocess.SubprocessError as error:
+        said = (str(getattr(error, "stderr", "") or "").strip() or str(error)).splitlines()[-1]
+        raise InputError(f"Slurm refused or did not answer: {said}") from None

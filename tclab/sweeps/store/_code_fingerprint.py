@@ -21,31 +21,27 @@ _STEP = ("graph", "masking", "message_passing", "models", "perturbation", "train
 _TCLAB = sorted(file for package in _STEP for file in (Path(__file__).parents[2] / package).rglob("*.py"))
 
 
-def user_modules(point: Point) -> list[str]:
-    """Return the modules that a child must import to know the point's strategy and model, where they are a user's own.
-
-    **Raises:** `InputError` for one that was defined where no other process can import it.
-    """
-    modules = {
-        f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
-        f"model {point.model!r}": model_of(point.model).build.__module__,
-    }
-    for what, module in modules.items():
-        if module == "__main__":
-            raise InputError(
-                f"the {what} is defined in a notebook or script, where its child process cannot find it; "
-                "put it in a file of its own (%%writefile my_strategy.py) and import that"
-            )
-    return [module for module in modules.values() if not module.startswith("tclab.")]
-
-
 def imports_of(*points: Point) -> dict[str, list[str]]:
-    """Return what another process must import to know some points, as a request's fields; see `import_user_modules`.
+    """Return what another process must import to know the strategies and models of some points, as a request's fields.
 
-    **Raises:** as `user_modules`.
+    `modules` are a user's own, `path` is where they are found; see `import_user_modules`.
+
+    **Raises:** `InputError` for a strategy or model that was defined where no other process can import it.
     """
-    modules = sorted({module for point in points for module in user_modules(point)})
-    return {"modules": modules, "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
+    modules = set()
+    for point in points:
+        defined = {
+            f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
+            f"model {point.model!r}": model_of(point.model).build.__module__,
+        }
+        for what, module in defined.items():
+            if module == "__main__":
+                raise InputError(
+                    f"the {what} is defined in a notebook or script, where its child process cannot find it; "
+                    "put it in a file of its own (%%writefile my_strategy.py) and import that"
+                )
+            modules |= set() if module.startswith("tclab.") else {module}
+    return {"modules": sorted(modules), "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
 
 
 def import_user_modules(modules: Sequence[str], path: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The machine, device and graph of rows as text, and how far other processes kept its processors busy."""
+"""What rows were measured on, as text: machine, graph, ranks; and which points shared its processors with others."""
 
 from __future__ import annotations
 
@@ -11,64 +11,63 @@ import pandas as pd
 
 from tclab._display import counted
 from tclab.timing import contention, environment
-from tclab.timing._contention import BUSY_PERCENT, Contention
+from tclab.timing._contention import BUSY_PERCENT
 from tclab.timing._environment import cores_within
 
-_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
-BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
+_NAMED = 3  # points; more are counted
+BUSY_COLUMNS = ("shared", "threads", "stage", "status", "model", "strategy", "batch_size")  # that `busy_text` reads
+MEASURE_AGAIN = (
+    "Measure again when the machine is quiet (tclab.sweep(…, retry=True), tclab sweep --retry), or race, which takes "
+    "turns (tclab.sweeps.race_points, tclab race)."
+)
 
 
-def contentions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return whether others kept the processors busy during each measured point's timed steps, by its row's index.
+def shared_text(row: Mapping[str, Any]) -> str | None:
+    """Return how other processes used the processors during a row's timed steps; `None` where not, or not known.
 
     Linux counts whatever waits, a point's own threads too. Others are the cause where these are at most as many as the
-    cores, where the load exceeds their number, or where a hypervisor took processors; not where nothing tells. The
-    pressure is that of the whole machine, also where a job has cores of its own.
+    cores, where the load exceeds their number, or where a hypervisor took processors. The pressure is that of the whole
+    machine, also where a job has cores of its own.
 
-    Columns: `others`, whether they did; and `seen`, the `Contention` then.
+    **Arguments:**
+
+    - `row`: its columns; those that are read are `conditions`, the environment's, `workers` and `ranks`.
     """
-    steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
-    values = steps.astype(object).where(steps.notna(), None)
-    found = [_by_others({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
-    made = pd.DataFrame({"seen": pd.Series(found, index=steps.index, dtype=object)})
-    return made.assign(others=made["seen"].notna())
+    moments = json.loads(row.get("conditions") or "[]")
+    if len(moments) < 2:
+        return None
+    seen, load = contention(moments[0], moments[-1]), moments[-1].get("load")
+    cores, threads = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads")
+    fits = crowded = False
+    if threads is not None:
+        ranks = row.get("ranks") or 1
+        exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+        own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
+        fits = cores is not None and own <= cores
+        much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
+        crowded = load is not None and load > own and much
+    return str(seen) if seen.shared and (fits or crowded or seen.stolen) else None
 
 
 def busy_text(rows: pd.DataFrame) -> str:
-    """Return a sentence on the points that ran while others wanted the processors; empty without any."""
-    rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
-    measured = contentions(rows)
-    busy = measured[measured["others"]]
+    """Return which points shared the processors with other processes, and what to do; empty without any."""
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    busy = steps[steps["shared"].notna()]
     if busy.empty:
         return ""
-    worst = max(busy["seen"], key=lambda one: one.waiting or 0.0)
-    fewer = "; with OMP_NUM_THREADS=1 torch's threads suffer less" if (rows["threads"][busy.index] > 1).any() else ""
+    fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
     return (
-        f"The machine was busy while {len(busy)} of {counted(len(measured), 'point')} ran ({worst}): such times are "
-        f"not the strategy's alone{fewer}."
+        f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
+        f"are not the strategy's alone: {points_text(busy)} ({busy['shared'].max()}). {MEASURE_AGAIN}{fewer}"
     )
 
 
-def _by_others(row: Mapping[str, Any]) -> Contention | None:
-    moments = json.loads(row["conditions"] or "[]")
-    if len(moments) < 2:
-        return None
-    seen = contention(moments[0], moments[-1])
-    threads, cores = _point_threads(row), cores_within(row["cores"], row["cpu_limit_cores"])
-    load = moments[-1].get("load")
-    fits = threads is not None and cores is not None and threads <= cores
-    much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
-    crowded = threads is not None and load is not None and load > threads and much
-    return seen if seen.shared and (fits or crowded or seen.stolen) else None
-
-
-def _point_threads(row: Mapping[str, Any]) -> float | None:
-    """Return how many threads of a point can want a processor at once; `None` where not known."""
-    threads, ranks = row["threads"], row["ranks"] or 1
-    if threads is None:
-        return None
-    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
-    return float((threads + (row["workers"] or 0) + exchange) * ranks)
+def points_text(rows: pd.DataFrame) -> str:
+    """Return the points of some rows by their short names: "hetero_cell edge_mask, batch 4; … and 2 more"."""
+    points = rows[["model", "strategy", "batch_size"]].drop_duplicates().itertuples(index=False)
+    names = [f"{model} {strategy}, batch {size}" for model, strategy, size in points]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return "; ".join(names[:_NAMED]) + more
 
 
 def where_measured(rows: pd.DataFrame) -> str:
@@ -82,8 +81,7 @@ def where_measured(rows: pd.DataFrame) -> str:
         return "nothing measured"
     machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
     machine = machine.where(ok["device"] != "cuda", ok["gpu"])
-    others = contentions(ok)["others"]
-    busy = set(machine[others.index[others]])
+    busy = set(machine[ok["shared"].notna()])
     machines = ok.groupby(machine, sort=False)
     return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
 

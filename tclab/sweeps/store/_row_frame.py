@@ -11,7 +11,7 @@ import pandas as pd
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text
+from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text, points_text
 
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
@@ -72,19 +72,16 @@ def _is_of_model(steps: pd.DataFrame, setting: str) -> bool:
 
 
 def without_time(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence for each status of points that have no time: how many points, and which where they are few."""
+    """Return a sentence for each status of points that have no time: how many points, and which."""
     steps = rows[rows["status"] != "ok"]
     if "stage" in steps:
         steps = steps[steps["stage"] == "step"]
     sentences = []
     for status, group in steps.groupby("status", sort=False):
-        points = group[["model", "strategy", "batch_size"]].itertuples(index=False)
-        names = dict.fromkeys(f"{model} {strategy}, batch {size}" for model, strategy, size in points)
-        named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
         if status == "wrong" and "equivalence_fp64_error" in group:
             more = f", in fp64 off by {group['equivalence_fp64_error'].max():.1e}"
-        sentences.append(f"{counted(len(group), 'point')}{named}: {status}{more}.")
+        sentences.append(f"{counted(len(group), 'point')} ({points_text(group)}): {status}{more}.")
     return sentences
 
 
