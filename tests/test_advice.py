@@ -359,7 +359,6 @@ def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
 
 
 @pytest.mark.slow
-@pytest.mark.clock
 def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path):
     points = in_each_mode(
         models="hetero_cell", strategies="edge_mask,node_mask", scale=0.02, networks=2, batch_sizes=4, steps=8,

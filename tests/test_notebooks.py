@@ -23,8 +23,6 @@ from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
-pytestmark = pytest.mark.clock
-
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(path for path in FOLDER.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)

@@ -10,8 +10,6 @@ import pytest
 import yaml
 from test_notebooks import NOTEBOOKS
 
-pytestmark = pytest.mark.clock
-
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 # what the pages take for granted: files and folders of the reader's, points, and a cluster

@@ -16,7 +16,7 @@ from tclab import Point
 from tclab.sweeps.slurm._slurm_executor import _ask
 from tclab.sweeps.store._results import Results
 
-pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
 GENEROUS = 600  # seconds; each job imports torch, and this may be a busy machine
 
