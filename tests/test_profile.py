@@ -87,7 +87,6 @@ def profiled(*given):
 
 @pytest.mark.clock
 def test_a_scripts_lines_have_the_shares_of_its_own_clock_main_and_workers_apart(tmp_path, capfd):
-    """benchmarks/unmarked.py holds the shares to 5 points."""
     script = tmp_path / "train.py"
     script.write_text(f"""\
 import sys, time
