@@ -1,15 +1,16 @@
 # make help    these lines
 # make setup   the environment, in .venv
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
-# make test    lint, types, unit and property tests, every notebook
-# make test-all   make test, and what is slow by nature: a browser, Slurm, Inductor, papermill, many examples
+# make test    make lint, and beside it unit and property tests and every notebook
+# make lint    ruff, mypy, and the cap on lines of code
+# make test-all   make test, and what is slow by nature: a browser, Slurm, Inductor, papermill
 # make bench   the figures that the README quotes, measured here
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
 #              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
-# make attack  damaged files, faults at every write, kills at random moments: under an hour, each part's figures as it ends
+# make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -30,7 +31,7 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: help setup sweep test test-all lint types bench record attack gpu pictures docs lock clean
+.PHONY: help setup sweep test tests test-all lint bench record attack gpu pictures docs lock clean
 
 setup: .venv/ready
 
@@ -54,19 +55,19 @@ sweep: setup
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
 	@echo "what a budget left out: the same command goes on with it"
 
-# lint, format and types are among the tests: tests/test_code_style.py
 test: setup
+	$(MAKE) --no-print-directory -j 2 lint tests
+
+tests: setup
 	$(PYTEST) tests notebooks -m "not slow" --nbval --nbval-current-env --nbval-cell-timeout=900
 
 test-all: test
-	$(PYTEST) tests -m "slow or hypothesis" --hypothesis-profile wide
+	$(PYTEST) tests -m slow
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/code_lines.py tclab --cap pyproject.toml
-
-types: setup
 	$(BIN)/mypy
 
 # without setup: a machine with a GPU may have torch of its own, and no registry
@@ -82,8 +83,8 @@ record: setup
 
 attack: setup
 	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500
-	$(PYTEST) tests/test_damaged_rows.py tests/test_stores.py tests/test_orphans.py tests/test_race.py tests/test_ledger.py \
-		tests/test_source.py tests/trace/test_trace_hostile.py
+	$(PYTEST) tests -m hypothesis --hypothesis-profile wide
+	$(BIN)/python tools/paused.py $(BIN)/python -m pytest -n 2 tests -m clock
 	$(BIN)/python benchmarks/kill_matrix.py
 
 pictures: setup

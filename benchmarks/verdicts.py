@@ -7,7 +7,7 @@
    equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
    docs/verdicts.md, on one core some 25 minutes for 200 races.
 2. `--folders 200`: how often does `tclab.compare` tell folders of equal points apart, and how often are 10 % found?
-3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each. `race_commits.py` has real races
+3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each. docs/race_commits.md has some
    of code that is slower.
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.

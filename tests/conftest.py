@@ -59,13 +59,10 @@ SAME_ROWS = {"hypotheses.ipynb": "where_time_goes.ipynb"}
 
 
 def pytest_collection_modifyitems(config, items):
-    repeats = config.pluginmanager.hasplugin("rerunfailures")  # a machine with a GPU may be without
     order = (*LONG_NOTEBOOKS, ".ipynb", *LONGEST, *FULL_SIZE)
     place = {name: number for number, name in enumerate(order)}
     items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
     for item in items:
-        if repeats and item.get_closest_marker("clock"):  # a defect fails three times, a pause of the machine hardly
-            item.add_marker(pytest.mark.flaky(reruns=2))
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what its kernel's client warns of
             if "parameters" in item.cell.metadata.get("tags", []):

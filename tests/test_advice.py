@@ -393,7 +393,6 @@ def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.clock
 def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path):
     points = in_each_mode(
         models="hetero_cell", strategies="edge_mask,node_mask", scale=0.02, networks=2, batch_sizes=4, steps=8,

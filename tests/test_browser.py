@@ -12,10 +12,10 @@ from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import columns_of, table
 
-pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 SHOWN = ".jp-RenderedVegaCommon5 :is(canvas, svg)"
 # what the lab promises is half a second; a machine that runs all tests is slower by far
-STOP_SECONDS, FIELD_SECONDS = 10, 10
+STOP_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,7 @@ def points_measured(page):
     return int(re.search(r"(\d+) of", page.text(".tclab-status"))[1])
 
 
+@pytest.mark.clock
 def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, folder):
     name = notebook(folder, "live.ipynb", batch_sizes="1,2,4,8,16", results="runs/live/rows")
     results = Results(folder / "runs" / "live" / "rows")
@@ -126,36 +127,14 @@ def many(server, folder):
     return notebook(folder, "many.ipynb", **of, results="runs/many/rows")
 
 
-def test_160_points_do_not_slow_the_page_and_the_notebook_stays_small(page, folder, many):
-    page.open(many)
-    page.run_all()
-    page.wait_for_text(".tclab-status", "160 of 160 points measured")
-    page.wait(SHOWN)
-    page.page.click(".tclab-run:enabled")
-    page.wait_for_text(".tclab-status", "160 of 160 points in ", seconds=600)
-    page.page.click(".tclab-networks input")
-    for typed, shown in (("1,", "networks is '1,'"), ("1", "")):
-        said = "document.querySelector('.tclab-networks + *').innerText"
-        field = "document.querySelector('.tclab-networks input')"
-        act = f"{field}.value = '{typed}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))"
-        seen = f"{said}.startsWith(`{shown}`) && {said}.length >= {len(shown)}" if shown else f"!{said}"
-        assert page.seconds_until(act, seen) < FIELD_SECONDS
-    page.save()
-    assert (folder / many).stat().st_size < 2_000_000
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_panel_and_its_chart_are_in_the_theme_of_the_page_with_figures_under_the_mouse(page, folder, many, theme):
-    if theme == "dark":
-        with dark(folder):
-            page.open(many)
-    else:
+def test_160_points_in_the_dark_theme_have_figures_under_the_mouse_and_a_small_notebook(page, folder, many):
+    with dark(folder):
         page.open(many)
     page.run_all()
     page.wait_for_text(".tclab-status", "160 of 160 points measured")
     page.wait(SHOWN)
     page.wait(".tclab-answer b")
-    page.picture(theme)
+    page.picture("dark")
     page.page.wait_for_timeout(1000)
     colours = page.page.evaluate(
         """() => ['.tclab-status', '.tclab-answer b'].map(selector => {
@@ -163,13 +142,16 @@ def test_a_panel_and_its_chart_are_in_the_theme_of_the_page_with_figures_under_t
             return found[0] + found[1] + found[2];
         })"""
     )
-    assert (min(colours) > 3 * 150) == (theme == "dark")
+    assert min(colours) > 3 * 150
     corner = page.page.evaluate(f"""() => {{
         const canvas = document.querySelector('{SHOWN}');
         return [...canvas.getContext('2d').getImageData(2, 2, 1, 1).data];
     }}""")
-    assert (max(corner[:3]) < 100 and corner[3] == 255) == (theme == "dark")
+    assert max(corner[:3]) < 100
+    assert corner[3] == 255
     assert re.search(r":\s+\d", tooltip(page))
+    page.save()
+    assert (folder / many).stat().st_size < 2_000_000
 
 
 def tooltip(page):

@@ -39,8 +39,8 @@ def outcome(graph, strategy, dtype, *, compiled=False):
     ("strategy", "dtype"),
     [
         ("node_mask", "float32"),
-        *(pytest.param(name, "float32", marks=pytest.mark.slow) for name in EXACT if name != "node_mask"),
-        *(pytest.param(name, t, marks=pytest.mark.slow) for name in ONE_A_VIEW for t in ("float64", "bfloat16")),
+        *(pytest.param(name, "float32", marks=pytest.mark.slow) for name in ONE_A_VIEW if name != "node_mask"),
+        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in ONE_A_VIEW),
     ],
 )
 def test_every_strategy_goes_through_compile_whole(graph, strategy, dtype):
@@ -62,7 +62,7 @@ def test_two_runs_on_a_cpu_give_the_same_bits(graph, strategy, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["node_mask", "edge_mask"])
+@pytest.mark.parametrize("strategy", ["node_mask", "delta"])
 def test_a_strategy_passes_the_check_compiled_by_the_whole_compiler(strategy):
     """Of two networks by edges Inductor read sums before they were made; see `kernels/_row_ops.py`."""
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)

@@ -9,8 +9,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.clock
-
 
 @pytest.fixture
 def gpu(root, monkeypatch):

@@ -14,8 +14,6 @@ from tclab.sweeps import inside, loop_of
 from tclab.sweeps.analysis._inside import Part, timed_parts
 from tclab.timing import Ledger
 
-pytestmark = pytest.mark.clock
-
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}
 
 

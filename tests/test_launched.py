@@ -20,8 +20,6 @@ from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import where_measured
 
-pytestmark = pytest.mark.clock
-
 
 def tiny(**fields):
     return Point(

@@ -51,9 +51,10 @@ def trained(ledger, *, module, **options):
     return trainer
 
 
-pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.clock
 def test_each_stage_of_a_trainer_is_where_its_time_went():
     ledger = Ledger()
     trainer = trained(ledger, module=Module(ledger), gradient_clip_val=1.0, profiler="simple")

@@ -17,7 +17,6 @@ from tclab._child_process import SOURCE
 from tclab.lab import _notebook as front_end
 from tclab.sweeps import close_workers
 
-pytestmark = pytest.mark.clock
 POINT = Point(scale=0.02, batch_size=1, networks=2, steps=1, warmup=0, device="cpu")
 
 

@@ -186,7 +186,6 @@ class Dies(masking.get("node_mask")):
         ("exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
     ],
 )
-@pytest.mark.clock
 def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(how, words):
     strategy = Dies(GRAPH)
     strategy.how = how

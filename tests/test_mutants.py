@@ -14,7 +14,7 @@ import pytest
 import torch
 from clock import Clock
 from hypothesis import Phase, given, settings
-from test_equality import NUMERICS, UNLIKE, cases, failures
+from test_equality import UNLIKE, cases, failures
 
 import tclab
 from tclab import masking, models
@@ -271,13 +271,13 @@ def strategy_of(mutant):
 
 def found_by_the_table(mutant):
     """Return which cell of the table of equality tells the mutant from the definition, in a few examples; or None."""
-    strategy, found = strategy_of(mutant), []
+    mutants, found = {mutant: strategy_of(mutant)}, []
 
     def look_at_drawn_graphs(column):
         @settings(max_examples=12, phases=[Phase.generate], derandomize=True, deadline=None)
         @given(case=cases())
         def look(case):
-            if not found and failures(*case, strategy, {column: NUMERICS[column]}):
+            if not found and failures(*case, mutants, column):
                 found.append(f"{column}, a drawn graph")
 
         look()
@@ -285,7 +285,7 @@ def found_by_the_table(mutant):
     for column in ("fp64", "bf16"):
         look_at_drawn_graphs(column)
         for which, case in UNLIKE.items():
-            if not found and failures(*case, {"layers": 2}, strategy, {column: NUMERICS[column]}):
+            if not found and failures(*case, {"layers": 2}, mutants, column):
                 found.append(f"{column}, {which}")
     return found[0] if found else None
 

@@ -17,7 +17,6 @@ from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._row_files import Results, read_rows
 
-pytestmark = pytest.mark.clock
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
 
 

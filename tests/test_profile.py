@@ -87,11 +87,10 @@ def profiled(*given):
 
 @pytest.mark.clock
 def test_a_scripts_lines_have_the_shares_of_its_own_clock_main_and_workers_apart(tmp_path, capfd):
-    """benchmarks/unmarked.py holds the shares to 5 points."""
     script = tmp_path / "train.py"
     script.write_text(f"""\
 import sys, time
-from time import perf_counter
+from time import perf_counter, process_time
 from torch.utils.data import DataLoader
 from beside import N
 {SPIN}
@@ -108,11 +107,11 @@ if __name__ == "__main__":
     assert sys.argv[1:] == ["3", "--fast"]
     took = [0.0, 0.0]
     for _ in range(20):  # both compute: a sampler that itself waits for a core meets them alike
-        begin = perf_counter()
+        begin = process_time()  # which no pause of the machine is in
         spin(0.05)
-        middle = perf_counter()
+        middle = process_time()
         spinning_too(0.1)
-        took = [took[0] + middle - begin, took[1] + perf_counter() - middle]
+        took = [took[0] + middle - begin, took[1] + process_time() - middle]
     for batch in DataLoader(Data(), batch_size=2, num_workers=2):
         time.sleep(0.02)
     print(*took, N)
@@ -135,7 +134,6 @@ if __name__ == "__main__":
     assert [row[1:3] for row in seen.loaders.rows()] == [(0, 6), (1, 6)]
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [("raise ValueError('no')", 1, "ValueError: no"), ("import sys\nsys.exit('bye')", 1, "bye"), ("", 0, ""),
@@ -146,5 +144,4 @@ def test_a_script_ends_as_it_does(tmp_path, capfd, source, code, said):
     seen = profiled(str(tmp_path / "a.py"))
     assert seen.exit_code == code
     assert said in capfd.readouterr().err
-    assert seen.shares()
     assert seen.loaders is None

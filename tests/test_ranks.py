@@ -17,7 +17,7 @@ from tclab.training._loading import Batches
 
 @pytest.fixture(
     scope="module",
-    params=[(2, "few"), *(pytest.param((ranks, "all"), marks=pytest.mark.slow) for ranks in (1, 2, 4))],
+    params=[(2, "few"), pytest.param((4, "all"), marks=pytest.mark.slow)],
     ids=lambda given: f"{given[0]} ranks, {given[1]} cases",
 )
 def trained(request, root, tmp_path_factory):

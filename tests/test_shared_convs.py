@@ -333,15 +333,14 @@ QUICK = ("gcn", "gatv2")  # a tracing takes a second; that of the others is as t
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LAYERS]
 )
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_each_layer_goes_through_compile_whole_with_its_gradient_for_any_graph(ring, name, backend):
+def test_each_layer_goes_through_compile_whole_with_its_gradient_for_any_graph(ring, name):
     shared, x, keep = ring
     conv, cut = LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
     torch.compiler.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own imports
-        compiled = torch.compile(conv, backend=backend, fullgraph=True)
-        for masks in [keep] if backend == "inductor" else [keep, (None, keep)]:  # each is compiled anew
+        compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+        for masks in (keep, (None, keep)):  # each is compiled anew
             torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
         # what it needs of a graph that it has not seen, or that forgot what was made, is made while it is traced
         other = SharedGraph(torch.randint(40, (2, 60), generator=torch.Generator().manual_seed(0)), 40)
@@ -350,7 +349,7 @@ def test_each_layer_goes_through_compile_whole_with_its_gradient_for_any_graph(r
 
 
 @pytest.mark.slow
-@settings(max_examples=300 if settings.default.max_examples >= 300 else 15)
+@settings(max_examples=300 if settings.default.max_examples >= 300 else 5)
 @pytest.mark.parametrize("name", LAYERS)
 @given(case=graphs())
 def test_each_layer_gives_the_same_compiled_on_odd_graphs(name, case):

@@ -34,7 +34,6 @@ def of_the_step(frame):
     return row
 
 
-@pytest.mark.clock
 def test_rows_have_the_columns_of_the_contract_and_add_up():
     frame = tclab.run(tiny(steps=4))
     assert list(frame.columns[:10]) == list(POINT_COLUMNS)
@@ -79,7 +78,6 @@ def test_the_row_says_how_large_the_store_was_that_steps_read():
     assert pd.isna(of_the_step(tclab.run(tiny()))["store_bytes"])
 
 
-@pytest.mark.clock
 def test_batches_made_in_the_training_process_lie_within_its_wait():
     frame = tclab.run(tiny(steps=2, workers=0))
     loading = frame[frame["where"] == "loading"].set_index("stage")["median_seconds"]

@@ -57,7 +57,6 @@ def test_a_ledger_loads_neither_torch_nor_numpy_and_pandas_for_a_frame_alone():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak resident memory is Linux's to tell")
-@pytest.mark.clock
 def test_peak_memory_sees_what_was_let_go_again():
     """In a process of its own: what a long-lived one has mapped before may be used again unseen."""
     idle, busy = run("""
