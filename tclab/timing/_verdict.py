@@ -290,16 +290,16 @@ def _about(value: float) -> str:
 
 
 def over_all(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return comparisons with their p values over all of them, by which FASTER and SLOWER must hold, too."""
+    """Return comparisons with their p values adjusted over all of them, by which FASTER and SLOWER must hold, too."""
     found = list(pairs)
     qs = iter(false_discovery([pair.p for pair in found if pair.p is not None]))
-    for i, pair in enumerate(found):
-        if pair.p is not None:
-            q = next(qs)
-            fails = pair.verdict in _OPPOSITE and q > pair.alpha
-            more = {"verdict": UNDECIDED, "why": f"{pair.why}; over all comparisons q = {q:.2g}"} if fails else {}
-            found[i] = replace(pair, q=q, **more)
-    return found
+    return [pair if pair.p is None else _adjusted(pair, next(qs)) for pair in found]
+
+
+def _adjusted(pair: Pair, q: float) -> Pair:
+    if pair.verdict in _OPPOSITE and q > pair.alpha:
+        return replace(pair, q=q, verdict=UNDECIDED, why=f"{pair.why}; over all comparisons q = {q:.2g}")
+    return replace(pair, q=q)
 
 
 def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
