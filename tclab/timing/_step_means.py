@@ -44,13 +44,13 @@ class Estimate:
     error: float | None  # `None` for one block
     freedom: float
 
-    def interval(self) -> Interval | None:
-        """Return Student's 95 % interval; that of a share may end below 0 or above 1. `None` for one block."""
+    def interval(self, level: float = 0.95) -> Interval | None:
+        """Return Student's interval; that of a share may end below 0 or above 1. `None` for one block."""
         from scipy.special import stdtrit
 
         if self.error is None:
             return None
-        reach = float(stdtrit(self.freedom, 0.975)) * self.error
+        reach = float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
         return self.value - reach, self.value + reach
 
     def interval_of_ratio(self) -> Interval | None:
