@@ -89,12 +89,14 @@ class Pair(Shown):
         """
         if self.ratio is None or self.interval is None or self.decision_interval is None:
             return self
-        ends = [(factor * low, factor * high) for low, high in (self.interval, self.decision_interval)]
-        by_interval = decide(*map(log, self.decision_interval), self.margin, widest=self.margin)
-        scaled = decide(*map(log, ends[1]), self.margin)
-        verdict = scaled if by_interval == self.verdict else UNDECIDED
-        ratio = factor * self.ratio
-        return replace(self, verdict=verdict, why=why, ratio=ratio, interval=ends[0], decision_interval=ends[1], q=None)
+        interval, decisive = ((factor * low, factor * high) for low, high in (self.interval, self.decision_interval))
+        low, high = self.decision_interval
+        by_interval = decide(log(low), log(high), self.margin, widest=self.margin)
+        scaled = decide(log(decisive[0]), log(decisive[1]), self.margin)
+        return replace(
+            self, verdict=scaled if by_interval == self.verdict else UNDECIDED, why=why, ratio=factor * self.ratio,
+            interval=interval, decision_interval=decisive, q=None,
+        )  # fmt: skip
 
     @property
     def excluded(self) -> float | None:
