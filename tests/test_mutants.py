@@ -21,7 +21,7 @@ from tclab import masking, models
 from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.timing import Ledger, _ledger, _ledger_rows, _statistics, _verdict
+from tclab.timing import Ledger, _ledger, _statistics, _verdict
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
@@ -465,7 +465,7 @@ def kept_by_the_ledger(monkeypatch, drift=1.0):
 
 
 _rows, _begin, _end, _leave = Ledger.rows, Ledger.next_step, Ledger.end, Ledger._leave
-_seconds, _step_rows = _ledger_rows.stage_seconds, _ledger_rows.step_rows
+_seconds, _step_rows = _ledger.stage_seconds, _ledger.step_rows
 
 
 def _with_seconds(change):
@@ -474,7 +474,7 @@ def _with_seconds(change):
         change(found)
         return found
 
-    return _ledger_rows, "stage_seconds", seconds
+    return _ledger, "stage_seconds", seconds
 
 
 def _twice(found):
@@ -519,7 +519,7 @@ LEDGERS = {
     "the last step dropped": _with_steps(lambda steps: steps[:-1]),
     "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
     "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: _end(ledger, keep=True)),
-    "missing is 0": (_ledger_rows, "step_rows", _zero),
+    "missing is 0": (_ledger, "step_rows", _zero),
     "a stage that failed is a whole one": (Ledger, "_leave", lambda ledger, name, _: _leave(ledger, name, False)),
 }
 

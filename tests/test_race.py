@@ -103,13 +103,6 @@ def test_a_wild_round_and_an_effect_of_the_position_are_no_difference_between_ar
     assert found.floor < 0.01
 
 
-def test_a_drift_that_both_arms_share_cancels():
-    machine = SyntheticMachine(0, noise=0.005, drift=2.0, wave=0.0, outliers=0.0)  # three times as slow at the end
-    result = race(arms_of(machine), budget_seconds=60, clock=machine.clock)
-    assert result.verdict("a", "b") == SAME
-    assert result.ratio == pytest.approx(1.0, abs=0.003)
-
-
 def test_samples_give_the_same_verdict_again_and_a_result_shows_its_numbers(result):
     samples, pair = json.loads(json.dumps(result.samples())), result.pair("a", "b")
     assert pair_of(samples) == pair

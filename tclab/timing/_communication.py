@@ -9,8 +9,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from tclab.timing._ledger import Ledger
-from tclab.timing._ledger_rows import Cut
+from tclab.timing._ledger import Cut, Ledger
 
 if TYPE_CHECKING:
     import pandas as pd

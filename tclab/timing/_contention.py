@@ -11,9 +11,9 @@ from typing import Any
 
 from tclab import _limits as limits
 
-# The share of a measurement in which something waited for a processor. On a quiet machine of 2 cores it is 3 % at most
-# for a process with 2 threads and a worker, and below 50 % for one that has just started or that follows 4 ranks on
-# those cores; points whose times collapse have 60 % and more.
+# The percentage of a measurement in which something waited for a processor. In the last ten seconds of measurements on
+# a quiet machine of 2 cores it was 3 at most for a process with 2 threads and a worker, and below 50 for one that had
+# just started or that followed 4 ranks on those cores; points whose times collapsed had 60 and more.
 BUSY_PERCENT = 50.0
 # What is exceeded between two moments where the processors were shared. Two torch threads of small products on 2 cores
 # wait 0.01 alone; beside a busy process, ten times as slow, 0.53.
@@ -47,7 +47,7 @@ def _busy_and_steal_seconds() -> tuple[float, float] | tuple[None, None]:
         return None, None
     own = {f"cpu{i}" for i in os.sched_getaffinity(0)}
     # ticks of user, nice, system, idle, iowait, irq, softirq and steal
-    ticks = [[int(n) for n in line.split()[1:9]] for line in text.splitlines() if line.split()[0] in own]
+    ticks = [[int(n) for n in line.split()[1:9]] for line in text.splitlines() if line.partition(" ")[0] in own]
     hertz = os.sysconf("SC_CLK_TCK")
     return sum(sum(one) - one[3] - one[4] for one in ticks) / hertz, sum(one[7] for one in ticks) / hertz
 

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger_rows import SUMS, TOLERANCE, BatchTiming, Block, Cut, Row, raw_clock_ns, rows_of, shares_of
+from tclab.timing._ledger_rows import STAGES, SUMS, TOLERANCE, BatchTiming, Row, batch_rows, batch_shares, raw_clock_ns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
+Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 
 _END: Any = object()
 _NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps, `first` to `end - 1`, and the raw clock's time around them and an unfinished step."""
+
+    first: int
+    end: int
+    wall_ns: int
+    unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
+
+
+def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
+    """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
+    seconds: dict[str, float] = {}
+    for (stage, begin_ns, begin), (_, end_ns, end) in pairwise(cuts):
+        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
+        seconds[stage] = seconds.get(stage, 0.0) + took
+    return seconds
+
+
+def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
+    """Yield a row for each stage of a step, `None` for those of `STAGES` that it did not have, and their sum `step`."""
+    for stage in (*STAGES, *(stage for stage in seconds if stage not in STAGES)):
+        yield timeline, step, stage, seconds.get(stage)
+    yield timeline, step, "step", sum(seconds.values())
 
 
 class _Stage(AbstractContextManager[None]):
@@ -242,9 +271,17 @@ class Ledger(Shown):
     # ---- results
 
     def rows(self) -> Iterator[Row]:
-        """Return the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        return rows_of(self._steps, self._timelines(), self._moved, self.batch_timings)
+        """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
+        for timeline in self._timelines:
+            moved = self._moved if timeline == self._timelines[-1] else {}
+            for i, cuts in enumerate(self._steps):
+                seconds = stage_seconds(cuts, timeline)
+                for stage, more in moved.get(i, {}).items():
+                    seconds[stage] = seconds.get(stage, 0.0) + more
+                yield from step_rows(timeline, i, seconds)
+        yield from batch_rows(self.batch_timings)
 
+    @property
     def _timelines(self) -> list[str]:
         return ["host", "device"] if self.cuda else ["host"]
 
@@ -275,11 +312,19 @@ class Ledger(Shown):
 
     @property
     def accounted(self) -> dict[str, float]:
-        """Timeline → the share of its wall time that its stages and `other` account for, over all blocks.
+        """Timeline → the share of its wall time, by the raw clock, that its stages and `other` account for.
 
-        Empty without a step.
+        The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        return shares_of(self._steps, self._blocks, self._timelines(), self.batch_timings)
+        if not self._blocks:
+            return {}
+        shares = {}
+        for line in self._timelines:
+            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._blocks[-1].end])
+            after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in self._blocks)
+            wall = sum(block.wall_ns for block in self._blocks) / 1e9 - after
+            shares[line] = inside / wall if wall > 0 else 0.0
+        return shares | batch_shares(self.batch_timings)
 
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""

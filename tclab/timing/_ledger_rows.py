@@ -1,12 +1,10 @@
-"""The rows of a ledger: seconds by timeline, step and stage, and the share of each timeline that they account for."""
+"""The stages of a ledger, and the rows of the batches that loader workers made."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 # The stages of a training step, in the order in which they run. A loop may have others.
 STAGES = (
@@ -28,7 +26,6 @@ STAGES = (
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 
-Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
 
 
@@ -49,32 +46,6 @@ class BatchTiming:
         return "loading" if self.worker is None else f"worker {self.worker}"
 
 
-@dataclass(frozen=True)
-class Block:
-    """Consecutive steps, `first` to `end - 1`, and the raw clock's time around them and an unfinished step."""
-
-    first: int
-    end: int
-    wall_ns: int
-    unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
-
-
-def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
-    """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
-    seconds: dict[str, float] = {}
-    for (stage, begin_ns, begin), (_, end_ns, end) in pairwise(cuts):
-        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
-        seconds[stage] = seconds.get(stage, 0.0) + took
-    return seconds
-
-
-def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
-    """Yield a row for each stage of a step, `None` for those of `STAGES` that it did not have, and their sum `step`."""
-    for stage in (*STAGES, *(stage for stage in seconds if stage not in STAGES)):
-        yield timeline, step, stage, seconds.get(stage)
-    yield timeline, step, "step", sum(seconds.values())
-
-
 def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
     """Yield the rows of loader workers and of batches that the training process makes.
 
@@ -93,42 +64,12 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
         ended[timeline] = timing.end_ns
 
 
-def rows_of(
-    steps: Sequence[Sequence[Cut]],
-    timelines: Sequence[str],
-    moved: Mapping[int, Mapping[str, float]],
-    batch_timings: Sequence[BatchTiming],
-) -> Iterator[Row]:
-    """Yield the rows of steps and of batches; `moved` is step → stage → seconds to add on the last timeline."""
-    for timeline in timelines:
-        for i, cuts in enumerate(steps):
-            seconds = stage_seconds(cuts, timeline)
-            if timeline == timelines[-1]:
-                for stage, more in moved.get(i, {}).items():
-                    seconds[stage] = seconds.get(stage, 0.0) + more
-            yield from step_rows(timeline, i, seconds)
-    yield from batch_rows(batch_timings)
+def batch_shares(batch_timings: Sequence[BatchTiming]) -> dict[str, float]:
+    """Return timeline → time from its first batch's begin to its last one's end, divided by the raw clock's for it.
 
-
-def shares_of(
-    steps: Sequence[Sequence[Cut]],
-    blocks: Sequence[Block],
-    timelines: Sequence[str],
-    batch_timings: Sequence[BatchTiming],
-) -> dict[str, float]:
-    """Return timeline → the share of the raw clock's time that stages add up to; empty without a step.
-
-    It is the time around the steps of each block, without what came after the last of them, and is no step. For
-    batches it is the time from the first one's begin to the last one's end, by both clocks, where both were read.
+    It is of batches for which both clocks were read.
     """
-    if not blocks:
-        return {}
     shares = {}
-    for line in timelines:
-        inside = sum(sum(stage_seconds(cuts, line).values()) for one in blocks for cuts in steps[one.first : one.end])
-        after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in blocks)
-        wall = sum(block.wall_ns for block in blocks) / 1e9 - after
-        shares[line] = inside / wall if wall > 0 else 0.0
     begins: dict[str, tuple[int, int]] = {}  # timeline → both clocks at its first batch
     for timing in batch_timings:
         if timing.raw_ns is not None:

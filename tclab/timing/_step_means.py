@@ -45,7 +45,7 @@ class Estimate:
     freedom: float
 
     def interval(self, level: float = 0.95) -> Interval | None:
-        """Return Student's interval, for a share; it may end below 0 or above 1. `None` for one block."""
+        """Return Student's interval; that of a share may end below 0 or above 1. `None` for one block."""
         from scipy.special import stdtrit
 
         if self.error is None:

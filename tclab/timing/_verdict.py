@@ -52,7 +52,6 @@ class Pair(Shown):
     - `kept`: rounds that the comparison uses; an incomplete one is left out.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
     - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
-    - `failed_control`: that an arm differs from itself, in words; `None` if none does.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
     - `cell`: name of the cell in a race of several.
     """
@@ -72,7 +71,6 @@ class Pair(Shown):
     kept: int = 0
     independent: float | None = None
     needs_seconds: float | None = None
-    failed_control: str | None = None
     processes: int = 0
     cell: str | None = None
 
@@ -85,14 +83,19 @@ class Pair(Shown):
         )
 
     def rescaled(self, factor: float, why: str) -> Pair:
-        """Return the comparison of other times: with a multiple of the ratio, and the verdict of its interval."""
+        """Return the comparison of other times: with a multiple of the ratio, and the verdict of its interval.
+
+        It stays UNDECIDED where another reason than the interval made it so.
+        """
         if self.ratio is None or self.interval is None or self.decision_interval is None:
             return self
         interval, decisive = ((factor * low, factor * high) for low, high in (self.interval, self.decision_interval))
-        verdict = UNDECIDED if self.failed_control else decide(log(decisive[0]), log(decisive[1]), self.margin)
+        low, high = self.decision_interval
+        by_interval = decide(log(low), log(high), self.margin, widest=self.margin)
+        scaled = decide(log(decisive[0]), log(decisive[1]), self.margin)
         return replace(
-            self, ratio=factor * self.ratio, interval=interval, decision_interval=decisive,
-            verdict=verdict, q=None, why=why,
+            self, verdict=scaled if by_interval == self.verdict else UNDECIDED, why=why, ratio=factor * self.ratio,
+            interval=interval, decision_interval=decisive, q=None,
         )  # fmt: skip
 
     @property
@@ -252,7 +255,7 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
         found = centre_of(itself)
         if decide(*_interval(itself, found, pair.alpha, parts), pair.margin) in _OPPOSITE:
             failed = f"the control failed: {arm} takes {exp(found.quantile(0.5)):.4g} × the time of itself"
-            return replace(pair, verdict=UNDECIDED, failed_control=failed, why=failed)
+            return replace(pair, verdict=UNDECIDED, why=failed)
     alone = "" if pair.processes > 1 else ", in this process"
     return replace(
         pair, why=f"{pair.why}{alone}, unless noise of one arm lasts longer than {_about(seconds / parts)} s"
@@ -290,16 +293,16 @@ def _about(value: float) -> str:
 
 
 def over_all(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return comparisons with their p values over all of them, by which FASTER and SLOWER must hold, too."""
+    """Return comparisons with their p values adjusted over all of them, by which FASTER and SLOWER must hold, too."""
     found = list(pairs)
     qs = iter(false_discovery([pair.p for pair in found if pair.p is not None]))
-    for i, pair in enumerate(found):
-        if pair.p is not None:
-            q = next(qs)
-            fails = pair.verdict in _OPPOSITE and q > pair.alpha
-            more = {"verdict": UNDECIDED, "why": f"{pair.why}; over all comparisons q = {q:.2g}"} if fails else {}
-            found[i] = replace(pair, q=q, **more)
-    return found
+    return [pair if pair.p is None else _adjusted(pair, next(qs)) for pair in found]
+
+
+def _adjusted(pair: Pair, q: float) -> Pair:
+    if pair.verdict in _OPPOSITE and q > pair.alpha:
+        return replace(pair, q=q, verdict=UNDECIDED, why=f"{pair.why}; over all comparisons q = {q:.2g}")
+    return replace(pair, q=q)
 
 
 def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
