@@ -5,7 +5,8 @@
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
 memory to the system, so each new tensor pays page faults again, which costs the way with the largest tensors most;
-`--allocators default,keep_pages` shows both, and takes 20 GB. A line has the ratio of times to the way above it, its 95 % interval and the verdict.
+`--allocators default,keep_pages` shows both, and takes 20 GB. A line has the ratio of
+times to the way above it, its 95 % interval and the verdict.
 """
 
 from __future__ import annotations

@@ -69,6 +69,9 @@ def test_a_real_difference_is_found_from_both_sides():
     other = result.pair("b", "a")
     assert other.ratio == pytest.approx(1 / result.ratio)
     assert other.interval == pytest.approx((1 / high, 1 / low))
+    low, high = other.decision_interval
+    assert f"[{low:.4g}, {high:.4g}]" in other.why
+    assert f"differences above {100 * other.excluded:.2g}% are excluded" in other.why
 
 
 def test_the_same_arm_twice_is_the_same():

@@ -77,9 +77,12 @@ class Pair(Shown):
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
         ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.decision_interval)]
-        verdict, ratio = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio
+        verdict, ratio, why = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio, self.why
+        if self.decision_interval and ends[1]:
+            for text in (_ends_text, _excluded_text):
+                why = why.replace(text(*self.decision_interval), text(*ends[1]))
         return replace(
-            self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=ends[0], decision_interval=ends[1]
+            self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, why=why, interval=ends[0], decision_interval=ends[1]
         )
 
     def rescaled(self, factor: float, why: str) -> Pair:
@@ -125,7 +128,7 @@ class Pair(Shown):
         """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
         if self.ratio is None:
             return "no ratio"
-        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        ends = f" {_ends_text(*self.interval)}" if self.interval else ""
         return f"{self.ratio:.4g} × the time{ends}"
 
     def _display(self) -> Display:
@@ -158,7 +161,15 @@ def lies(low: float, high: float, margin: float, widest: float = MOST_MARGIN) ->
     words = {SAME: f"lies within {edge}", UNDECIDED: f"reaches across {edge}"}.get(verdict, f"lies beyond {edge}")
     if verdict == SAME and margin > widest:
         words += f", but beyond ±{widest:.0%} noise calls nothing the same"
-    return f"{words}; differences above {_about(100 * max(expm1(high), -expm1(low)))}% are excluded"
+    return f"{words}; {_excluded_text(exp(low), exp(high))}"
+
+
+def _ends_text(low: float, high: float) -> str:
+    return f"[{low:.4g}, {high:.4g}]"
+
+
+def _excluded_text(low: float, high: float) -> str:
+    return f"differences above {_about(100 * max(high - 1, 1 - low))}% are excluded"
 
 
 Round = dict[str, list[Sample]]  # arm → its two blocks; fewer where an interrupt has ended the round
@@ -241,7 +252,7 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
     low, high = _interval(series, centre, pair.alpha, parts)
     widest = max(MOST_MARGIN, margin)
     level, ends = f"{100 * (1 - pair.alpha):.4g}%", centre.interval(0.95)
-    words = f"[{exp(low):.4g}, {exp(high):.4g}], the {level} interval with all {parts} parts of the race,"
+    words = f"{_ends_text(exp(low), exp(high))}, the {level} interval with all {parts} parts of the race,"
     pair = replace(
         pair, verdict=decide(low, high, pair.margin, widest=widest),
         why=f"{words} {lies(low, high, pair.margin, widest)}", ratio=exp(centre.quantile(0.5)),
