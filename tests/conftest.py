@@ -111,8 +111,9 @@ def what_a_test_registers_is_forgotten(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def a_sweep_of_a_test_does_not_look_who_else_is_busy(monkeypatch):
-    """It would warn by what else the machine does; tests of the warning say what it is to find."""
-    monkeypatch.setattr("tclab.sweeps._sweep.warn_of_others", lambda: None)
+    """It would warn, and advice would begin, by what else the machine does; tests of that say what is to be found."""
+    for module in ("_sweep", "analysis._advise"):
+        monkeypatch.setattr(f"tclab.sweeps.{module}.others_now", lambda: "")
 
 
 @pytest.fixture(autouse=True)
