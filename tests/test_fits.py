@@ -11,11 +11,10 @@ from tclab import Point, masking, sweep
 from tclab import run as run_point
 from tclab._display import bytes_text
 from tclab.models import _layers
-from tclab.sweeps import largest_batch
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
-from tclab.sweeps.predict._fits import fits, largest_working
+from tclab.sweeps.predict._fits import fits
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 
@@ -123,7 +122,7 @@ def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimize
     assert one.step < two.step <= one.step + 1.1 * one.model  # beside the next batch's activations
 
 
-def test_sizes_that_depend_on_values_and_points_that_cannot_run_are_refused():
+def test_sizes_that_depend_on_values_are_refused():
     class Repeats(masking.get("node_mask")):
         name = "test_repeats"
 
@@ -134,8 +133,6 @@ def test_sizes_that_depend_on_values_and_points_that_cannot_run_are_refused():
     masking.register(Repeats)
     with pytest.raises(tclab.InputError, match="the sizes of its tensors depend on values"):
         fits(point_of("test_repeats"))
-    with pytest.raises(tclab.InputError, match="dango reads no masked graph"):
-        largest_batch(Point(model="dango", strategy="node_mask"), memory_bytes=10**9)
 
 
 @pytest.mark.slow
@@ -188,31 +185,6 @@ def test_weighing_leaves_no_mark_on_the_graph_that_runs():
     for network in cell_graph_of(point).networks.values():
         assert type(network.dense(dtype=torch.float32)) is torch.Tensor
         assert network.dense(dtype=torch.float32).sum() > 0
-
-
-@pytest.mark.parametrize("guess", [0, 1, 3, 40, 4096])
-@pytest.mark.parametrize("largest", [0, 1, 2, 7, 37, 4095, 4096])
-def test_bisection_finds_the_largest_that_works(guess, largest):
-    asked = []
-
-    def works(size):
-        assert 1 <= size <= 4096
-        assert size not in asked
-        asked.append(size)
-        return size <= largest
-
-    assert largest_working(works, guess) == largest
-
-
-@pytest.mark.slow
-def test_the_largest_batch_is_found_by_processes_that_may_die(monkeypatch):
-    monkeypatch.setattr(fitting, "MOST", 1)
-    point = Point(scale=0.1, networks=1, strategy="edge_mask", workers=0, device="cpu", allocator="map_each")
-    found = largest_batch(point, memory_bytes=4 * 10**9)
-    assert found[found["status"] == "ok"]["batch_size"].max() == 1
-    none = largest_batch(point, memory_bytes=10**8)  # not even the imports
-    assert none["batch_size"].tolist() == [1]
-    assert none["status"][0] != "ok"
 
 
 @pytest.mark.slow

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from tclab.sweeps.execution._run import close_workers
     from tclab.sweeps.execution._worker import run_as_rank
     from tclab.sweeps.predict._epoch import run_epoch
-    from tclab.sweeps.predict._fits import largest_batch
     from tclab.sweeps.store._row_files import write_rows
 
 _NAMES = {
     "close_workers": "execution._run",
     "inside": "analysis._inside",
-    "largest_batch": "predict._fits",
     "loop_of": "analysis._race_points",
     "race_grid": "analysis._race_points",
     "race_points": "analysis._race_points",
@@ -38,7 +36,6 @@ __all__ = [
     "close_workers",
     "config",
     "inside",
-    "largest_batch",
     "loop_of",
     "predict",
     "race_grid",

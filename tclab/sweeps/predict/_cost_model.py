@@ -105,7 +105,8 @@ def measure_cells(
 
     **Raises:** `InputError` for an unknown device or allocator; `RuntimeError` where the process failed.
     """
-    point = resolve(Point(device=device, allocator=allocator))
+    fields: dict[str, Any] = {"device": device, "allocator": allocator}
+    point = resolve(Point(**fields))
     sizes = wanted[_SIZES].to_dict("records")
     found = rows_of_task(point, rows_of_cells, fresh=True, sizes=sizes, rounds=rounds)
     return pd.DataFrame(found)[[*_SIZES, "removed_found", *_CALLS, "mask_seconds", "filter_seconds"]]

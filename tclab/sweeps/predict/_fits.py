@@ -1,20 +1,19 @@
-"""The memory estimate of a point, made before anything of it runs, and the largest batch that fits."""
+"""The memory estimate of a point, made before anything of it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from torch import Tensor
 
 from tclab._display import Display, Shown, bytes_text
 from tclab._limits import memory_available_bytes
-from tclab.errors import InputError, require
+from tclab.errors import require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
@@ -25,7 +24,6 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
@@ -40,7 +38,6 @@ PROCESS_BYTES = 577 * 1024**2
 # masked (DANGO), most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped
 # one by one leave no holes.
 HEAP_SHARE = 0.8
-MOST = 4096  # samples of a batch that `largest_batch` tries
 _NOT_COUNTED = "not counted: what compiled code, gathering ranks, NCCL, CUDA on the host, Lightning and workers hold"
 _PARTS = ("process", "graph", "model", "kept", "step", "exchange", "heap")  # of what a rank needs
 
@@ -205,53 +202,3 @@ def _bytes_in(value: Any) -> int:
     if isinstance(value, Mapping):
         value = list(value.values())
     return sum(map(_bytes_in, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def largest_working(works: Callable[[int], bool], guess: int) -> int:
-    """Return the largest number from 1 to `MOST` for which something works, 0 where none does.
-
-    From a guess, which is doubled until one does not work, and then by halves; what works for a number is taken to work
-    for all below it.
-    """
-    low, high, size = 0, MOST + 1, min(max(guess, 1), MOST)  # works, does not work
-    while high - low > 1:
-        if works(size):
-            low = size
-        else:
-            high = size
-        size = min(2 * size, MOST) if high > MOST else (low + high) // 2
-    return low
-
-
-def largest_batch(point: Point, *, memory_bytes: int) -> pd.DataFrame:
-    """Return the rows of a point at the batch sizes that were tried for the largest that runs within a memory.
-
-    It is the largest with `status` `ok`, of 4,096 at most; none where not even a batch of one runs. `fits` gives the
-    first guess; each try runs in a new process that may not grow past `memory_bytes`: one that does has status `oom`.
-    The limit is on host memory for a CPU point, and on the device's for CUDA.
-
-    **Arguments:**
-
-    - `point`: its batch size is ignored. Three steps are run: cold, audited and timed.
-    - `memory_bytes`: of a training process, in all.
-
-    **Raises:** `InputError` for a point that cannot be run whatever its batch.
-    """
-    require("point", point, Point, "a tclab.Point")
-    if (reason := point.skipped()) is not None:
-        raise InputError(f"this point cannot be run: {reason}")
-    tried: list[pd.DataFrame] = []
-
-    def sized(size: int) -> Point:
-        return replace(point, batch_size=size, steps=1, warmup=0)
-
-    def works(size: int) -> bool:
-        tried.append(run(sized(size), fresh=True, memory_bytes=memory_bytes))
-        return bool(tried[-1]["status"].iloc[0] == "ok")
-
-    def expected(size: int) -> bool:
-        found = fits(sized(size), memory_bytes=memory_bytes)
-        return (found.device or found.host) <= (found.device_limit or memory_bytes)
-
-    largest_working(works, largest_working(expected, 8))
-    return pd.concat(tried)
