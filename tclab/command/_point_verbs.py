@@ -143,7 +143,7 @@ def sweep(
     results: Annotated[Path, Parameter(help="the folder that rows are kept in; the same command goes on with it.")],
     grid: Grid = None,
     budget_seconds: Annotated[float | None, Parameter(help="start no point after so long.")] = None,
-    retry: Annotated[bool, Parameter(negative="", help="run points again that failed or shared processors.")] = False,
+    retry: Annotated[bool, Parameter(negative="", help="run points again that failed.")] = False,
     fresh: Annotated[bool, Parameter(negative="", help="a new process for each point.")] = False,
     refuse: Annotated[bool, Parameter(negative="", help="skip a point whose memory is not there.")] = False,
     repeats: Annotated[int, Parameter(help="runs of each point; compare judges by what they differ by.")] = 1,

@@ -54,7 +54,7 @@ def busy_text(rows: pd.DataFrame) -> str:
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
         f"are not the strategy's alone: {points_text(busy)} ({busy['shared'].max()}). Measure them again on a quiet "
-        f"machine (retry=True, --retry), or race them (race_points, tclab race), where all take turns.{fewer}"
+        f"machine, into another results folder, or race them (race_points, tclab race), where all take turns.{fewer}"
     )
 
 
