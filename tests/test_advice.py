@@ -357,7 +357,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     assert advice.busy.startswith(shared)
     assert "hetero_cell edge_mask, batch 4 (the processors were shared during 10 s" in advice.busy
     lines = " ".join(str(advice).split())
-    assert "tclab sweep --retry), or race" in lines
+    assert "on a quiet machine, into another results folder, or race them" in lines
     assert "node_mask in place of edge_mask: the present point shared the processors with other processes" in lines
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED

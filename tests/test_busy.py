@@ -82,9 +82,8 @@ def test_the_findings_the_answer_and_the_report_say_so_once(tmp_path):
     sentence = (
         "2 of 3 points ran while other processes used the processors, so their times are not the strategy's alone: "
         "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the processors were shared during 10 s: something "
-        "waited for one 99% of the time). Measure again when the machine is quiet (tclab.sweep(…, retry=True), tclab "
-        "sweep --retry), or race, which takes turns (tclab.sweeps.race_points, tclab race). With OMP_NUM_THREADS=1 "
-        "torch's threads suffer less."
+        "waited for one 99% of the time). Measure them again on a quiet machine, into another results folder, or race "
+        "them (race_points, tclab race), where all take turns. With OMP_NUM_THREADS=1 torch's threads suffer less."
     )
     assert lab.findings(made).count(sentence) == 1
     assert sentence in " ".join(str(made).split())

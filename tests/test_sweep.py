@@ -324,27 +324,6 @@ def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path
     assert tclab.compare(tmp_path, rows).table["first runs"].tolist() == [3, 3, 0]
 
 
-def test_a_point_beside_another_process_is_measured_again_when_that_is_asked_for(tmp_path, monkeypatch):
-    waited = iter([9.0, 0.1])  # seconds of ten
-
-    def rows_of(point, **_):
-        begin, end = (
-            {"monotonic_seconds": at, "cpu_pressure_seconds": own} for at, own in ((0, 0), (10, next(waited)))
-        )
-        ran = {"stage": "step", "status": "ok", "threads": 1, "cores": 2, "conditions": json.dumps([begin, end])}
-        return table([{**columns_of(point), **ran}])
-
-    monkeypatch.setattr("tclab.sweeps._sweep.point_rows", rows_of)
-
-    def shared(**options):
-        return tclab.sweep(tiny(), results=tmp_path, progress=None, **options)["shared"].item()
-
-    words = "the processors were shared during 10 s: something waited for one 90% of the time"
-    assert shared() == shared() == words
-    assert pd.isna(shared(retry=True))
-    assert pd.isna(shared(retry=True))  # kept: it ran alone
-
-
 @pytest.mark.parametrize("options", [{"repeats": 0}, {"repeats": 2, "executor": "slurm"}])
 def test_repeats_that_cannot_be_are_refused(options, tmp_path):
     with pytest.raises(InputError, match="repeats"):
@@ -439,13 +418,8 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
 
 
 BAD = [
-    ({"strategy": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-    ({"model": "heterocell"}, "unknown model 'heterocell'; did you mean 'hetero_cell'"),
     ({"networks": ("physcal",)}, "unknown network 'physcal'; did you mean 'physical'"),
     ({"networks": 12}, "networks is 12, expected 1 to 9"),
-    ({"batch_size": 2.5}, "batch_size is 2.5, expected a whole number of at least 1"),
-    ({"steps": -1}, "steps is -1"),
-    ({"mode": "stepp"}, "unknown mode 'stepp'; did you mean 'step'"),
     ({"collation": "edges"}, "unknown collation 'edges'"),
     ({"mode": "empty", "loop": "plain"}, "mode 'empty' is Lightning's; expected 'lightning' or None"),
     ({"overheads": ("isnan",)}, "unknown overhead 'isnan'; did you mean 'isnan_checks'"),

@@ -132,7 +132,7 @@ def sweep(
 
     - `results`: the folder that rows are kept in; the same command goes on with it.
     - `budget_seconds`: start no point after so long.
-    - `retry`: run points again that failed or shared processors.
+    - `retry`: run points again that failed.
     - `fresh`: a new process for each point.
     - `refuse`: skip a point whose memory is not there.
     - `repeats`: runs of each point; compare judges by what they differ by.

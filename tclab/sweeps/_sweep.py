@@ -50,7 +50,7 @@ def sweep(
     **Arguments:**
 
     - `points`: several, or one. `results`: the folder.
-    - `retry`: run points again that ran out of memory, failed, or shared the processors with other processes.
+    - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. The first
       points of `tclab.grid`, which show each model at two batch sizes and two numbers of networks, may be started until

@@ -46,7 +46,7 @@ _TIPS = {
     "gpus": "auto: all there are; or how many. 0 is the CPU.",
     "results": "The folder that rows are kept in.",
     "budget_seconds": "Start no point after so many seconds; 0 for no limit.",
-    "retry": "Run points again that failed, ran out of memory, or shared the processors.",
+    "retry": "Run points again that failed or ran out of memory.",
 }
 
 

@@ -186,7 +186,8 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tup
 def _a_sample(steps: pd.DataFrame) -> pd.DataFrame:
     """Return rows whose seconds are those of one sample, as batches of other sizes can be compared by it."""
     each = zip(steps["samples_seconds"], steps["batch_size"], strict=True)
-    return steps.assign(samples_seconds=[None if one is None else np.asarray(one) / size for one, size in each])
+    seconds: list[Any] = [None if one is None else np.asarray(one) / size for one, size in each]
+    return steps.assign(samples_seconds=seconds)
 
 
 def _change(name: str, now: pd.Series, other: pd.Series) -> str:

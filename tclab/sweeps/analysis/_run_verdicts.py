@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.sweeps.store._machine_label import MEASURE_AGAIN
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
 from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, lies, over_all
@@ -129,7 +128,7 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     shared = [name for name, rows in zip(names, sides, strict=True) if rows["shared"].notna().any()]
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
-        return replace(pair, why=f"{' and '.join(shared)} shared the processors with other processes. {MEASURE_AGAIN}")
+        return replace(pair, why=f"{' and '.join(shared)} shared the processors with other processes")
     runs = [len(own.seconds) for own in samples]
     of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
     why = f"the 95% interval {of_runs} {lies(low, high, pair.margin, widest)}"

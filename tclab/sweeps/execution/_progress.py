@@ -72,10 +72,9 @@ class SweepOptions:
 
     def stands(self, rows: pa.Table | None) -> bool:
         """Return whether rows that are kept stand in for a new measurement."""
-        return rows is not None and not (self.retry and to_be_measured_again(rows))
+        return rows is not None and not (self.retry and failed_or_oom(rows))
 
 
-def to_be_measured_again(rows: pa.Table) -> bool:
-    """Return whether a point's rows say that it ran out of memory, failed, or shared the processors with others."""
-    lost = any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
-    return lost or rows["shared"].null_count < len(rows)
+def failed_or_oom(rows: pa.Table) -> bool:
+    """Return whether a point's rows say that it ran out of memory or failed."""
+    return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())

@@ -16,10 +16,6 @@ from tclab.timing._environment import cores_within
 
 _NAMED = 3  # points; more are counted
 BUSY_COLUMNS = ("shared", "threads", "stage", "status", "model", "strategy", "batch_size")  # that `busy_text` reads
-MEASURE_AGAIN = (
-    "Measure again when the machine is quiet (tclab.sweep(…, retry=True), tclab sweep --retry), or race, which takes "
-    "turns (tclab.sweeps.race_points, tclab race)."
-)
 
 
 def shared_text(row: Mapping[str, Any]) -> str | None:
@@ -58,7 +54,8 @@ def busy_text(rows: pd.DataFrame) -> str:
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone: {points_text(busy)} ({busy['shared'].max()}). {MEASURE_AGAIN}{fewer}"
+        f"are not the strategy's alone: {points_text(busy)} ({busy['shared'].max()}). Measure them again on a quiet "
+        f"machine, into another results folder, or race them (race_points, tclab race), where all take turns.{fewer}"
     )
 
 
