@@ -1,18 +1,15 @@
-"""Charts of a graph, and of what several ranks bring and cost."""
+"""Charts of how far a deletion reaches in a graph, and of what several ranks bring and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tclab.graph._cell_graph import CellGraph
 from tclab.lab.charts._marks import lines, stacked
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart
 from tclab.lab.reports._cells import records
-from tclab.lab.reports._graphs import degree_ranks
 from tclab.lab.reports._tables import EXCHANGE, KEY, exchange_table, scaling_table
 from tclab.sweeps.store._row_files import Runs, rows_of
 
@@ -22,37 +19,6 @@ _SHARES = {
     "messages": "edges a delta sends again",
     "recomputed": "edges read to recompute them",
 }
-
-
-def graph_chart(graphs: Mapping[str, CellGraph]) -> Any:
-    """Return degrees over the mean degree, by rank from the largest, a line a network, a panel for each kind of it.
-
-    **Arguments:**
-
-    - `graphs`: name → graph.
-    """
-    colours = dict(zip(graphs, _GRAPHS * len(graphs), strict=False))
-    frame = pd.concat([degree_ranks(graph).assign(graph=name) for name, graph in graphs.items()])
-    points = pd.DataFrame(
-        {
-            "line": frame["graph"] + " · " + frame["network"],
-            "kind": frame["graph"],
-            "panel": frame["network"].map(_kind),
-            "x": frame["rank"],
-            "y": frame["of_mean"],
-        }
-    )
-    title = chart_title("How uneven degrees are", "a line a network; logarithmic")
-    return lines(
-        points, title, x="rank, as a share of nodes", y="degree / mean degree", colours=colours, legend=True, width=170,
-        height=110,
-    )  # fmt: skip
-
-
-def _kind(network: str) -> str:
-    if network.startswith("string"):
-        return network.rpartition("_")[2]
-    return "physical" if network.startswith("biogrid") else network
 
 
 def reach_chart(rows: pd.DataFrame) -> Any:

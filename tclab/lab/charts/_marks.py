@@ -14,12 +14,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, colours_of, log_ticks
+from tclab.lab.charts._style import GREY, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
-_SPREAD = ((3.5, "#ffffff"), (1.5, "#000000"))  # a line on bars of any colour: its halo, and itself
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
@@ -51,7 +50,7 @@ def ratios(
     several = "kind" in rows
     by = "kind" if several else "line"
     picked = _picked(by, rows[by], colours, legend=several)
-    scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
+    scale = _log_axis()
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
@@ -110,8 +109,7 @@ def stacked(
     **Arguments:**
 
     - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
-      do not follow one another; `label`, a part's own name; `low` and `high`, between which nine in ten whole bars lie;
-      `text`, words behind the bar.
+      do not follow one another; `label`, a part's own name; `text`, words behind the bar.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
     - `colours`: part → colour, in the order of the legend.
@@ -121,11 +119,12 @@ def stacked(
     parts = _placed(parts, list(colours), seconds)
     if seconds:
         axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
-    begin, longest = float(parts["start"].min()), float(parts[["end", "high"]].max().max())
+    begin, longest = float(parts["start"].min()), float(parts["end"].max())
     words = min(0.7, parts["text"].str.len().max() * _LETTER / width)  # the share of the axis that they take
     domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
-    parts["name"] = [name if len(name) < fits else "" for name, fits in zip(parts["label"], room, strict=True)]
+    clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
+    parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
     picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
     shares: dict[str, Any] = {} if seconds else {"format": ".0%"}
     ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **shares)
@@ -137,7 +136,6 @@ def stacked(
     layers = [
         base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **picked.channels),
         inside.encode(x=x, text="name:N"),
-        *(base.mark_rule(strokeWidth=size, color=ink).encode(x=alt.X("low:Q"), x2="high:Q") for size, ink in _SPREAD),
         base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
@@ -152,9 +150,9 @@ def stacked(
 def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFrame:
     """Return parts with `start`, `end`, `share` and `text_at`; seconds in the unit that `attrs["unit"]` names.
 
-    What is of the whole bar, its interval and its words, stands at its first part alone.
+    The words behind a bar stand at its first part alone.
     """
-    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "low": np.nan, "high": np.nan, "text": ""})
+    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "text": ""})
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
     if "start" not in parts:
@@ -163,11 +161,9 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
         parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
     parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
-    later = parts.duplicated(bar)
-    parts["low"], parts["high"] = parts["low"].mask(later), parts["high"].mask(later)
-    parts["text"] = parts["text"].mask(later, "")
-    parts["text_at"] = parts.groupby(bar)["end"].transform("max").to_frame().assign(high=parts["high"]).max(axis=1)
-    numbers = ["value", "start", "end", "low", "high", "text_at"]
+    parts["text"] = parts["text"].mask(parts.duplicated(bar), "")
+    parts["text_at"] = parts.groupby(bar)["end"].transform("max")
+    numbers = ["value", "start", "end", "text_at"]
     unit, factor = ("s", 1.0) if not seconds or parts["end"].max() >= 1 else ("ms", 1e3)
     parts[numbers] = factor * parts[numbers].astype(float)
     parts.attrs["unit"] = unit
@@ -204,13 +200,12 @@ def lines(
     points = _with_columns(points, more)
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
     picked = _picked("kind", points["kind"], colours, legend=legend)
-    reach = {"x": points["x"], "y": points[["y", "low", "high"]].stack()}
     given: dict[str, dict[str, Any]] = {}
-    for name, values in reach.items():
-        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis()}
-        given[name] = _log_axis(values) if name in log else plain
+    for name in "xy":
+        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
+        given[name] = _log_axis() if name in log else plain
     if percent:
-        given["y"]["axis"] = alt.Axis(format="%")
+        given["y"]["axis"] = alt.Axis(format="%", gridOpacity=0.4)
     if x_values is not None:
         given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
     to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
@@ -261,11 +256,9 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
     return made.astype(dict.fromkeys(texts, object))
 
 
-def _log_axis(values: Any) -> dict[str, Any]:
-    return {
-        "scale": alt.Scale(type="log", nice=False, padding=16),
-        "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.4),
-    }
+def _log_axis() -> dict[str, Any]:
+    scale = alt.Scale(type="log", nice=False, padding=16)
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4)}
 
 
 @dataclass(frozen=True)
