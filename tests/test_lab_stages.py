@@ -146,7 +146,7 @@ def test_findings_carry_the_rows_figures(rows):
     said = lab.findings(rows, "steps")
     assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
     assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
-    assert any("add up within 2%" in sentence for sentence in said)
+    assert any("add up to it within 2%" in sentence for sentence in said)
 
 
 def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():

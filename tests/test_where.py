@@ -75,7 +75,6 @@ OF_ROWS = {
         tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
     "result_chart, comparison": lambda _: lab.charts.result_chart(tclab.compare(grid(), grid())),
     "overheads_chart": lambda _: overheads(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "exchange_chart": lambda _: lab.charts.exchange_chart(ranks()),
     "ratios_chart": lambda root: case_study.ratios_chart(
         case_study.published_ratios(modes(), published(root)), modes()),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),

@@ -1,6 +1,6 @@
 """Charts of rows, graphs, traces, races and predictions, of three marks; each function returns one chart."""
 
-from tclab.lab.charts._graph_charts import exchange_chart, reach_chart, speed_up
+from tclab.lab.charts._graph_charts import reach_chart, speed_up
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._mask_pictures import mask_picture
 from tclab.lab.charts._result_charts import break_even_chart, race_chart, result_chart
@@ -11,7 +11,6 @@ from tclab.lab.charts._trace_charts import trace_chart, trace_timeline
 __all__ = [
     "break_even_chart",
     "chart_title",
-    "exchange_chart",
     "lines",
     "mask_picture",
     "race_chart",

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._marks import lines, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart
-from tclab.lab.reports._cells import records
-from tclab.lab.reports._tables import EXCHANGE, KEY, exchange_table, scaling_table
+from tclab.lab.charts._marks import lines
+from tclab.lab.charts._style import chart_title, empty_chart
+from tclab.lab.reports._tables import scaling_table
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
@@ -68,29 +67,3 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
     title = chart_title("Samples a second, over those of one rank", more, rows=pd.concat(sides.values()))
     return lines(points[columns], title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
                  x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
-
-
-def exchange_chart(rows: Runs) -> Any:
-    """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
-    rows = rows_of(rows)
-    table = exchange_table(rows)
-    if table.empty:
-        return empty_chart("No point of several ranks was measured.")
-    settings = [name for name in table.columns[: table.columns.get_loc("step_seconds")] if name not in KEY]
-    varying = [name for name in settings if table[name].nunique(dropna=False) > 1]
-    found = []
-    for row in records(table):
-        label = f"{row['model']} · {row['ranks']} ranks × batch {row['batch_size']}"
-        label += f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else ""
-        label += "".join(f" · {name.replace('_', ' ')} {row[name]}" for name in varying)
-        seconds = {stage: row[f"{stage}_seconds"] for stage in EXCHANGE}
-        found += [
-            {"bar": label, "part": stage, "value": took / row["step_seconds"]}
-            for stage, took in seconds.items() if took is not None and not pd.isna(took)
-        ]  # fmt: skip
-    if not found:
-        return empty_chart("The rows have no stage of what ranks exchange.")
-    more = "rank_wait: for the slowest rank; communication: exposed"
-    title = chart_title("What several ranks cost a step", more, rows=rows)
-    return stacked(pd.DataFrame(found), title, axis="share of a step (mean over ranks)", colours=STAGE_COLOURS,
-                   seconds=False, width=420)  # fmt: skip

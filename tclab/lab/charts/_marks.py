@@ -7,7 +7,6 @@ axes are numbers, dragging moves them and Ctrl with the wheel zooms (the wheel a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -49,7 +48,7 @@ def ratios(
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
     by = "kind" if several else "line"
-    picked = _picked(by, rows[by], colours, legend=several)
+    channels, params = _picked(by, rows[by], colours, legend=several)
     scale = _log_axis()
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
@@ -62,7 +61,7 @@ def ratios(
     base = alt.Chart(rows).encode(
         y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
-        **picked.channels,
+        **channels,
         **more,
     )
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
@@ -75,7 +74,7 @@ def ratios(
         hollow.encode(x=x, **shape),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
     ]
-    chart = alt.layer(*layers).add_params(*picked.params)
+    chart = alt.layer(*layers).add_params(*params)
     return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
 
 
@@ -101,7 +100,6 @@ def stacked(
     seconds: bool = True,
     zoom: bool = False,
     named: bool = True,
-    legend: bool = True,
     width: int = 520,
 ) -> Any:
     """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
@@ -114,7 +112,7 @@ def stacked(
     - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
     - `colours`: part → colour, in the order of the legend.
     - `zoom`: the axis can be moved and zoomed.
-    - `named`: the bars have their names at the left. `legend`: the parts are named below.
+    - `named`: the bars have their names at the left. The parts are named below, unless each bar is a part.
     """
     parts = _placed(parts, list(colours), seconds)
     if seconds:
@@ -125,7 +123,8 @@ def stacked(
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
     clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
     parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
-    picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
+    several = parts["part"].nunique() > 1 and (parts["bar"] != parts["part"]).any()
+    channels, params = _picked("part", parts["part"], colours, legend=bool(several))
     shares: dict[str, Any] = {} if seconds else {"format": ".0%"}
     ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **shares)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
@@ -134,12 +133,12 @@ def stacked(
     tips = _tips(["bar", "label"], value=axis, share="share")
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
-        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **picked.channels),
+        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
         inside.encode(x=x, text="name:N"),
         base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
-    chart = chart.add_params(*picked.params, *([_zoom(["x"])] if zoom else []))
+    chart = chart.add_params(*params, *([_zoom(["x"])] if zoom else []))
     if (parts["panel"] == "").all():
         return chart.properties(data=parts, title=title)
     header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
@@ -199,7 +198,7 @@ def lines(
     more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
     points = _with_columns(points, more)
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
-    picked = _picked("kind", points["kind"], colours, legend=legend)
+    channels, params = _picked("kind", points["kind"], colours, legend=legend)
     given: dict[str, dict[str, Any]] = {}
     for name in "xy":
         plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
@@ -210,7 +209,7 @@ def lines(
         given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
     to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
     tips = _tips(["line"], x=x, y=y, low="95 % from", high="to")
-    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **picked.channels)
+    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **channels)
     solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
     few = len(points) <= 400
     layers = [
@@ -224,7 +223,7 @@ def lines(
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=8, fontSize=11, clip=False)
     layers.append(named.encode(y=alt.Y("at:Q"), text="name:N"))
-    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*picked.params, _zoom(["x", "y"]))
+    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*params, _zoom(["x", "y"]))
     if (points["panel"] == "").all():
         return chart.properties(data=points, title=title)
     panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
@@ -261,25 +260,19 @@ def _log_axis() -> dict[str, Any]:
     return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4)}
 
 
-@dataclass(frozen=True)
-class _Picked:
-    """Colour and opacity of marks, and the selection that a click on their legend makes."""
-
-    channels: dict[str, Any]
-    params: list[Any]
-
-
-def _picked(field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool) -> _Picked:
-    """Return how a field is told apart by colour; a click on its legend fades the others."""
+def _picked(
+    field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return colour and opacity of marks by a field, and the selections that a click on its legend makes."""
     palette = colours or colours_of(names)
     shown = [name for name in palette if name in set(names)]
     scale = alt.Scale(domain=shown, range=[palette[name] for name in shown])
     below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
     colour = alt.Color(f"{field}:N", scale=scale, legend=below if legend else None)
     if not legend:
-        return _Picked({"color": colour, "opacity": alt.value(1.0)}, [])
+        return {"color": colour, "opacity": alt.value(1.0)}, []
     pick = alt.selection_point(fields=[field], bind="legend")
-    return _Picked({"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick])
+    return {"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick]
 
 
 def _tips(texts: list[str], **numbers: str) -> list[Any]:

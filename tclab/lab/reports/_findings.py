@@ -9,7 +9,6 @@ import pandas as pd
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import unknown
 from tclab.lab.reports._cells import (
-    accounted_text,
     adds_up,
     against_the_fastest,
     alike,
@@ -243,12 +242,10 @@ def _accounted(parts: pd.DataFrame) -> str:
     known = lines[lines["accounted"].notna()]
     if known.empty:
         return ""
-    worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
-    of = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']} ({accounted_text(worst['accounted'])})"
     bad = int((~known["accounted"].map(adds_up).astype(bool)).sum())
     if not bad:
-        return f"All {len(known)} timelines with a clock add up within {TOLERANCE:.0%}; farthest from its clock: {of}."
-    return f"{bad} of {len(known)} timelines do not add up and are not drawn; farthest from its clock: {of}."
+        return f"All {len(known)} timelines with a clock add up to it within {TOLERANCE:.0%}."
+    return f"{bad} of {len(known)} timelines do not add up and are not drawn."
 
 
 _ABOUT = {"sweep": _of_sweep, "steps": _of_steps}
