@@ -11,7 +11,7 @@ import pandas as pd
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.lab.reports._cells import one_point_each, times_text
+from tclab.lab.reports._cells import one_point_each, records, times_text
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -163,11 +163,11 @@ def _more_steps(rows: pd.DataFrame) -> Hypothesis:
     left = f"{_PUBLISHED_EPOCH / longer:.1f} × are left for each step"
     published = f"Published: {text}. Of {_PUBLISHED_EPOCH:.0f} × an epoch, {left}."
     found = measured_ratios(rows)
-    found = found[found["mode"] == "step"].set_index("strategy")
+    found = found[found["mode"] == "step"]
     if found.empty:
         return Hypothesis(name, claim, NOT_MEASURED, ("The rows do not have both models in mode step.", published))
-    strategy = judged(found.index)
-    row = found.loc[strategy]
+    strategy = judged(found["strategy"])
+    row = records(found[found["strategy"] == strategy])[0]
     text, longer = _steps_text(*map(int, row["batches"].split(" and ")))
     times = times_text(row["ratio"], row["low"], row["high"])
     step = f"A step with {strategy} takes {times} as long as DANGO's, an epoch of as many samples "
