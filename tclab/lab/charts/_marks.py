@@ -118,7 +118,8 @@ def stacked(
     if seconds:
         axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
     begin, longest = float(parts["start"].min()), float(parts["end"].max())
-    words = min(0.7, parts["text"].str.len().max() * _LETTER / width)  # the share of the axis that they take
+    letters = parts["text"].str.len().max()
+    words = min(0.7, (letters + 2) * _LETTER / width) if letters else 0.0  # the share of the axis that they take
     domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
     clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
