@@ -1,4 +1,4 @@
-"""What overheads cost and whether loading is bound by bytes: intervals, verdicts, points asked for."""
+"""What overheads cost: intervals, verdicts, points asked for."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import pytest
 import vl_convert
 from stage_rows import lost, point_rows
 
-from tclab import InputError, case_study, lab
+from tclab import InputError, case_study
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
 from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 from tclab.sweeps.store._rows import frame, table
@@ -63,42 +63,6 @@ def test_the_chart_says_what_is_undecided():
     assert "No overhead was measured" in str(
         case_study.overheads_chart(case_study.overhead_costs(nothing), nothing).to_dict()
     )
-
-
-# ---- bytes
-
-
-def loads(strategy, seconds, byte, sizes=(2, 4, 8, 16)):
-    made = []
-    for size in sizes:
-        rows = point_rows(strategy, "data", batch_size=size, batch_bytes=byte * size, scatter=0.01, steps=20)
-        step = next(one for one in rows if one["stage"] == "step")
-        took = seconds(size)
-        step |= {"mean_seconds": took, "low_seconds": 0.98 * took, "high_seconds": 1.02 * took}
-        made.append(step)
-    return made
-
-
-def said_of(*made):
-    return lab.findings(frame(table([row for rows in made for row in rows])), "bytes")
-
-
-def test_loading_is_bound_by_bytes_where_few_bytes_make_it_fast():
-    made = [loads("edge_mask", lambda b: 0.001 + 0.02 * b, 41_000_000), loads("node_mask", lambda b: 3e-4, 52)]
-    edge, node = said_of(*made)
-    assert edge.endswith("with node_mask, in 832 B, it takes 0.1% of that: loading is bound by bytes.")
-    assert "a batch of 16, 656 MB, is loaded in 321 ms" in edge
-    assert node.endswith("no other strategy loads the same samples in far fewer bytes.")
-    chart = lab.charts.time_against_bytes(frame(table([row for rows in made for row in rows])))
-    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    assert "bytes of a batch (logarithmic)" in json.dumps(chart.to_dict())
-
-
-def test_samples_alone_are_not_called_bytes():
-    """Time grows as straight as it can, but the same samples in few bytes take as long: it is no bytes' doing."""
-    slow = said_of(loads("edge_mask", lambda b: 0.02 * b, 41_000), loads("node_mask", lambda b: 0.019 * b, 52))
-    assert slow[0].endswith("it takes 95.0% of that: it is not bound by bytes.")
-    assert not any("is bound by bytes" in said for said in said_of(loads("edge_mask", lambda b: b, 41_000)))
 
 
 # ---- the points asked for

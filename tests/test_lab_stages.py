@@ -111,6 +111,15 @@ def test_the_tolerance_is_two_percent(accounted, whether):
     assert parts.adds_up(accounted) is whether
 
 
+def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
+    host = [one for one in point_rows("node_mask", scatter=0) if one["where"] == "host"]
+    sums = {"step": "whole"}
+    rank = [dict(one) | {"where": "rank 0", "stage": sums.get(one["stage"], one["stage"])} for one in host]
+    hidden = dict(rank[0]) | {"stage": "overlapped"}
+    found = stage_parts(framed([*host, *rank, hidden])).groupby("where")["seconds"].sum()
+    assert found["rank 0"] == pytest.approx(found["host"])
+
+
 def test_a_device_has_a_bar_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
@@ -137,7 +146,7 @@ def test_findings_carry_the_rows_figures(rows):
     said = lab.findings(rows, "steps")
     assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
     assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
-    assert any("add up within 2%" in sentence for sentence in said)
+    assert any("add up to it within 2%" in sentence for sentence in said)
 
 
 def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():

@@ -6,7 +6,7 @@ from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
 from test_cost_model import SEEN, made_up
-from test_lab_overheads import loads, rounds_of
+from test_lab_overheads import rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
 from test_trust import pair
@@ -23,7 +23,7 @@ MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by h
 CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]
 NOT_MEASURED = {
     "mask_picture": "a drawing",
-    **dict.fromkeys(("graph_chart", "reach_chart"), "of a graph"),
+    "reach_chart": "of a graph",
     **dict.fromkeys(("trace_chart", "trace_timeline"), "of a trace, whose machine a trace does not name"),
 }
 
@@ -75,7 +75,6 @@ OF_ROWS = {
         tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
     "result_chart, comparison": lambda _: lab.charts.result_chart(tclab.compare(grid(), grid())),
     "overheads_chart": lambda _: overheads(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "exchange_chart": lambda _: lab.charts.exchange_chart(ranks()),
     "ratios_chart": lambda root: case_study.ratios_chart(
         case_study.published_ratios(modes(), published(root)), modes()),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
@@ -84,7 +83,6 @@ OF_ROWS = {
     "throughput, batch_size": lambda _: lab.charts.throughput(grid(), "batch_size"),
     "throughput, networks": lambda _: lab.charts.throughput(grid(), "networks"),
     "throughput": lambda _: lab.charts.throughput(grid()),
-    "time_against_bytes": lambda _: lab.charts.time_against_bytes(framed(*loads("node_mask", lambda n: 0.1 * n, 1000))),
 }  # fmt: skip
 OF_THIS_MACHINE = {
     "break_even_chart": lambda **where: lab.charts.break_even_chart(

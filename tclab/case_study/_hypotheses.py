@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
-from tclab.case_study._published import measured_ratios
+from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.lab.reports._cells import one_point_each, times_text
-from tclab.masking._strategy import BASELINES
+from tclab.lab.reports._cells import one_point_each, records, times_text
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -105,21 +104,18 @@ def _steps_of(rows: pd.DataFrame) -> _Steps | None:
     """Return the steps of the strategy that is judged; DANGO is left out."""
     chosen = one_point_each(rows)
     chosen = chosen[(chosen["mode"] == "step") & (chosen["strategy"] != "indices")]
-    found = list(dict.fromkeys(chosen["strategy"]))
-    names = [name for name in [*BASELINES, *found] if name in found]
-    return _Steps(chosen[chosen["strategy"] == names[0]]) if names else None
+    chosen = chosen[chosen["strategy"] == judged(chosen["strategy"])]
+    return None if chosen.empty else _Steps(chosen)
 
 
 def _judged_by(steps: _Steps) -> str:
     """Return a sentence that names the deciding rows, and whether their graph is far smaller than the real one."""
     row = steps.point
     words = f"Judged by {row['model']} with {row['strategy']}, batch {row['batch_size']}, "
-    words += f"{counted(row['networks'], 'network')}, {len(steps.whole)} steps, {steps.where}"
-    if pd.isna(row["edges"]):
-        return f"{words}."
-    small = row["edges"] < 0.5 * sum(size.edges for size in NETWORK_SIZES.values())
-    said = ", far fewer than the real 2.4 million, of which this says nothing" if small else ""
-    return f"{words}; {row['edges']:,} edges{said}."
+    words += f"{counted(row['networks'], 'network')}, {len(steps.whole)} steps, {steps.where}; {row['edges']:,} edges"
+    if row["edges"] < 0.5 * sum(size.edges for size in NETWORK_SIZES.values()):
+        words += ", far fewer than the real 2.4 million, of which this says nothing"
+    return f"{words}."
 
 
 def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
@@ -155,12 +151,9 @@ def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
     mask, made = steps.stages["mask"], steps.making.get("mask", 0.0)
     waits = steps.mean(steps.stages.get("data_wait", np.zeros_like(steps.whole)))
     verdict, share = steps.judge(mask + min(made, waits))
-    text = (
-        f"Masks take {seconds_text(made)} a batch where it is loaded and {seconds_text(steps.mean(mask))} of a step; "
-    )
-    return Hypothesis(
-        name, claim, verdict, (_judged_by(steps), f"{text}together {share} of it, if every wait were for them.")
-    )
+    text = f"Masks take {seconds_text(made)} a batch in the loader and {seconds_text(steps.mean(mask))} of a step: "
+    text += f"together {share} of a step, if every wait were for masks."
+    return Hypothesis(name, claim, verdict, (_judged_by(steps), text))
 
 
 def _more_steps(rows: pd.DataFrame) -> Hypothesis:
@@ -170,11 +163,11 @@ def _more_steps(rows: pd.DataFrame) -> Hypothesis:
     left = f"{_PUBLISHED_EPOCH / longer:.1f} × are left for each step"
     published = f"Published: {text}. Of {_PUBLISHED_EPOCH:.0f} × an epoch, {left}."
     found = measured_ratios(rows)
-    found = found[found["mode"] == "step"].set_index("strategy")
+    found = found[found["mode"] == "step"]
     if found.empty:
         return Hypothesis(name, claim, NOT_MEASURED, ("The rows do not have both models in mode step.", published))
-    strategy = next(strategy for strategy in [*BASELINES, *found.index] if strategy in found.index)
-    row = found.loc[strategy]
+    strategy = judged(found["strategy"])
+    row = records(found[found["strategy"] == strategy])[0]
     text, longer = _steps_text(*map(int, row["batches"].split(" and ")))
     times = times_text(row["ratio"], row["low"], row["high"])
     step = f"A step with {strategy} takes {times} as long as DANGO's, an epoch of as many samples "
@@ -208,7 +201,4 @@ def _communication(rows: pd.DataFrame) -> Hypothesis:
     evidence += [
         f"{words}: {steps.judge(steps.stages[stage])[1]}." for stage, words in waits.items() if stage in steps.stages
     ]
-    late = many[many["late_share"].notna()].sort_values("late_share").tail(1)
-    evidence += [f"{row['where']} came last most often, to {row['late_share']:.0%} of all exchanges."
-                 for _, row in late.iterrows()]  # fmt: skip
     return Hypothesis(name, claim, verdict, tuple(evidence))

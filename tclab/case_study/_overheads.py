@@ -203,22 +203,6 @@ def _wild_type_apart(model: nn.Module) -> None:
     _replace_method(model, "parts", lambda view: [view.wild_type, view])
 
 
-def _wild_type_once(model: nn.Module) -> None:
-    assert isinstance(model, HeteroCell)
-    _wild_type_apart(model)
-    encode: Callable[[View], Tensor] = model.encode
-    wild_type: list[Tensor] = []
-
-    def once(view: View) -> Tensor:
-        if view.size > 1 or view.deleted.most:
-            return encode(view)
-        if not wild_type or wild_type[0].dtype != model.embedding.weight.dtype:
-            wild_type[:] = [encode(view).detach()]
-        return wild_type[0]
-
-    _replace_method(model, "encode", once)
-
-
 def _preprocessor_per_sample(model: nn.Module) -> None:
     assert isinstance(model, HeteroCell)
     preprocessor, embedding = model.preprocessor, model.embedding
@@ -240,7 +224,6 @@ _OF_THE_MODEL: dict[str, Callable[[nn.Module], None]] = {
     "isnan_checks": _isnan_checks,
     "batch_wide_layer_norm": partial(_replace_layers, nn.LayerNorm, BatchWideLayerNorm),
     "wild_type_apart": _wild_type_apart,
-    "wild_type_once": _wild_type_once,
     "preprocessor_per_sample": _preprocessor_per_sample,
     "quadratic_attention": partial(_replace_layers, HyperSAGNN, BatchQuadraticHyperSAGNN),
     "second_forward": _second_forward,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,20 @@ _PAIRS = {
     "full_step": ("fixed_batch",),
 }
 _PUBLISHED_COLOUR = "#9a9a9a"
-# a component of a step or of making a batch → its stages, and the key of the published figure of the same
-_COMPONENTS = {
-    "making a batch": {
-        "reading samples, making masks": (("sample", "mask"), "component_processor"),
-        "collation": (("collate",), "component_collation"),
-    },
-    "step": {
-        "waiting for a batch": (("data_wait",), ""),
-        "transfer": (("transfer",), "component_transfer"),
-        "masks on the device": (("mask",), ""),
-        "forward and loss": (("forward", "loss"), "component_model"),
-        "backward": (("backward",), ""),
-        "clip and optimizer": (("clip", "optimizer"), ""),
-    },
-}
+# of what a component is, its name, its stages, and the key of the published figure of the same
+_COMPONENTS = (
+    ("making a batch", "reading samples, making masks", ("sample", "mask"), "component_processor"),
+    ("making a batch", "collation", ("collate",), "component_collation"),
+    ("making a batch", "the rest", (), ""),
+    ("step", "waiting for a batch", ("data_wait",), ""),
+    ("step", "transfer", ("transfer",), "component_transfer"),
+    ("step", "masks on the device", ("mask",), ""),
+    ("step", "forward and loss", ("forward", "loss"), "component_model"),
+    ("step", "backward", ("backward",), ""),
+    ("step", "clip and optimizer", ("clip", "optimizer"), ""),
+    ("step", "the rest", (), ""),
+)
+_COMPONENT_OF = {(of, stage): component for of, component, stages, _ in _COMPONENTS for stage in stages}
 
 
 def published_figures(path: str | Path) -> pd.DataFrame:
@@ -148,51 +148,42 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
     return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
 
 
-def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> pd.DataFrame:
+def judged(strategies: Iterable[str]) -> str | None:
+    """Return the strategy that stands for the team's: `edge_mask`, or else the first of some; `None` of none."""
+    names = list(dict.fromkeys(strategies))
+    return next((name for name in [*BASELINES, *names] if name in names), None)
+
+
+def component_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     """Return each component of a training step: both models' mean seconds, hetero's share, and the published seconds.
 
     Components of the step add up to it; those of making a batch, which a worker does meanwhile, to that. The published
-    seconds are estimates of the team's, never measured.
+    seconds are estimates of the team's, never measured. What a model lacks is missing.
 
     **Arguments:**
 
-    - `rows`: of both models in mode `step`, each with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`).
+    - `rows`: of both models in mode `step`, each with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`). Of
+      the hetero model the strategy `edge_mask` counts, which the table was of, or else the first there is.
     - `figures`: as `published_figures` returns them.
-    - `strategy`: of the hetero model; `edge_mask`, which the table was of, unless given, or else the first there is.
-
-    Where a budget left one of the models out, there are no lines.
-
-    **Raises:** `InputError` where the rows hold no step by that strategy.
     """
-    parts = stage_parts(one_point_each(rows_of(rows))).query("mode == 'step' and stage != 'idle'")
-    hetero, dango = parts[parts["model"] != "dango"], parts[parts["model"] == "dango"]
-    names = list(dict.fromkeys(hetero["strategy"]))
-    if strategy is not None and strategy not in names:
-        raise InputError(f"strategy is {strategy!r}, and the rows have {', '.join(names) or 'none'}")
-    if hetero.empty or dango.empty:
-        table = pd.DataFrame(columns=["of", "component"]).set_index(["of", "component"])
-        table.attrs["empty"] = "The rows hold no step of one of the models; see budget_seconds."
-        return table
-    named = strategy or next((name for name in BASELINES if name in names), names[0])
-    sides = {"hetero_seconds": hetero[hetero["strategy"] == named], "dango_seconds": dango}
-    component_of = {
-        (of, stage): component
-        for of, components in _COMPONENTS.items()
-        for component, (stages, _) in components.items()
-        for stage in stages
-    }
-    columns = {}
-    for side, frame in sides.items():
-        main = "device" if (frame["where"] == "device").any() else "host"
-        of = frame["where"].map({"worker": "making a batch", "loading": "making a batch", main: "step"})
-        component = [component_of.get(pair, "the rest") for pair in zip(of, frame["stage"], strict=True)]
-        columns[side] = frame.assign(of=of, component=component).groupby(["of", "component"])["seconds"].sum()
-    table = pd.DataFrame(columns)
-    order = [(of, component) for of, components in _COMPONENTS.items() for component in (*components, "the rest")]
-    table = table.reindex([key for key in order if key in table.index])
+    parts = stage_parts(one_point_each(rows_of(rows)))
+    parts = parts[(parts["mode"] == "step") & (parts["stage"] != "idle")]
+    of_dango = parts["model"] == "dango"
+    hetero = parts[~of_dango]
+    hetero = hetero[hetero["strategy"] == judged(hetero["strategy"])]
+    table = pd.DataFrame({"hetero_seconds": _components(hetero), "dango_seconds": _components(parts[of_dango])})
+    kept = [line for line in _COMPONENTS if line[:2] in table.index]
+    table = table.reindex(pd.MultiIndex.from_tuples([line[:2] for line in kept], names=["of", "component"]))
     table["hetero : dango"] = table["hetero_seconds"] / table["dango_seconds"]
     table["hetero_share"] = table["hetero_seconds"] / table.groupby("of")["hetero_seconds"].transform("sum")
     values = dict(zip(figures["key"], figures["value"].astype(float), strict=True))
-    keys = [_COMPONENTS[of].get(component, ((), ""))[1] for of, component in table.index]
-    table["published_seconds"] = [values.get(key, values.get(f"{key}_hetero")) for key in keys]
+    table["published_seconds"] = [values.get(key, values.get(f"{key}_hetero")) for *_, key in kept]
     return table
+
+
+def _components(parts: pd.DataFrame) -> pd.Series:
+    """Return the seconds of each component of one model's point."""
+    main = "device" if (parts["where"] == "device").any() else "host"
+    of = parts["where"].map({"worker": "making a batch", "loading": "making a batch", main: "step"})
+    component = [_COMPONENT_OF.get(pair, "the rest") for pair in zip(of, parts["stage"], strict=True)]
+    return parts.assign(of=of, component=component).groupby(["of", "component"])["seconds"].sum()

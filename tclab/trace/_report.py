@@ -21,6 +21,7 @@ from tclab.trace._trust import Trust, trust_of
 
 _EMPTY = {  # what a table without rows shows
     "gaps": "No idle time of a device in this trace.",
+    "idle_causes": "No idle time of a device in this trace.",
     "syncs": "No call in this trace waits for a device.",
     "copies": "No copy to, from or on a device in this trace.",
     "collectives": "No collective of ranks in this trace.",

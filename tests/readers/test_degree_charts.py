@@ -27,13 +27,6 @@ def test_sizes_are_next_to_the_published_ones(graphs):
     assert len(frame) == sum(len(graph.networks) for graph in graphs.values())
 
 
-def test_the_chart_holds_every_network_of_every_graph(graphs):
-    made = charts.graph_chart(graphs).to_dict()
-    (rows,) = [rows for rows in made["datasets"].values() if rows]
-    found = {(row["kind"], row["line"].split(" · ")[-1]) for row in rows}
-    assert found == {(name, network) for name, graph in graphs.items() for network in graph.networks}
-
-
 def test_reach_chart_and_sentence_are_from_its_rows(graphs):
     rows = reports.reach_rows(graphs, samples=5, deleted=2)
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()

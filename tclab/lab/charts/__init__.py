@@ -1,18 +1,16 @@
 """Charts of rows, graphs, traces, races and predictions, of three marks; each function returns one chart."""
 
-from tclab.lab.charts._graph_charts import exchange_chart, graph_chart, reach_chart, speed_up
+from tclab.lab.charts._graph_charts import reach_chart, speed_up
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._mask_pictures import mask_picture
 from tclab.lab.charts._result_charts import break_even_chart, race_chart, result_chart
 from tclab.lab.charts._style import chart_title
-from tclab.lab.charts._sweep_charts import stages, throughput, time_against_bytes
+from tclab.lab.charts._sweep_charts import stages, throughput
 from tclab.lab.charts._trace_charts import trace_chart, trace_timeline
 
 __all__ = [
     "break_even_chart",
     "chart_title",
-    "exchange_chart",
-    "graph_chart",
     "lines",
     "mask_picture",
     "race_chart",
@@ -23,7 +21,6 @@ __all__ = [
     "stacked",
     "stages",
     "throughput",
-    "time_against_bytes",
     "trace_chart",
     "trace_timeline",
 ]

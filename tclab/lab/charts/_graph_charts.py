@@ -1,19 +1,15 @@
-"""Charts of a graph, and of what several ranks bring and cost."""
+"""Charts of how far a deletion reaches in a graph, and of what several ranks bring and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tclab.graph._cell_graph import CellGraph
-from tclab.lab.charts._marks import lines, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart
-from tclab.lab.reports._cells import records
-from tclab.lab.reports._graphs import degree_ranks
-from tclab.lab.reports._tables import EXCHANGE, KEY, exchange_table, scaling_table
+from tclab.lab.charts._marks import lines
+from tclab.lab.charts._style import chart_title, empty_chart
+from tclab.lab.reports._tables import scaling_table
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
@@ -22,37 +18,6 @@ _SHARES = {
     "messages": "edges a delta sends again",
     "recomputed": "edges read to recompute them",
 }
-
-
-def graph_chart(graphs: Mapping[str, CellGraph]) -> Any:
-    """Return degrees over the mean degree, by rank from the largest, a line a network, a panel for each kind of it.
-
-    **Arguments:**
-
-    - `graphs`: name → graph.
-    """
-    colours = dict(zip(graphs, _GRAPHS * len(graphs), strict=False))
-    frame = pd.concat([degree_ranks(graph).assign(graph=name) for name, graph in graphs.items()])
-    points = pd.DataFrame(
-        {
-            "line": frame["graph"] + " · " + frame["network"],
-            "kind": frame["graph"],
-            "panel": frame["network"].map(_kind),
-            "x": frame["rank"],
-            "y": frame["of_mean"],
-        }
-    )
-    title = chart_title("How uneven degrees are", "a line a network; logarithmic")
-    return lines(
-        points, title, x="rank, as a share of nodes", y="degree / mean degree", colours=colours, legend=True, width=170,
-        height=110,
-    )  # fmt: skip
-
-
-def _kind(network: str) -> str:
-    if network.startswith("string"):
-        return network.rpartition("_")[2]
-    return "physical" if network.startswith("biogrid") else network
 
 
 def reach_chart(rows: pd.DataFrame) -> Any:
@@ -102,29 +67,3 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
     title = chart_title("Samples a second, over those of one rank", more, rows=pd.concat(sides.values()))
     return lines(points[columns], title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
                  x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
-
-
-def exchange_chart(rows: Runs) -> Any:
-    """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
-    rows = rows_of(rows)
-    table = exchange_table(rows)
-    if table.empty:
-        return empty_chart("No point of several ranks was measured.")
-    settings = [name for name in table.columns[: table.columns.get_loc("step_seconds")] if name not in KEY]
-    varying = [name for name in settings if table[name].nunique(dropna=False) > 1]
-    found = []
-    for row in records(table):
-        label = f"{row['model']} · {row['ranks']} ranks × batch {row['batch_size']}"
-        label += f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else ""
-        label += "".join(f" · {name.replace('_', ' ')} {row[name]}" for name in varying)
-        seconds = {stage: row[f"{stage}_seconds"] for stage in EXCHANGE}
-        found += [
-            {"bar": label, "part": stage, "value": took / row["step_seconds"]}
-            for stage, took in seconds.items() if took is not None and not pd.isna(took)
-        ]  # fmt: skip
-    if not found:
-        return empty_chart("The rows have no stage of what ranks exchange.")
-    more = "rank_wait: for the slowest rank; communication: exposed"
-    title = chart_title("What several ranks cost a step", more, rows=rows)
-    return stacked(pd.DataFrame(found), title, axis="share of a step (mean over ranks)", colours=STAGE_COLOURS,
-                   seconds=False, width=420)  # fmt: skip

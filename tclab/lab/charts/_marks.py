@@ -7,19 +7,17 @@ axes are numbers, dragging moves them and Ctrl with the wheel zooms (the wheel a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, colours_of, log_ticks
+from tclab.lab.charts._style import GREY, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
-_SPREAD = ((3.5, "#ffffff"), (1.5, "#000000"))  # a line on bars of any colour: its halo, and itself
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
@@ -50,8 +48,8 @@ def ratios(
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
     by = "kind" if several else "line"
-    picked = _picked(by, rows[by], colours, legend=several)
-    scale = _log_axis([*rows[numbers].to_numpy().ravel(), one, *(band or ())])
+    channels, params = _picked(by, rows[by], colours, legend=several)
+    scale = _log_axis()
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
@@ -63,7 +61,7 @@ def ratios(
     base = alt.Chart(rows).encode(
         y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
-        **picked.channels,
+        **channels,
         **more,
     )
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
@@ -76,7 +74,7 @@ def ratios(
         hollow.encode(x=x, **shape),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
     ]
-    chart = alt.layer(*layers).add_params(*picked.params)
+    chart = alt.layer(*layers).add_params(*params)
     return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
 
 
@@ -102,7 +100,6 @@ def stacked(
     seconds: bool = True,
     zoom: bool = False,
     named: bool = True,
-    legend: bool = True,
     width: int = 520,
 ) -> Any:
     """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
@@ -110,23 +107,25 @@ def stacked(
     **Arguments:**
 
     - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
-      do not follow one another; `label`, a part's own name; `low` and `high`, between which nine in ten whole bars lie;
-      `text`, words behind the bar.
+      do not follow one another; `label`, a part's own name; `text`, words behind the bar.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
     - `colours`: part → colour, in the order of the legend.
     - `zoom`: the axis can be moved and zoomed.
-    - `named`: the bars have their names at the left. `legend`: the parts are named below.
+    - `named`: the bars have their names at the left. The parts are named below, unless each bar is a part.
     """
     parts = _placed(parts, list(colours), seconds)
     if seconds:
         axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
-    begin, longest = float(parts["start"].min()), float(parts[["end", "high"]].max().max())
-    words = min(0.7, parts["text"].str.len().max() * _LETTER / width)  # the share of the axis that they take
+    begin, longest = float(parts["start"].min()), float(parts["end"].max())
+    letters = parts["text"].str.len().max()
+    words = min(0.7, (letters + 2) * _LETTER / width) if letters else 0.0  # the share of the axis that they take
     domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
-    parts["name"] = [name if len(name) < fits else "" for name, fits in zip(parts["label"], room, strict=True)]
-    picked = _picked("part", parts["part"], colours, legend=legend and parts["part"].nunique() > 1)
+    clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
+    parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
+    several = parts["part"].nunique() > 1 and (parts["bar"] != parts["part"]).any()
+    channels, params = _picked("part", parts["part"], colours, legend=bool(several))
     shares: dict[str, Any] = {} if seconds else {"format": ".0%"}
     ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **shares)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
@@ -135,13 +134,12 @@ def stacked(
     tips = _tips(["bar", "label"], value=axis, share="share")
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
-        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **picked.channels),
+        base.mark_bar(stroke="white", strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
         inside.encode(x=x, text="name:N"),
-        *(base.mark_rule(strokeWidth=size, color=ink).encode(x=alt.X("low:Q"), x2="high:Q") for size, ink in _SPREAD),
         base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
-    chart = chart.add_params(*picked.params, *([_zoom(["x"])] if zoom else []))
+    chart = chart.add_params(*params, *([_zoom(["x"])] if zoom else []))
     if (parts["panel"] == "").all():
         return chart.properties(data=parts, title=title)
     header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
@@ -152,9 +150,9 @@ def stacked(
 def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFrame:
     """Return parts with `start`, `end`, `share` and `text_at`; seconds in the unit that `attrs["unit"]` names.
 
-    What is of the whole bar, its interval and its words, stands at its first part alone.
+    The words behind a bar stand at its first part alone.
     """
-    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "low": np.nan, "high": np.nan, "text": ""})
+    parts = _with_columns(parts, {"panel": "", "label": parts["part"], "text": ""})
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
     if "start" not in parts:
@@ -163,11 +161,9 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
         parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
     parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
-    later = parts.duplicated(bar)
-    parts["low"], parts["high"] = parts["low"].mask(later), parts["high"].mask(later)
-    parts["text"] = parts["text"].mask(later, "")
-    parts["text_at"] = parts.groupby(bar)["end"].transform("max").to_frame().assign(high=parts["high"]).max(axis=1)
-    numbers = ["value", "start", "end", "low", "high", "text_at"]
+    parts["text"] = parts["text"].mask(parts.duplicated(bar), "")
+    parts["text_at"] = parts.groupby(bar)["end"].transform("max")
+    numbers = ["value", "start", "end", "text_at"]
     unit, factor = ("s", 1.0) if not seconds or parts["end"].max() >= 1 else ("ms", 1e3)
     parts[numbers] = factor * parts[numbers].astype(float)
     parts.attrs["unit"] = unit
@@ -203,19 +199,18 @@ def lines(
     more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
     points = _with_columns(points, more)
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
-    picked = _picked("kind", points["kind"], colours, legend=legend)
-    reach = {"x": points["x"], "y": points[["y", "low", "high"]].stack()}
+    channels, params = _picked("kind", points["kind"], colours, legend=legend)
     given: dict[str, dict[str, Any]] = {}
-    for name, values in reach.items():
-        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis()}
-        given[name] = _log_axis(values) if name in log else plain
+    for name in "xy":
+        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
+        given[name] = _log_axis() if name in log else plain
     if percent:
-        given["y"]["axis"] = alt.Axis(format="%")
+        given["y"]["axis"] = alt.Axis(format="%", gridOpacity=0.4)
     if x_values is not None:
         given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
     to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
     tips = _tips(["line"], x=x, y=y, low="95 % from", high="to")
-    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **picked.channels)
+    base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **channels)
     solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
     few = len(points) <= 400
     layers = [
@@ -229,7 +224,7 @@ def lines(
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=8, fontSize=11, clip=False)
     layers.append(named.encode(y=alt.Y("at:Q"), text="name:N"))
-    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*picked.params, _zoom(["x", "y"]))
+    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*params, _zoom(["x", "y"]))
     if (points["panel"] == "").all():
         return chart.properties(data=points, title=title)
     panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
@@ -261,32 +256,24 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
     return made.astype(dict.fromkeys(texts, object))
 
 
-def _log_axis(values: Any) -> dict[str, Any]:
-    return {
-        "scale": alt.Scale(type="log", nice=False, padding=16),
-        "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.4),
-    }
+def _log_axis() -> dict[str, Any]:
+    scale = alt.Scale(type="log", nice=False, padding=16)
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4)}
 
 
-@dataclass(frozen=True)
-class _Picked:
-    """Colour and opacity of marks, and the selection that a click on their legend makes."""
-
-    channels: dict[str, Any]
-    params: list[Any]
-
-
-def _picked(field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool) -> _Picked:
-    """Return how a field is told apart by colour; a click on its legend fades the others."""
+def _picked(
+    field: str, names: pd.Series, colours: Mapping[str, str] | None, *, legend: bool
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return colour and opacity of marks by a field, and the selections that a click on its legend makes."""
     palette = colours or colours_of(names)
     shown = [name for name in palette if name in set(names)]
     scale = alt.Scale(domain=shown, range=[palette[name] for name in shown])
     below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
     colour = alt.Color(f"{field}:N", scale=scale, legend=below if legend else None)
     if not legend:
-        return _Picked({"color": colour, "opacity": alt.value(1.0)}, [])
+        return {"color": colour, "opacity": alt.value(1.0)}, []
     pick = alt.selection_point(fields=[field], bind="legend")
-    return _Picked({"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick])
+    return {"color": colour, "opacity": alt.condition(pick, alt.value(1.0), alt.value(_FADED))}, [pick]
 
 
 def _tips(texts: list[str], **numbers: str) -> list[Any]:

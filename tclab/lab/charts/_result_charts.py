@@ -93,10 +93,6 @@ def _comparison_chart(comparison: Comparison) -> Any:
     said = [" and ".join(dict.fromkeys(map(str, comparison.where)))]
     said += [f"{name}: {was} → {now}"[:100] for name, (was, now) in comparison.differs.items()]
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
-    alone = [(first, len(comparison.only_first)), (second, len(comparison.only_second))]
-    said.append("; ".join(f"{count} more in {name} alone" for name, count in alone if count))
-    timeless = len(comparison.pairs) - len(rows)
-    said.append(f"{timeless} in both without a time in one of them" * bool(timeless))
     return ratios(
         rows, chart_title(f"{second} against {first}", *said),
         axis=f"{comparison.stage}: time of {second} over {first} ({_LEFT})",

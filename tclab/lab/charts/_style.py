@@ -1,4 +1,4 @@
-"""The visual language of all charts: colours, titles, ticks of logarithmic axes, and the chart without figures."""
+"""The visual language of all charts: colours, titles, and the chart without figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from zlib import crc32
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from tclab.lab.reports._cells import sizes_text
@@ -71,8 +70,6 @@ CATEGORY_COLOURS = {
     "other": STAGE_COLOURS["other"],
 }
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
-_WITHIN = ((1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # of a decade
-_MIN_LABELS = 4  # labels
 GREY = "#8a8a8a"  # of words and lines: it can be read on a light page and on a dark one
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins
 
@@ -92,38 +89,6 @@ def colours_of(names: Iterable[str], fixed: Mapping[str, str] = STRATEGY_COLOURS
         colours[name] = next(c for c in (*_MORE_COLOURS[first:], *_MORE_COLOURS[:first]) if c in left)
         left.remove(colours[name])
     return colours
-
-
-def log_ticks(values: Iterable[float | None]) -> list[float]:
-    """Return ticks for a logarithmic axis: round numbers from the least to the largest of some values.
-
-    Ticks are decades, finer ones where these are few, or of one step size where all values are within a part of a
-    decade. Values that are missing or not above 0 are ignored.
-    """
-    known = np.asarray([np.nan if value is None else value for value in values], dtype=float)
-    known = known[np.isfinite(known) & (known > 0)]
-    if not len(known):
-        return []
-    low, high = float(known.min()), float(known.max())
-    if high / low < 1 + 1e-9:
-        return [float(f"{low:.3g}")]
-    powers = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    tried = [10.0 ** powers[powers % every == 0] for every in (3, 2, 1)]
-    tried += [np.multiply.outer(10.0**powers, steps).ravel() for steps in _WITHIN]
-    tried.append(_even(low, high))
-    for ticks in tried:
-        inside = ticks[(ticks >= low * (1 - 1e-9)) & (ticks <= high * (1 + 1e-9))]
-        if len(inside) >= _MIN_LABELS:
-            break
-    return [float(f"{tick:.12g}") for tick in inside]
-
-
-def _even(low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return multiples of 1, 2 or 5 times a power of ten, at least four of them between two values."""
-    widest = (high - low) / (_MIN_LABELS + 1)
-    power = 10.0 ** np.floor(np.log10(widest))
-    step = max(factor * power for factor in (1, 2, 5) if factor * power <= widest * (1 + 1e-9))
-    return step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
 
 
 def machine_text(where: str | None = None, result: Any = None) -> str:

@@ -1,4 +1,4 @@
-"""Charts of a sweep's rows: the overview, throughput, stages of a step, modes, time against bytes."""
+"""Charts of a sweep's rows: the overview, throughput, stages of a step, modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tclab.lab.reports._cells import (
     step_throughput,
     with_labels,
 )
-from tclab.lab.reports._findings import loading_points
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED
 
@@ -164,8 +163,6 @@ def _names_in_panels(rows: pd.DataFrame) -> pd.Series:
 def stages(rows: Runs, by: str = "strategy") -> Any:
     """Return bars of stages, the mean of each, which add up to the mean step.
 
-    A line over each bar holds nine in ten single steps: where batches come in bursts it is far wider than the bar.
-
     **Arguments:**
 
     - `rows`: of a sweep.
@@ -188,16 +185,10 @@ def _by_strategy(rows: pd.DataFrame) -> Any:
     parts = _kinds_of_stages(cell)
     if parts.empty:
         return empty_chart("The rows have no stage of a step.")
-    steps = one_run_each(cell)
-    steps = steps[(steps["stage"] == "step") & (steps["status"] == "ok") & steps["samples_seconds"].notna()]
-    ends = {
-        row["label"]: pd.Series(row["samples_seconds"]).quantile([0.05, 0.95]).tolist() for _, row in steps.iterrows()
-    }
-    parts["low"], parts["high"] = (parts["bar"].map(lambda name, i=i: ends.get(name, (None, None))[i]) for i in (0, 1))
     order = parts.groupby("bar")["value"].sum().sort_values().index
     parts = parts.set_index("bar").loc[order].reset_index()
     parts["text"] = parts.groupby("bar")["value"].transform("sum").map(lambda whole: f"{whole * 1e3:.3g} ms")
-    title = chart_title("Where a step's time goes", "line: nine in ten single steps", rows=cell)
+    title = chart_title("Where a step's time goes", rows=cell)
     return stacked(parts, title, axis="a step [s], mean of each stage", colours=_KIND_COLOURS)
 
 
@@ -211,8 +202,6 @@ def _by_mode(rows: pd.DataFrame) -> Any:
             "bar": found["label"] + " · " + found["where"],
             "part": found["stage"],
             "value": found["seconds"].where(drawn, 0.0),
-            "low": found["whole_p5_seconds"].where(drawn),
-            "high": found["whole_p95_seconds"].where(drawn),
             "text": [
                 "" if good and pd.notna(share) else accounted_text(share)
                 for good, share in zip(drawn, found["accounted"], strict=True)
@@ -222,31 +211,11 @@ def _by_mode(rows: pd.DataFrame) -> Any:
         }
     ).sort_values(["mode", "place"], kind="stable")
     shares = sorted(100 * share for share in set(found["accounted"].dropna()) if adds_up(share))
-    accounted = f"; accounted for: {shares[0]:.1f} to {shares[-1]:.1f} %" if shares else ""
-    more = f"mean of each stage; line: nine in ten single steps{accounted}; bars overlap in time"
+    ends = dict.fromkeys(f"{share:.1f}" for share in (*shares[:1], *shares[-1:]))
+    accounted = f"accounted for: {' to '.join(ends)} %" if shares else ""
+    more = "; ".join(filter(None, ("mean of each stage", accounted, "bars overlap in time")))
     title = chart_title("Where a step's time goes, in each mode", more, rows=rows)
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
-
-
-def time_against_bytes(rows: Runs) -> Any:
-    """Return seconds a batch in mode `data` against its bytes, a line a strategy over batch sizes, logarithmic."""
-    rows = rows_of(rows)
-    points = loading_points(rows)
-    if points.empty:
-        return empty_chart("Mode data was not measured.")
-    found = pd.DataFrame(
-        {
-            "line": points["label"],
-            "kind": points["strategy"],
-            "x": points["batch_bytes"],
-            "y": points["mean_seconds"] * 1e3,
-            "low": points["low_seconds"] * 1e3,
-            "high": points["high_seconds"] * 1e3,
-        }
-    )
-    found["text"] = points["batch_size"].map("{:.0f}".format)
-    title = chart_title("Is loading bound by bytes?", "a point a batch size; line: 95 % interval", rows=rows)
-    return lines(found, title, x="bytes of a batch (logarithmic)", y="ms a batch in mode data (logarithmic)")
 
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {

@@ -66,7 +66,7 @@ def _self_time(table: pd.DataFrame, recorded: str, title: str = "Main thread, se
     names, text = rows.iloc[:, 0].astype(str), rows["share"].map("{:.1%}".format)
     parts = pd.DataFrame({"bar": names, "part": names, "value": rows["self_us"] * _US, "label": "", "text": text})
     colours = _colours(names)
-    return stacked(parts, chart_title(title, recorded), axis="self time [s]", colours=colours, legend=False)
+    return stacked(parts, chart_title(title, recorded), axis="self time [s]", colours=colours)
 
 
 def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:

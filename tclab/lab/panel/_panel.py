@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from time import sleep
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,7 +13,6 @@ import ipywidgets as widgets
 
 from tclab._display import Sentences
 from tclab.errors import InputError
-from tclab.lab._html_report import report
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._live_sweep import outlook
@@ -24,7 +22,6 @@ from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
 from tclab.models import names as model_names
-from tclab.sweeps import write_rows
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import listed
 from tclab.sweeps.config._point import Point
@@ -286,16 +283,6 @@ class Panel(PanelSweep):
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
-
-    def export(self) -> list[Path]:
-        """Write `report.html` and `rows.csv` of the rows that the panel shows into its results folder.
-
-        Returns their paths; none where there are no rows yet.
-        """
-        rows = self.rows()
-        if rows.empty:
-            return []
-        return [report(rows, self.folder / "report.html"), write_rows(rows, self.folder / "rows.csv")]
 
     async def show(self, live: bool | None = None) -> None:
         """Show the panel; without an interactive front end, run the sweep and show what was found and its chart.

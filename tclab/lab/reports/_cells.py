@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import exp, hypot, log
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tclab.masking import names
@@ -26,6 +25,7 @@ _POINT = ["mode", "model", "strategy"]
 # columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
 _FREE = (*(name for name, declared in declarations(Point).items() if declared.charted), "network_names", *_RUN)
+_OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages, and what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
 
@@ -212,9 +212,8 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     whole, and the step to the throughput. `idle` is a worker's time until the next batch is requested, and is in no
     whole.
 
-    Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
-    `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
-    the timeline's clock that its stages account for, missing where it has no clock.
+    Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages;
+    `accounted`, the share of the timeline's clock that its stages account for, missing where it has no clock.
     """
     found: list[tuple[Any, ...]] = []
     of = ["label", *_POINT]
@@ -222,25 +221,14 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     steps = chosen[chosen["stage"] == "step"].set_index(of)
     for key, group in chosen.groupby([*of, "where"], sort=False):
         *point, where = key
-        parts = group[~group["stage"].isin(SUMS)]
-        working = parts[parts["stage"] != "idle"]
-        whole = float(working["mean_seconds"].sum())
-        low, high = _range_of_wholes(list(working["samples_seconds"]), whole)
+        parts = group[~group["stage"].isin([*SUMS, *_OF_RANKS])]
+        whole = float(parts[parts["stage"] != "idle"]["mean_seconds"].sum())
         accounted = steps.at[tuple(point), f"{where}_accounted"] if f"{where}_accounted" in steps else None
         for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
-            found.append((*point, where, stage, float(seconds), whole, low, high, accounted))
-    columns = [*of, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
-    made = pd.DataFrame(found, columns=[*columns, "accounted"])
+            found.append((*point, where, stage, float(seconds), whole, accounted))
+    made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
     order = {mode: place for place, mode in enumerate(MODES)}
     return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
-
-
-def _range_of_wholes(samples: list[Any], mean: float) -> tuple[float, float]:
-    """Return the 5 % and the 95 % quantile of whole steps; both are the mean where a stage is not in every step."""
-    if len({len(values) for values in samples}) != 1:
-        return mean, mean  # which step a sample is of is not known
-    low, high = np.quantile(np.sum([np.asarray(values, dtype=float) for values in samples], axis=0), [0.05, 0.95])
-    return float(low), float(high)
 
 
 def adds_up(accounted: float | None) -> bool:

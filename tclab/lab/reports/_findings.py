@@ -9,12 +9,10 @@ import pandas as pd
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import unknown
 from tclab.lab.reports._cells import (
-    accounted_text,
     adds_up,
     against_the_fastest,
     alike,
     fullest,
-    ordered_labels,
     points_of_modes,
     ratio_of_rows,
     reference_of,
@@ -41,9 +39,8 @@ def findings(rows: Runs, about: str = "sweep") -> Sentences:
 
     - `rows`: of a sweep.
     - `about`: "sweep": which strategy is the fastest, by how much and undecided with which, what was not run, and how
-      models compare; "steps", of points in the modes of `tclab.Point.mode`: the largest stages, the workers, whether
-      timelines add up; or "bytes", whether loading is bound by bytes: the same samples in a tenth of the bytes take
-      less than half as long.
+      models compare; or "steps", of points in the modes of `tclab.Point.mode`: the largest stages, the workers, whether
+      timelines add up.
 
     **Raises:** `InputError` for another `about`.
     """
@@ -246,48 +243,10 @@ def _accounted(parts: pd.DataFrame) -> str:
     known = lines[lines["accounted"].notna()]
     if known.empty:
         return ""
-    worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
-    of = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']} ({accounted_text(worst['accounted'])})"
     bad = int((~known["accounted"].map(adds_up).astype(bool)).sum())
     if not bad:
-        return f"All {len(known)} timelines with a clock add up within {TOLERANCE:.0%}; farthest from its clock: {of}."
-    return f"{bad} of {len(known)} timelines do not add up and are not drawn; farthest from its clock: {of}."
+        return f"All {len(known)} timelines with a clock add up to it within {TOLERANCE:.0%}."
+    return f"{bad} of {len(known)} timelines do not add up and are not drawn."
 
 
-# ---- bytes
-
-
-def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each batch size: bytes and seconds a step in mode `data`."""
-    plain = rows["overheads"].fillna("").eq("") & (rows["mode"] == "data")
-    made = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & plain]
-    columns = ["batch_size", "batch_bytes", "mean_seconds", "low_seconds", "high_seconds"]
-    made = pd.concat([made[["model", "strategy"]].astype(object), made[columns].astype("float64")], axis=1)
-    made["label"] = made["model"] + " · " + made["strategy"]
-    return made.sort_values(["label", "batch_size"]).reset_index(drop=True)
-
-
-def _of_bytes(rows: pd.DataFrame) -> list[str]:
-    """Return whether loading is bound by bytes, a sentence for each model and strategy, at its largest batch.
-
-    Bytes grow with samples, so a line over batch sizes cannot separate the two: a strategy that makes the same samples
-    of a tenth of the bytes can. Where it surely takes less than half of the time, the bytes are the bound.
-    """
-    points, sentences = loading_points(rows), []
-    for label in ordered_labels(points):
-        top = points[points["label"] == label].iloc[-1]
-        same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
-        least = same.sort_values("batch_bytes").iloc[0]
-        text = f"{label}: a batch of {top['batch_size']:.0f}, {bytes_text(top['batch_bytes'])}, is loaded in "
-        text += seconds_text(top["mean_seconds"])
-        if least["batch_bytes"] > 0.1 * top["batch_bytes"]:
-            sentences.append(f"{text}; no other strategy loads the same samples in far fewer bytes.")
-            continue
-        share = least["mean_seconds"] / top["mean_seconds"]
-        text += f"; with {least['strategy']}, in {bytes_text(least['batch_bytes'])}, it takes {share:.1%} of that"
-        bound = least["high_seconds"] < 0.5 * top["low_seconds"]
-        sentences.append(f"{text}: loading is bound by bytes." if bound else f"{text}: it is not bound by bytes.")
-    return sentences
-
-
-_ABOUT = {"sweep": _of_sweep, "steps": _of_steps, "bytes": _of_bytes}
+_ABOUT = {"sweep": _of_sweep, "steps": _of_steps}

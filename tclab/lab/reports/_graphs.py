@@ -64,22 +64,6 @@ def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"published_nodes": "Int64", "published_edges": "Int64"})
 
 
-def degree_ranks(graph: CellGraph, *, points: int = 60) -> pd.DataFrame:
-    """Return each network's degrees from the largest down: `network`, `rank` (0 to 1), `of_mean`.
-
-    At most `points` ranks a network, closer together among the hubs; `of_mean` is the degree over the mean
-    degree of the nodes that the network touches.
-    """
-    frames = []
-    for name, network in graph.networks.items():
-        degree = degrees(network)
-        degree = np.sort(degree[degree > 0])[::-1]
-        places = np.unique(np.geomspace(1, len(degree), points).astype(np.int64)) - 1
-        rank, of_mean = (places + 1) / len(degree), degree[places] / degree.mean()
-        frames.append(pd.DataFrame({"network": name, "rank": rank, "of_mean": of_mean}))
-    return pd.concat(frames, ignore_index=True)
-
-
 def overlap_table(graph: CellGraph) -> pd.DataFrame:
     """Return the Jaccard index of the node pairs of each two networks: the share of their pairs that both have.
 

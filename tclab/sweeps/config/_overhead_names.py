@@ -25,7 +25,6 @@ OVERHEADS = {
     "isnan_checks": Overhead("checks each part of the model's output for NaN", _HETERO),
     "batch_wide_layer_norm": Overhead("normalises over the whole mini-batch: other predictions", _HETERO, exact=False),
     "wild_type_apart": Overhead("encodes the wild type in a separate pass, not together with the samples", _HETERO),
-    "wild_type_once": Overhead("encodes the wild type once and keeps it: other gradients", _HETERO, exact=False),
     "preprocessor_per_sample": Overhead("runs the preprocessor on B + 1 copies of the same features", _HETERO),
     "quadratic_attention": Overhead(
         "lets every removed node of the batch attend to every other, masked", ("hetero_cell_production", "dango")
@@ -41,8 +40,7 @@ APPLY_TO_MODEL = "tclab.case_study._overheads:apply_to_model"
 def validate_overheads(overheads: Iterable[str]) -> tuple[str, ...]:
     """Return overheads in the order of `OVERHEADS`, given their names, or one name as text.
 
-    **Raises:** `InputError` for an unknown name, with the nearest one, a name given twice, or two overheads that
-    exclude each other.
+    **Raises:** `InputError` for an unknown name, with the nearest one, or a name given twice.
     """
     wanted = [overheads] if isinstance(overheads, str) else list(overheads)
     for name in wanted:
@@ -50,8 +48,6 @@ def validate_overheads(overheads: Iterable[str]) -> tuple[str, ...]:
             raise unknown("overhead", name, OVERHEADS)
     if len(set(wanted)) < len(wanted):
         raise InputError(f"overheads is {tuple(wanted)!r}, expected each overhead once")
-    if {"wild_type_apart", "wild_type_once"} <= set(wanted):
-        raise InputError("overheads has wild_type_apart and wild_type_once, expected one of them: once is apart, too")
     return tuple(name for name in OVERHEADS if name in wanted)
 
 
