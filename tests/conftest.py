@@ -34,9 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Files that take longest, which begin first; each of their tests goes to whichever process is free.
 LONGEST = (
-    "test_kill_matrix.py",
     "test_gpu_command.py",
-    "test_code_style.py",
     "test_notebooks.py",
     "test_browser.py",
     "test_slurm.py",
