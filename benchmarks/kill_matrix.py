@@ -4,10 +4,11 @@
 
 A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
 next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
-rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. A fault is a process that lives 2 s longer than its sweep, a row that was reported and is not kept, more than one row that was not
-reported, a point measured again though its row was kept, a row unlike an undisturbed one's, a file that cannot be read,
-a sweep that ends or hangs because of its child, a status that is no sentence, and what is left in /dev/shm or, once the
-next process has made a temporary folder, of temporary files.
+rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. A fault is a process that lives 2 s longer than
+its sweep, a row that was reported and is not kept, more than one row that was not reported, a point measured again
+though its row was kept, a row unlike an undisturbed one's, a file that cannot be read, a sweep that ends or hangs
+because of its child, a status that is no sentence, and what is left in /dev/shm or, once the next process has made a
+temporary folder, of temporary files.
 """
 
 import argparse
