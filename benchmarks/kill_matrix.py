@@ -1,14 +1,14 @@
 """Kill a sweep and its processes at random moments, go on with it, and compare what it kept with what it reported.
 
-`python benchmarks/kill_matrix.py [--kills 300] [--rank-kills 40] [--job-kills 0] [--seed 0] [--stop-seconds 1]`
+`python benchmarks/kill_matrix.py [--kills 300] [--rank-kills 40] [--seed 0] [--stop-seconds 1]`
 
-A sweep of small points, one process each or two ranks each, or as jobs of a Slurm of its own, is disturbed until all
-its points are measured, then the next one begins. Each kill sends a signal to one process: the sweep's own, its worker,
-a loader worker, torchrun, a rank or a job; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. A fault is
-a process that lives 2 s longer than its sweep, a row that was reported and is not kept, more than one row that was not
-reported, a point measured again though its row was kept, a row unlike an undisturbed one's, a file that cannot be read,
-a sweep that ends or hangs because of its child, a status that is no sentence, and what is left in /dev/shm or, once the
-next process has made a temporary folder, of temporary files.
+A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
+next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
+rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. A fault is a process that lives 2 s longer than
+its sweep, a row that was reported and is not kept, more than one row that was not reported, a point measured again
+though its row was kept, a row unlike an undisturbed one's, a file that cannot be read, a sweep that ends or hangs
+because of its child, a status that is no sentence, and what is left in /dev/shm or, once the next process has made a
+temporary folder, of temporary files.
 """
 
 import argparse
@@ -25,7 +25,6 @@ import threading
 import time
 import warnings
 from collections import Counter, defaultdict
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from unittest.mock import patch
@@ -35,18 +34,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from orphans import MARK, left_behind, marked  # noqa: E402
-from slurm_box import slurm  # noqa: E402
 
 import tclab  # noqa: E402
 from tclab._io import TemporaryFolder  # noqa: E402
 from tclab.sweeps.store._row_files import Results  # noqa: E402
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
-TARGETS = {
-    "one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank"),
-    "Slurm jobs": ("submitter", "job", "worker"),
-}  # fmt: skip
-SWEEPING = ("parent", "submitter")  # a sweep ends with them, and with no other
+TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
 ORPHAN_SECONDS = 2.0
 HANG_SECONDS = 120.0
 APART = ("seed", "workers", "store", "strategy")  # what differs between the points of a sweep
@@ -76,8 +70,7 @@ def sweep(kind, folder):
         place = places[tuple(getattr(progress.point, name) for name in APART)]
         print(json.dumps([place, progress.rows["status"][0].as_py(), progress.kept]), flush=True)
 
-    jobs = {"executor": "slurm", "time": 30} if kind == "Slurm jobs" else {}
-    tclab.sweep(points(kind), results=folder, retry=True, progress=report, **jobs)
+    tclab.sweep(points(kind), results=folder, retry=True, progress=report)
 
 
 def same_part(table):
@@ -132,14 +125,9 @@ class Sweep:
         return draw.choice(levels[place]) if len(levels) > place else None
 
     def _levels(self):
-        """Return the processes by their distance from the sweep's own; of Slurm, the sweep's, jobs', and workers'."""
-        commands, parents = marked(self.mark), {}
-        if self.kind == "Slurm jobs":
-            python = {pid: command for pid, command in commands.items() if not command.startswith("srun")}
-            named = ("submitit.core._submit", "tclab._child_process")
-            found = [[self.process.pid], *(sorted(pid for pid in python if name in python[pid]) for name in named)]
-            return [level for level in found if level]
-        for pid in commands:
+        """Return the processes by their distance from the sweep's own."""
+        parents = {}
+        for pid in marked(self.mark):
             try:
                 parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
@@ -148,16 +136,6 @@ class Sweep:
         while children := [pid for pid, parent in parents.items() if parent in levels[-1]]:
             levels.append(sorted(children))
         return levels
-
-    def rest(self, through):
-        """Return its processes that live on 2 s after it has ended; of Slurm's jobs once the sweep is through."""
-        if self.kind == "Slurm jobs":
-            if not through:
-                return {}
-            until = time.monotonic() + HANG_SECONDS
-            while subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout and time.monotonic() < until:
-                time.sleep(0.2)
-        return left_behind(self.mark, ORPHAN_SECONDS)
 
 
 class Matrix:
@@ -191,12 +169,11 @@ class Matrix:
         every = [(target, name) for target in TARGETS[kind] for name in SIGNALS]
         left = every * (kills // len(every)) + self.draw.sample(every, kills % len(every))
         self.draw.shuffle(left)
-        with slurm(self._folder("slurm")) if kind == "Slurm jobs" else nullcontext():
-            self.undisturbed(kind)
-            while left:
-                self.through_one_sweep(kind, left)
-                faults = sum(map(len, self.faults.values()))
-                print(f"{kind}: {kills - len(left)} of {kills} kills, {faults} faults", flush=True)
+        self.undisturbed(kind)
+        while left:
+            self.through_one_sweep(kind, left)
+            faults = sum(map(len, self.faults.values()))
+            print(f"{kind}: {kills - len(left)} of {kills} kills, {faults} faults", flush=True)
 
     def _folder(self, name):
         (folder := self.work / name).mkdir()
@@ -229,18 +206,18 @@ class Matrix:
         number = next(self.numbers)
         folder, temporary = self.work / f"rows{number}", self._folder(f"tmp{number}")
         shared, mark = set(os.listdir("/dev/shm")), f"{os.getpid()}-{self.seed}-{number}"
-        ok, pids, through = {}, set(), False  # ok: place → its file once a good row was reported
-        while not through or len(ok) < len(points(kind)):
+        ok, pids = {}, set()  # ok: place → its file once a good row was reported
+        while len(ok) < len(points(kind)):
             self.running = running = Sweep(kind, folder, temporary, mark)
             while running.alive and left:
                 self.one_kill(running, left, pids)
             try:
-                through = running.process.wait(HANG_SECONDS) == 0
+                running.process.wait(HANG_SECONDS)
             except subprocess.TimeoutExpired:
                 self.fault("hang", f"a sweep of {kind} after {running.lines}")
                 running.process.kill()
             begin = time.monotonic()
-            if orphans := running.rest(through):
+            if orphans := left_behind(mark, ORPHAN_SECONDS):
                 self.fault("orphan", orphans)
                 left_behind(mark, 60.0)
             self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
@@ -253,7 +230,6 @@ class Matrix:
         rest = [path for path in temporary.rglob("*") if not path.relative_to(temporary).parts[0].startswith("torch")]
         temporaries = [str(path.relative_to(temporary)) for path in rest]
         beside = [path.name for path in folder.iterdir() if path.suffix != ".parquet" or path.name[0] == "."]
-        beside = [name for name in beside if (kind, name) != ("Slurm jobs", "slurm")]
         new = set(os.listdir("/dev/shm")) - shared
         ours = [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))]
         for where, rest in (("temporary files", temporaries), ("files beside the rows", beside), ("/dev/shm", ours)):
@@ -284,7 +260,7 @@ class Matrix:
             return None  # it has just ended
         left.pop()
         self.kills[f"{running.kind} · {target} · {name}"] += 1
-        if target in SWEEPING and name != "SIGSTOP":
+        if target == "parent" and name != "SIGSTOP":
             try:
                 running.process.wait(10)
             except subprocess.TimeoutExpired:
@@ -314,8 +290,7 @@ class Matrix:
                 self.fault("lost", f"point {place} was reported and is not kept")
         good = {place: one for place, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
         reported = {place for place, status, _ in running.lines if status == "ok"}
-        most = len(good) if kind == "Slurm jobs" else 1  # jobs go on without the sweep that sent them
-        if len(unreported := good.keys() - reported - ok.keys()) > most:
+        if len(unreported := good.keys() - reported - ok.keys()) > 1:
             self.fault("lost", f"points {unreported} have rows that nobody reported")
         for place, (table, content) in good.items():
             if (part := same_part(table)) != self.right[kind][place]:
@@ -338,7 +313,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300, help="in all")
     parser.add_argument("--rank-kills", type=int, default=40, help="of them, of sweeps of two ranks")
-    parser.add_argument("--job-kills", type=int, default=0, help="of them, of Slurm jobs, where there is Slurm")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop-seconds", type=float, default=1.0)
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
@@ -349,8 +323,7 @@ def main():
         sweep(*given.sweep)
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed
-    kills = {"two ranks": given.rank_kills, "Slurm jobs": given.job_kills}
-    kills = {"one process": given.kills - sum(kills.values()), **kills}
+    kills = {"one process": given.kills - given.rank_kills, "two ranks": given.rank_kills}
     begin = time.monotonic()
     with Matrix(given.seed, given.stop_seconds) as matrix:
         try:

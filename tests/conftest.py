@@ -32,19 +32,15 @@ settings.load_profile("fast")
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# Files that take longest, which begin first; each of their tests goes to whichever process is free.
-LONGEST = (
-    "test_kill_matrix.py",
+# Files that take longest begin first. These stay whole, as others do: what their tests share takes long to start.
+WHOLE = ("test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")
+# Of these each test goes to whichever process is free.
+SPLIT = (
     "test_gpu_command.py",
-    "test_code_style.py",
     "test_notebooks.py",
-    "test_browser.py",
-    "test_slurm.py",
-    "test_launched.py",
     "test_readme.py",
     "test_verdict_attacks.py",
     "test_sweep.py",
-    "test_panel.py",
     "test_epoch.py",
     "test_fits.py",
     "test_equality.py",
@@ -59,7 +55,7 @@ SAME_ROWS = {"hypotheses.ipynb": "where_time_goes.ipynb"}
 
 
 def pytest_collection_modifyitems(config, items):
-    order = (*LONG_NOTEBOOKS, ".ipynb", *LONGEST, *FULL_SIZE)
+    order = (*LONG_NOTEBOOKS, ".ipynb", *WHOLE, *SPLIT, *FULL_SIZE)
     place = {name: number for number, name in enumerate(order)}
     items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
     for item in items:
@@ -72,7 +68,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Scheduler(LoadScopeScheduling):
-    """What goes to one process: a notebook, whose cells run in one kernel; a file; of the longest files, a test.
+    """What goes to one process: a notebook, whose cells run in one kernel; a file; of those in `SPLIT`, a test.
 
     `--dist loadgroup` would do with marks, but groups nothing with pytest 9.2 (pytest-xdist, issue 1386).
     """
@@ -80,7 +76,7 @@ class Scheduler(LoadScopeScheduling):
     def _split_scope(self, nodeid):
         path = nodeid.partition("::")[0]
         name = Path(path).name
-        return nodeid if name in LONGEST else "full size" if name in FULL_SIZE else SAME_ROWS.get(name, name)
+        return nodeid if name in SPLIT else "full size" if name in FULL_SIZE else SAME_ROWS.get(name, name)
 
 
 def pytest_xdist_make_scheduler(config, log):

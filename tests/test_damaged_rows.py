@@ -221,6 +221,7 @@ with Results(sys.argv[1]).swept():
 """
 
 
+@pytest.mark.slow  # processes of its own
 def test_a_folder_into_which_another_process_sweeps_is_refused_with_its_name_until_it_has_ended(tmp_path, runs, root):
     results = Results(tmp_path / "rows")
     command = [sys.executable, "-c", SWEEPS, str(results.folder)]

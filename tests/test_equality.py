@@ -83,27 +83,38 @@ def silu_for_relu():
         yield
 
 
-def failures(graph, samples, options, strategies, column):
+def definition(graph, samples, options, column):
+    """Return the outcome by definition in fp64, and how far one in a column of `NUMERICS` may be off."""
+    build, dtype = partial(cell, **options), NUMERICS[column]["dtype"]
+    with numerics_of(column):
+        expected = brute_force.outcome(Loop(graph, samples), samples, build, dtype="float64")
+        if dtype == "float64":
+            return expected, TOLERANCE[dtype]
+        own_error = error_of(brute_force.outcome(Loop(graph, samples), samples, build, dtype=dtype), expected, dtype)
+        return expected, TOLERANCE[dtype] + 2.0 * own_error
+
+
+def numerics_of(column):
+    return silu_for_relu() if column == "bf16" else nullcontext()  # so near to ReLU's kink, gradients are luck
+
+
+def failures(graph, samples, options, strategies, column, defined=None):
     """Return which strategies give other predictions or gradients than the definition, and how many times too far off.
 
     **Arguments:**
 
     - `graph`, `samples`: the nodes that each sample deletes. `options`: of the model.
-    - `strategies`: name → graph → the strategy. `column`: of `NUMERICS`.
+    - `strategies`: name → graph → the strategy. `column`: of `NUMERICS`. `defined`: of `definition`, if it is there.
     """
-    build, dtype = partial(cell, **options), NUMERICS[column]["dtype"]
-    smooth = dtype == "bfloat16"  # so near to ReLU's kink, gradients are luck
-    with silu_for_relu() if smooth else nullcontext():
-        expected = brute_force.outcome(Loop(graph, samples), samples, build, dtype="float64")
-        loop = (
-            brute_force.outcome(Loop(graph, samples), samples, build, dtype=dtype) if dtype != "float64" else expected
-        )
-        allowed = TOLERANCE[dtype] + 2.0 * error_of(loop, expected, dtype)
-        found = {
-            name: error_of(brute_force.outcome(make(graph), samples, build, **NUMERICS[column]), expected, dtype)
-            for name, make in strategies.items()
-        }
-    return {name: error / allowed for name, error in found.items() if not error <= allowed}
+    expected, allowed = defined or definition(graph, samples, options, column)
+    build, how = partial(cell, **options), NUMERICS[column]
+    found = {}
+    with numerics_of(column):
+        for name, make in strategies.items():
+            error = error_of(brute_force.outcome(make(graph), samples, build, **how), expected, how["dtype"])
+            if not error <= allowed:
+                found[name] = error / allowed
+    return found
 
 
 def strategy_of(row):

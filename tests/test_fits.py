@@ -198,6 +198,7 @@ def test_a_process_holds_about_what_was_said_where_each_tensor_has_its_own_pages
     assert found.host - found.process == pytest.approx(held[1] - held[0], rel=0.15)
 
 
+@pytest.mark.slow  # processes of its own
 def test_a_points_peak_is_its_own_and_not_an_earlier_points():
     small = Point(scale=0.05, networks=1, batch_size=1, steps=2, warmup=0, workers=0, device="cpu")
 

@@ -71,3 +71,10 @@ def test_readme_and_make_help_name_commands_that_exist(root):
     named = set(re.findall(r"(?:`|^)make ([a-z]+)", (root / "README.md").read_text(), re.MULTILINE))
     assert {"setup", "sweep", "test"} <= named <= targets
     assert "make test" in (root / ".ci" / "run").read_text()
+
+
+def test_twelve_functions_at_most_say_how_long_something_takes_by_a_real_clock(root):
+    files = [path.read_text() for path in (root / "tests").rglob("test_*.py")]
+    marked = [line for text in files for line in re.findall(r"^[@p].*mark\.clock\b", text, re.MULTILINE)]
+    assert len(marked) <= 12
+    assert {*marked} == {"@pytest.mark.clock"}  # a function each, and no whole file

@@ -348,20 +348,6 @@ def test_each_layer_goes_through_compile_whole_with_its_gradient_for_any_graph(r
             torch.testing.assert_close(compiled(x, graph, keep), conv(x, copy.deepcopy(graph), keep))
 
 
-@pytest.mark.slow
-@settings(max_examples=300 if settings.default.max_examples >= 300 else 5)
-@pytest.mark.parametrize("name", LAYERS)
-@given(case=graphs())
-def test_each_layer_gives_the_same_compiled_on_odd_graphs(name, case):
-    edge_index, _, x, keep, cut = case
-    conv, shared, x = LAYERS[name]().double(), SharedGraph(edge_index, len(x)), x.repeat(1, 1, 2)
-    cuts = pairs_of(cut) if cut.any() else None
-    torch.compiler.reset()
-    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
-    found = (run(compiled, x, shared, keep, cut=cuts), run(conv, x, shared, keep, cut=cuts))
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_runs_under_autocast_and_what_deleted_rows_hold_reaches_nothing(ring, name):
     shared, x, keep = ring
@@ -378,15 +364,6 @@ def test_each_layer_runs_under_autocast_and_what_deleted_rows_hold_reaches_nothi
     # by one. Over 300 draws of the weights at most 0.005 and 0.01, attention's gradient 0.074 (half of them 0.0065).
     for ours, wanted, most in zip(rough, exact, (0.02, 0.2 if name == "gatv2" else 0.04), strict=True):
         assert (ours.float() - wanted).norm() < most * wanted.norm()
-
-
-@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "hetero"])
-def test_rows_of_a_pyg_batch_go_through_a_layer_without_a_change_of_their_order(ring, name):
-    shared, x, keep = ring
-    rows = to_rows(x)
-    assert torch.equal(rows[2 * 40 + 7], x[7, 2])
-    assert torch.equal(to_grid(rows, 4), x)
-    assert LAYERS[name]()(to_grid(rows, 4), shared, keep).transpose(0, 1).is_contiguous()
 
 
 class Live(TorchDispatchMode):
@@ -514,22 +491,6 @@ def test_an_edge_of_weight_two_counts_as_two_edges(ring, conv):
     for masks in (None, keep, (None, keep), (keep, keep)):
         found = [conv.double()(x.double(), shared, masks) for shared in (weighted, repeated)]
         torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
-
-
-def test_parameters_are_drawn_and_shown_as_pygs():
-    conv = SharedGCNConv(16, 32)
-    conv.reset_parameters()
-    bound = (6 / 48) ** 0.5  # Glorot's
-    assert 0.9 * bound < conv.lin.weight.abs().max() <= bound
-    assert not conv.bias.any()
-    gin = SharedGINConv(mlp(4, 4), eps=2, train_eps=True)
-    gin.eps.data.fill_(7.0)
-    gin.reset_parameters()
-    assert gin.eps.tolist() == [2.0]
-    shown = [
-        repr(each).splitlines()[1].strip() for each in (conv, SharedSAGEConv(8, 4), SharedGATv2Conv(8, 4, heads=2))
-    ]
-    assert shown == ["16, 32", "8, 4, aggr=mean", "8, 4, heads=2"]
 
 
 def test_the_benchmark_of_ports_has_both_ways_of_each_and_prints_a_line(root, monkeypatch, capsys):

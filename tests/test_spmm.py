@@ -45,25 +45,6 @@ def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
     torch.testing.assert_close(total.double(), expected, rtol=TOLERANCES[dtype], atol=9 * TOLERANCES[dtype])
 
 
-def test_rows_that_are_left_out_reach_nothing_forward_or_backward():
-    dense, matrices = relations(6, 6, weighted=True)
-    w = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    sources, targets = torch.rand(2, 6) < 0.6, torch.rand(2, 6) < 0.6
-    whole = torch.randn(2, 6, 4, dtype=torch.float64)
-    x = whole.masked_fill(~sources.unsqueeze(-1), float("nan")).requires_grad_()
-    kept = whole.masked_fill(~sources.unsqueeze(-1), 0.0).requires_grad_()
-    sums = spmm(matrices, x, self_weights=w, sources=sources, targets=targets)
-    expected = [(a @ kept + b * kept) * targets.unsqueeze(-1) for a, b in zip(dense, w, strict=True)]
-    for y, right in zip(sums, expected, strict=True):
-        torch.testing.assert_close(y, right)
-    back = [torch.randn_like(y).masked_fill(~targets.unsqueeze(-1), float("inf")) for y in sums]
-    (grad,) = torch.autograd.grad(sums, x, back)
-    (right,) = torch.autograd.grad(expected, kept, [g.nan_to_num(posinf=0.0) for g in back])
-    torch.testing.assert_close(grad, right * sources.unsqueeze(-1))
-    total = spmm_sum(matrices, [x] * 3, self_weights=w, sources=sources, targets=targets)
-    torch.testing.assert_close(total, sum(expected))
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_first_and_second_derivatives_are_right(weighted):
     _, matrices = relations(5, 5, weighted=weighted)
@@ -90,15 +71,6 @@ def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
     to_x, to_w = torch.autograd.grad(used.sum(), (x, w))
     torch.testing.assert_close(to_x, (dense[1].t() @ torch.ones_like(x)) + w[1])
     torch.testing.assert_close(to_w, torch.stack([w.new_zeros(()), x.sum().detach(), w.new_zeros(())]))
-
-
-def test_an_entry_that_stands_twice_counts_twice():
-    csr = Csr(torch.tensor([0, 2, 2], dtype=torch.int32), torch.tensor([1, 1], dtype=torch.int32), None)
-    back = Csr(torch.tensor([0, 0, 2], dtype=torch.int32), torch.tensor([0, 0], dtype=torch.int32), None)
-    x = torch.tensor([[[1.0], [2.0]]], requires_grad=True)
-    (y,) = spmm([SparseMatrix(csr, back)], x)
-    assert y.flatten().tolist() == [4.0, 0.0]
-    assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [0.0, 2.0]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

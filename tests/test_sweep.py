@@ -250,6 +250,7 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
     }
 
 
+@pytest.mark.slow  # processes of its own
 def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, tmp_path):
     frame = tclab.sweep(tiny(strategy="sleeps"), results=tmp_path / "rows", hang_seconds=1.0)
     assert of_the_step(frame)["status"] == "failed: the point was not through after 1 s, and its process was ended"
