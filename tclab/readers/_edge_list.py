@@ -95,7 +95,8 @@ def edge_list(
       has. Several spaces are like one.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
       line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
-      number, or all other lines have numbers for names.
+      number, or all other lines have numbers for names. It is an edge if another line has one of its names, or if
+      both are numbered as other names are. Else it may be either, and is asked about.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
       `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
@@ -105,9 +106,10 @@ def edge_list(
     - `node_type`: what the nodes are.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
 
-    **Raises:** `ReadError` with the row for a wrong number of columns, an empty name, a comment or a header between
-    edges, or a weight that is not a finite number; for too many unknown names; for a format with a name of its own,
-    such as MatrixMarket's; for columns, a header or a separator that cannot be told.
+    **Raises:** `ReadError` with the row, the first line's included, for a wrong number of columns, an empty name, a
+    comment or a header between edges, or a weight that is not a finite number; for too many unknown names; for a format
+    with a name of its own, such as MatrixMarket's, a matrix, or a table of nodes; for columns, a header or a separator
+    that cannot be told.
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
@@ -136,9 +138,10 @@ def edge_list(
         if columns is None and weights is not None and _SECONDS[0] < weights.min() and weights.max() < _SECONDS[1]:
             notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
         lookup = Lookup(Genes.of(sorted(_names(edges)) if genes is None else genes))
+        source, target = (lookup.places(edges[end]) for end in _ENDS)
         return network_of(
-            path, name or Path(path).name.split(".")[0], *(lookup.places(edges[end]) for end in _ENDS), lookup,
-            directed=directed, node_type=node_type, scores=weights, weighted=True, unknown_limit=unknown_limit,
+            path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
+            node_type=node_type, scores=weights, weighted=True, unknown_limit=unknown_limit,
             notes=(f"guessed: {', '.join(notes)}",) if notes else (),
             node_names=lookup.genes.names if genes is None else None,
         )  # fmt: skip
@@ -239,8 +242,9 @@ def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
     columns = {name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)}
     frame = table.read(columns)
     for name in frame:
-        codes, names = pd.factorize(np.array(list(map(_without_blanks, frame[name].cat.categories)), dtype=object))
-        frame[name] = pd.Categorical.from_codes(codes[frame[name].cat.codes], names)
+        names = frame[name].cat.categories
+        codes, bare = pd.factorize(np.array(list(map(_without_blanks, names)), dtype=object))
+        frame[name] = pd.Categorical.from_codes(codes[frame[name].cat.codes], pd.Index(bare))
     return frame
 
 
@@ -316,13 +320,14 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
     edges = lines[1:] if is_header else lines
     source, target = (edges[end].unique() for end in _ENDS)
     strangers = not {*source} & {*target}
-    if is_header and not is_named and strangers and len(source) == len(edges):
+    is_counted = any(source.tolist() == [str(i + start) for i in range(len(lines))] for start in (0, 1))
+    is_list = is_header or (is_counted and len(cells) == 2 < len(lines))
+    if is_list and not is_named and strangers and len(source) == len(edges):
         raise ValueError(f"its columns are {quoted(', '.join(cells))}: nodes and their names, or edges? pass columns=")
     if is_header:
         return
     _refuse_counts(cells, lines[1:])
-    third = {*lines["weight"].unique()[:1000]} if "weight" in lines else set()
-    is_counted = any(source.tolist() == [str(i + start) for i in range(len(lines))] for start in (0, 1))
+    third = {*lines["weight"].unique()[:1000]} - {"nan", "NaN", ""} if "weight" in lines else set()
     why = ""
     if third and {*target} <= _RELATIONS:
         why = "the second column is a relation, as in SIF"
