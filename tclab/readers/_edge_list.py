@@ -274,6 +274,8 @@ def _is_header(lines: pd.DataFrame, is_named: bool) -> bool:
     ends, names = {*first[:2]}, _names(rest)
     if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
         return False
+    if len(ends) == 1:  # an edge from a node to itself
+        return False
     no_number = not any(cell.isdecimal() for cell in ends)
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
     stem, stems = _stem(first[0]), {_stem(name) for name in names - ends}

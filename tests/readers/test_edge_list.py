@@ -100,7 +100,8 @@ def test_a_first_line_that_may_be_a_header_or_an_edge_is_asked_about(write, text
 
 def test_a_first_line_that_is_numbered_as_the_others_is_an_edge_and_a_word_before_numbers_none(write):
     assert edge_list(write("weights.csv", "TF,TG,0.5\nBern,Olten,1\n")).num_edges == 2
-    for text in ("1 2\n3 4\n", "YAL001C YBR002W\nYCL003C YDL004W\n", "http://a/1 http://b/2\nhttp://c/3 http://d/4\n"):
+    urls = "http://a/1 http://b/2\nhttp://c/3 http://d/4\n"
+    for text in ("1 2\n3 4\n", "i i\nj|k i2\n", "YAL001C YBR002W\nYCL003C YDL004W\n", urls):
         assert edge_list(write("edges.txt", text)).num_edges == 2
     for header in ("Quelle Ziel", "u v", "node1 node2"):
         assert edge_list(write("numbers.txt", f"{header}\n1 2\n2 3\n")).report.node_names == ("1", "2", "3")
