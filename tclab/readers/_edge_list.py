@@ -19,7 +19,7 @@ from tclab.errors import InputError
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._networks import network_of
-from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, quoted
+from tclab.readers._table import NAME, Column, ReadError, Table, quoted
 
 _ENDS = ("source", "target")
 _SEPARATORS = ("\t", ",", ";", " ")
@@ -95,7 +95,8 @@ def edge_list(
       has. Several spaces are like one.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
       line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
-      number, or all other lines have numbers for names.
+      number, or all other lines have numbers for names. It is an edge if another line has one of its names, or if
+      both are numbered as other names are. Else it may be either, and is asked about.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
       `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
@@ -105,9 +106,10 @@ def edge_list(
     - `node_type`: what the nodes are.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
 
-    **Raises:** `ReadError` with the row for a wrong number of columns, an empty name, a comment or a header between
-    edges, or a weight that is not a finite number; for too many unknown names; for a format with a name of its own,
-    such as MatrixMarket's; for columns, a header or a separator that cannot be told.
+    **Raises:** `ReadError` with the row, the first line's included, for a wrong number of columns, an empty name, a
+    comment or a header between edges, or a weight that is not a finite number; for too many unknown names; for a format
+    with a name of its own, such as MatrixMarket's, a matrix, or a table of nodes; for columns, a header or a separator
+    that cannot be told.
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
@@ -117,38 +119,30 @@ def edge_list(
         table.separator = sep or _separator(table.first)
         table.columns = cells = [_without_blanks(cell) for cell in table.cells(table.first)]
         chosen, is_named = _chosen(table, columns, header)
-        first = [cells[i] for i in chosen]
-        rest = _read(table, chosen)
-        names = {_without_blanks(name) for end in _ENDS for name in rest[end].cat.categories}
+        lines = _lines(table, chosen)
         guessed = header is None or (header and table.has_comments)  # the header may be a comment
-        is_header = _is_header(first, rest, names, is_named) if guessed else bool(header)
-        if not is_header and columns is None and chosen[:2] != [0, 1]:
-            raise _unclear(first)
-        if is_header and rest.empty:
+        is_header = _is_header(lines, is_named) if guessed else bool(header)
+        edges = lines[1:] if is_header else lines
+        if edges.empty:
             raise ValueError("holds no rows after its header")
-        if is_header and header is None and columns is None and not is_named:
-            _refuse_nodes(first, rest)
-        edge = [] if is_header else first[:2]
-        weights = [] if is_header else [_weight(first)]
-        if columns is None and not is_header and len(chosen) > 2:
-            _refuse_other_columns(first, rest)
+        if columns is None and not is_header and chosen[:2] != [0, 1]:
+            raise _unclear(cells)
         if columns is None and header is None:
-            _refuse_counts(cells, rest)
-        lookup = Lookup(Genes.of(sorted(names.union(edge)) if genes is None else genes), _without_blanks)
-        source, target = (lookup.places(rest[end]) for end in _ENDS)
-        if edge:
-            source, target = np.append(source, lookup.place(edge[0])), np.append(target, lookup.place(edge[1]))
+            _refuse_what_is_unclear(cells, lines, is_header, is_named)
+        weights = _weights(edges["weight"]) if len(chosen) > 2 else None
         notes = [f"{table.between} between cells"] if sep is None else []
         if header is None:
             notes.append("a header" if is_header else "no header")
         if columns is None and len(cells) > 2:
             notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
-        if columns is None and len(chosen) > 2 and rest["weight"].between(*_SECONDS).all():
+        if columns is None and weights is not None and _SECONDS[0] < weights.min() and weights.max() < _SECONDS[1]:
             notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
+        lookup = Lookup(Genes.of(sorted(_names(edges)) if genes is None else genes))
+        source, target = (lookup.places(edges[end]) for end in _ENDS)
         return network_of(
             path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
-            node_type=node_type, scores=np.append(rest["weight"], weights) if len(chosen) > 2 else None, weighted=True,
-            unknown_limit=unknown_limit, notes=(f"guessed: {', '.join(notes)}",) if notes else (),
+            node_type=node_type, scores=weights, weighted=True, unknown_limit=unknown_limit,
+            notes=(f"guessed: {', '.join(notes)}",) if notes else (),
             node_names=lookup.genes.names if genes is None else None,
         )  # fmt: skip
 
@@ -241,23 +235,46 @@ def _says(words: set[str], end: set[str]) -> bool:
     return bool(words & end) and words <= _OF_HEADERS
 
 
-def _read(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
-    """Return the rows after the first line: source, target and, of three chosen columns, weight."""
+def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
+    """Return the chosen cells of all lines, the first included, without blanks: source, target, perhaps weight."""
     table.columns = [f"column {i}" for i in range(1, len(table.columns) + 1)]
-    columns = {"source": Column(chosen[0], NAME, fault=_no_source), "target": Column(chosen[1], NAME, fault=_no_name)}
-    if len(chosen) > 2:
-        columns["weight"] = Column(chosen[2], NUMBER)
-    return table.read(columns, may_be_empty=True)
+    faults = {"source": _no_source, "target": _no_name, "weight": lambda text: None}
+    columns = {name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)}
+    frame = table.read(columns)
+    for name in frame:
+        names = frame[name].cat.categories
+        codes, bare = pd.factorize(np.array(list(map(_without_blanks, names)), dtype=object))
+        frame[name] = pd.Categorical.from_codes(codes[frame[name].cat.codes], pd.Index(bare))
+    return frame
 
 
-def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str], is_named: bool) -> bool:
-    """Return whether the first line's cells are a header, given the rows after it; raise where it cannot be told.
+def _names(lines: pd.DataFrame) -> set[str]:
+    return {name for end in _ENDS for name in lines[end].unique()}
+
+
+def _weights(texts: pd.Series) -> np.ndarray:
+    """Return the weights, [rows] float64; raise for what is no finite number."""
+    numbers = [number_of(text) for text in texts.cat.categories]
+    weights = np.array([np.nan if number is None else number for number in numbers])[texts.cat.codes]
+    bad = np.flatnonzero(~np.isfinite(weights))
+    if len(bad):
+        raise ValueError(
+            f"row {texts.index[bad[0]] + 1}: the weight is {quoted(texts.iloc[bad[0]])}, expected a finite number"
+        )
+    return weights
+
+
+def _is_header(lines: pd.DataFrame, is_named: bool) -> bool:
+    """Return whether the first line is a header, given the others; raise where it cannot be told.
 
     An edge whose two names no other line has is taken for one only if they are numbered as others are: a header of
     two words, in any language, looks like all other edges.
     """
-    ends = {*first[:2]}
+    first, rest = lines.iloc[0].tolist(), lines[1:]
+    ends, names = {*first[:2]}, _names(rest)
     if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
+        return False
+    if len(ends) == 1:  # an edge from a node to itself
         return False
     no_number = not any(cell.isdecimal() for cell in ends)
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
@@ -296,27 +313,29 @@ def _shape(name: str) -> str:
     return re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", name))
 
 
-def _refuse_nodes(first: Sequence[str], rest: pd.DataFrame) -> None:
-    """Raise `ValueError` for what may be a table of nodes: under a header that names no ends, no name twice."""
-    source, target = (rest[end].cat.categories for end in _ENDS)
-    if len(source) == len(rest) and not {*source} & {*target}:
-        raise ValueError(f"its columns are {quoted(', '.join(first))}: nodes and their names, or edges? pass columns=")
+def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header: bool, is_named: bool) -> None:
+    """Raise `ValueError` where columns may be other than they seem.
 
-
-def _refuse_other_columns(first: Sequence[str], rest: pd.DataFrame) -> None:
-    """Raise `ValueError` where the first of three columns, without a header, may be no source, or the second no target.
-
-    Such are a running number or a time before the two nodes, a letter that says what a line is, and a relation.
+    Under a header that names no ends, it may be a table of nodes, where no name comes twice. Without one, before the
+    two nodes there may be a running number, a time, or a letter that says what a line is, and between them a relation.
     """
-    source, target = ([cell, *rest[end].cat.categories] for cell, end in zip(first, _ENDS, strict=False))
-    third = {first[2], *(f"{weight:g}" for weight in rest["weight"].unique()[:1000])}
-    is_counted = any(source == [str(i + start) for i in range(len(rest) + 1)] for start in (0, 1))
+    edges = lines[1:] if is_header else lines
+    source, target = (edges[end].unique() for end in _ENDS)
+    strangers = not {*source} & {*target}
+    is_counted = any(source.tolist() == [str(i + start) for i in range(len(lines))] for start in (0, 1))
+    is_list = is_header or (is_counted and len(cells) == 2 < len(lines))
+    if is_list and not is_named and strangers and len(source) == len(edges):
+        raise ValueError(f"its columns are {quoted(', '.join(cells))}: nodes and their names, or edges? pass columns=")
+    if is_header:
+        return
+    _refuse_counts(cells, lines[1:])
+    third = {*lines["weight"].unique()[:1000]} - {"nan", "NaN", ""} if "weight" in lines else set()
     why = ""
-    if {*target} <= _RELATIONS:
+    if third and {*target} <= _RELATIONS:
         why = "the second column is a relation, as in SIF"
-    elif is_counted and len(rest) > 1 and all(name.isdecimal() for name in third):
+    elif third and is_counted and len(lines) > 2 and all(name.isdecimal() for name in third):
         why = "the first column counts the rows"
-    elif not {*source} & {*target} and third & {*target}:
+    elif strangers and third & {*target}:
         why = "the third column has names of the second"
     if why:
         raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
@@ -329,21 +348,11 @@ def _refuse_counts(first: Sequence[str], rest: pd.DataFrame) -> None:
     nodes, edges = int(first[0]), int(first[1])
     is_metis = nodes == len(rest) and len(rest) * len(first) == 2 * edges
     if is_metis or (edges == len(rest) and len(first) == 2):
-        numbers = [int(name) if name.isdecimal() else -1 for end in _ENDS for name in rest[end].cat.categories]
+        numbers = [int(name) if name.isdecimal() else -1 for name in _names(rest)]
         if min(numbers, default=-1) >= 0 and max(numbers) <= nodes:
             raise ValueError(
                 "may begin with its numbers of nodes and edges, as METIS does; if that is an edge, pass header=False"
             )
-
-
-def _weight(first: Sequence[str]) -> float:
-    """Return the weight in the first line, which is an edge; 1 where there is none."""
-    if why := _no_source(first[0]) or _no_name(first[1]):
-        raise ValueError(f"a name in the first line {why}")
-    weight = number_of(first[2]) if len(first) > 2 else 1.0
-    if weight is None or not np.isfinite(weight):
-        raise ValueError(f"the weight in the first line is {quoted(first[2])}, expected a finite number")
-    return weight
 
 
 def _without_blanks(name: str) -> str:

@@ -50,8 +50,9 @@ class Table:
     - `columns`: their names, in a file without a header; None takes those of the first line that is neither blank nor
       a comment, without quotes or a leading `#`.
     - `comment`: prefix, or several, of lines before that.
-    - `loose`: whether quotes around a cell are no part of it (RFC 4180), and several spaces separate like one. Else
-      quotes have no meaning, and two spaces have an empty cell between them.
+    - `loose`: whether quotes around a cell are no part of it (RFC 4180), several spaces separate like one, and the
+      first line, which may be a header, is read as a row. Else quotes have no meaning, and two spaces have an empty
+      cell between them.
 
     **Raises:** `ValueError` for a file without such a line, or with a line longer than 1 MiB.
     """
@@ -74,7 +75,7 @@ class Table:
             self.has_comments |= bool(line.strip())
         self.first = line.decode().rstrip("\r\n")
         self.separator = separator or ("\t" if "\t" in self.first else ",")
-        self._pending = line if columns else b""
+        self._pending = line if columns or loose else b""
         self.columns = columns or self.cells(self.first.lstrip("#"))
 
     def _line(self) -> bytes:
@@ -109,18 +110,16 @@ class Table:
         """What is between cells: "tabs"."""
         return _SIGNS.get(self.separator, repr(self.separator))
 
-    def read(
-        self, columns: Mapping[str, Column], *, missing: tuple[str, ...] = (), may_be_empty: bool = False
-    ) -> pd.DataFrame:
+    def read(self, columns: Mapping[str, Column], *, missing: tuple[str, ...] = ()) -> pd.DataFrame:
         """Return some columns by names of the caller's own: names as categories, numbers with NaN where missing.
 
         `missing` are the spellings of a missing number.
 
         **Raises:** `ValueError` with the row for a wrong number of columns, or a cell that is not as its column
-        expects; where there is no row, unless it `may_be_empty`.
+        expects; where there is no row.
         """
         cells = self._parsed(self._pending + self._file.read(), columns, missing)
-        if not cells.num_rows and not may_be_empty:
+        if not cells.num_rows:
             raise ValueError("holds no rows; the file was cut short, or its export was empty")
         frame: dict[str, Any] = {}
         for name, column in columns.items():

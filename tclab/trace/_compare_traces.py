@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._display import Display, Shown, us_text
 from tclab.trace._report import Report, analyze, shown_parts
 
-_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
+_SETTINGS = ("world_size", "record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,9 +105,6 @@ def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 def _warnings(a: Report, b: Report) -> Iterator[str]:
     if len(a.traces) != len(b.traces):
         yield f"a has {len(a.traces)} ranks and b {len(b.traces)}"
-    worlds = [sorted(set(r.settings["world_size"].dropna().tolist())) for r in (a, b)]
-    if worlds[0] != worlds[1]:
-        yield f"a ran with world size {worlds[0] or 'unknown'} and b with {worlds[1] or 'unknown'}"
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
         yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals"
@@ -120,9 +117,9 @@ def _warnings(a: Report, b: Report) -> Iterator[str]:
     if 0 in steps:
         yield "without ProfilerStep marks on both sides there is no figure per step"
     for name in _SETTINGS:
-        values = [sorted({str(value) for value in r.settings[name]}) for r in (a, b)]
+        values = [sorted({"unknown" if value is pd.NA else str(value) for value in r.settings[name]}) for r in (a, b)]
         if values[0] != values[1]:
-            yield f"{name} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b"
+            yield f"{name.replace('_size', ' size')} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b"
 
 
 def _profiled_over_unprofiled(report: Report) -> float | None:

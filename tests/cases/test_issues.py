@@ -36,13 +36,13 @@ TABLES = {  # number in README.md: the text, and the edges from source to target
 }  # fmt: skip
 REFUSED = {
     12: (";A;B;C\nA;1,1;4,3;0\nB;1,4;2;1,1\nC;1;0;3,1\n", "commas and semicolons|which are source and target"),
-    13: ("Source,Target,Count\nA,B,\"610,086\"\n", "invalid value '610,086'"),
+    13: ("Source,Target,Count\nA,B,\"610,086\"\n", "the weight is '610,086'"),
     14: ("(1, 2) (3, 4)\n(3, 4) (5, 6)\n", "which are source and target"),
     15: ("1 2 {}\n2 3 {}\n", "which are source and target"),
     16: ("A\tB\tinteraction\t2\nB\tC\tinteraction\t\n", "which are source and target"),
-    17: ("A B 1\nB C\nC D 2\n", "row 1: Expected 3 columns, got 2"),
+    17: ("A B 1\nB C\nC D 2\n", "row 2: Expected 3 columns, got 2"),
     18: ("Vertices: 3\nEdges: 2\n[0]  0  -- 1      12\n", "Expected 2 columns, got 5"),
-    19: ("A\tB\nB\tC\t\nC\tA\n", "row 1: Expected 2 columns, got 3"),
+    19: ("A\tB\nB\tC\t\nC\tA\n", "row 2: Expected 2 columns, got 3"),
     20: ("Source,Destination,Source Label,Target Label\nn1,n2,x,y\n", "which are source and target"),
 }  # fmt: skip
 

@@ -123,8 +123,9 @@ DAMAGE = {
     lose_the_last_steps_end: "steps cut off",
     end_in_the_last_step: "steps cut off",
 }
-# what a damage is besides: the cut leaves launches in the air
+# what a damage is besides: the cut leaves launches in the air, a kernel that begins early runs into the one before
 ALSO = {
+    begin_before_the_launch: {"overlap on a stream"},
     lose_the_last_steps_end: {"launches without kernels"},
     end_in_the_last_step: {"launches without kernels"},
 }
