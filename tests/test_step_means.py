@@ -98,7 +98,7 @@ def test_outliers_are_said_and_bursts_are_none():
     assert outliers(steps) == ""
     steps[7] = 0.5
     assert "1 of 40 steps" in outliers(steps)
-    assert "55% of the time" in outliers(steps)
+    assert "55% of the whole time" in outliers(steps)
     _, whole = bursts(8, 64)
     assert outliers(whole, 8) == ""
     whole[20] += 4.0

@@ -82,10 +82,7 @@ def trial(stage, injected, back):
 
 def test_spikes_that_came_back_are_told_from_those_that_did_not():
     found = SpikeIn([trial("forward", 0.001, 0.00101), trial("forward", 0.002, 0.003), trial("forward", 0.001, 0.0)])
-    dots = [row for row in data_of(lab.charts.result_chart(found)) if "sure" in row]
-    assert [row["sure"] for row in dots] == [True, False, False]
-    assert [row["value"] for row in dots] == pytest.approx([1.01, 1.5, 0.0])
-    assert "33%" in lab.charts.result_chart(found).to_dict()["title"]["text"]
+    assert str(found).startswith("33% recovered")
     assert "1 of 2" in str(found)
 
 

@@ -1,0 +1,79 @@
+"""Epochs predicted and then run: loader-bound, compute-bound and balanced, by 0, 1 and 2 workers.
+
+    OMP_NUM_THREADS=1 python benchmarks/epoch.py [--rounds 3] [--steps 60] [--cases compute,loader,balanced]
+
+Each epoch is predicted from what is measured right before it; the prediction is on the disk before the epoch begins.
+Rounds go through all cases, so that what disturbs the machine meets all of them. `drift` is a step of a short epoch
+after it over one before the prediction: how much the machine changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from typing import Any
+
+from tclab import Point
+from tclab.sweeps import close_workers, run_epoch
+
+# Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.
+CASES: dict[str, dict[str, Any]] = {
+    "compute, hetero_cell": {"scale": 0.02, "strategy": "node_mask", "batch_size": 4},
+    "compute, dango": {"model": "dango", "strategy": "indices", "scale": 0.02, "batch_size": 128},
+    "loader, hetero_cell": {"scale": 0.1, "strategy": "subgraph", "batch_size": 16, "mode": "data"},
+    "loader, dango": {
+        "model": "dango",
+        "strategy": "indices",
+        "scale": 0.02,
+        "batch_size": 1024,
+        "store": "json",
+        "mode": "data",
+    },
+    "balanced, hetero_cell": {
+        "scale": 0.005,
+        "strategy": "subgraph",
+        "batch_size": 64,
+        "store": "json",
+        "networks": 1,
+    },
+    "balanced, dango": {
+        "model": "dango",
+        "strategy": "indices",
+        "scale": 0.01,
+        "batch_size": 512,
+        "store": "json",
+        "networks": 1,
+    },
+}
+WORKERS = (0, 1, 2)
+
+
+def main() -> None:
+    """Run the cases asked for and print a line an epoch, and each case's median of predicted over measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60, help="of an epoch")
+    parser.add_argument("--measured", type=int, default=20, help="steps that a prediction is made from")
+    parser.add_argument("--cases", default="compute,loader,balanced")
+    options = parser.parse_args()
+    cases = {name: fields for name, fields in CASES.items() if name.split(",")[0] in options.cases.split(",")}
+    found: dict[tuple[str, int], list[float]] = {}
+    print("case                   workers predicted  measured  ratio binds    drift")
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds):
+            for case, fields in cases.items():
+                for workers in WORKERS:
+                    point = Point(**fields, workers=workers, steps=options.measured, device="cpu")
+                    epoch = run_epoch(point, options.steps, folder)
+                    found.setdefault((case, workers), []).append(epoch.ratio)
+                    times = f"{epoch.predicted.seconds:9.2f} {epoch.measured_seconds:9.2f} {epoch.ratio:6.3f}"
+                    print(f"{case:22} {workers:7} {times} {epoch.predicted.binds:8} {epoch.drift:5.2f}", flush=True)
+    close_workers()
+    medians = {key: statistics.median(ratios) for key, ratios in found.items()}
+    within = sum(abs(ratio - 1) <= 0.10 for ratio in medians.values())
+    print(f"medians within 10 % of the measured epochs: {within} of {len(medians)}")
+
+
+if __name__ == "__main__":
+    main()
