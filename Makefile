@@ -83,6 +83,7 @@ record: setup
 
 attack: setup
 	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500
+	$(BIN)/python benchmarks/silent_errors.py
 	$(PYTEST) tests -m hypothesis --hypothesis-profile wide
 	$(BIN)/python tools/paused.py $(BIN)/python -m pytest -n 2 tests -m clock
 	$(BIN)/python benchmarks/kill_matrix.py
