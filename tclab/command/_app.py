@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter
@@ -14,6 +15,9 @@ from tclab._display import Display, bullets
 from tclab._version import __version__
 from tclab.errors import InputError
 
+Own = Annotated[
+    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
+]
 WRONG = 2  # the exit code for an argument that is none
 _ABOUT = """How fast can a GNN train on perturbed copies of one graph?
 
@@ -66,6 +70,14 @@ def helped(verb: Callable[..., int]) -> Callable[..., int]:
         if name in texts:
             verb.__annotations__[name] = Annotated[kind, Parameter(help=texts[name])]
     return verb
+
+
+def import_own(files: Iterable[Path] | None) -> None:
+    """Import the files of `--import`."""
+    from tclab.sweeps.config._import_file import import_file
+
+    for file in files or ():
+        import_file(file)
 
 
 def _with_verb(words: Sequence[str]) -> list[str]:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from cyclopts import Group, Parameter
 
 from tclab._display import bullets
-from tclab.command._app import helped, show
+from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
-from tclab.sweeps.config._import_file import import_file
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.slurm._slurm_options import OPTIONS
 from tclab.timing._verdict import MARGIN
@@ -71,14 +70,6 @@ else:
     OfGrid = _together("grid", _GRID)
     _SBATCH = [name for name in OPTIONS if name not in _GRID]
     OfCluster = _together("cluster", {name: _option("as sbatch takes it", group=_CLUSTER) for name in _SBATCH})
-Own = Annotated[
-    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
-]
-
-
-def _import(files: Iterable[Path] | None) -> None:
-    for file in files or ():
-        import_file(file)
 
 
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
@@ -142,7 +133,7 @@ def sweep(
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
-    _import(own)
+    import_own(own)
     asked: dict[str, Any] = {**_given(grid)}
     # as they are typed: an account may be 0042
     options: dict[str, Any] = {name: text for name, text in _given(cluster).items() if text.lower() != "none"}
@@ -166,7 +157,7 @@ def run(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = No
     """
     from tclab.sweeps.execution._run import run as run_point
 
-    _import(own)
+    import_own(own)
     return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
 
 
@@ -188,7 +179,7 @@ def race(
     """
     from tclab.sweeps.analysis._race_points import race_points
 
-    _import(own)
+    import_own(own)
     more = {} if processes is None else {"processes": processes or None}
     arms = _points(_given(point), strategies)
     found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, **more)
@@ -204,7 +195,7 @@ def fits(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = N
     """
     from tclab.sweeps.predict._fits import fits as fits_of
 
-    _import(own)
+    import_own(own)
     found = fits_of(_point(point), memory_bytes=memory_bytes)
     sums = {"host": found.host, "device": found.device, "refusal": found.refusal}
     show(vars(found) | sums if json else found, as_json=json)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab.command._app import helped, show
+from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import MARGIN
 
@@ -31,7 +31,7 @@ def _rows(path: Path) -> Path:
 @helped
 def advise(
     rows: Path, /, *, now: str | None = None, measure: bool = False, budget_seconds: float = 60.0,
-    margin: float = MARGIN, json: bool = False,
+    margin: float = MARGIN, own: Own = None, json: bool = False,
 ) -> int:  # fmt: skip
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`.
 
@@ -43,6 +43,7 @@ def advise(
     """
     from tclab.sweeps.analysis._advise import advise as advise_on
 
+    import_own(own)
     advice = advise_on(_rows(rows), now=now, margin=margin)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
@@ -119,7 +120,7 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, no_open: 
 
     - `results`: the folder that rows are kept in; panel.ipynb is written there.
     - `jupyter`: after --, further words for `jupyter lab`, such as --port 9999.
-    - `no_open`: write the notebook, and start no JupyterLab.
+    - `no_open`: write the notebook and print the command that opens it.
     """
     need("tclab panel", "lab", "nbformat", "jupyterlab")
     from nbformat import v4, writes
@@ -130,8 +131,9 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, no_open: 
     if not notebook.exists():
         show = f"from tclab import lab\n\npanel = lab.Panel(results={str(results)!r})\nawait panel.show()"
         cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
-        notebook.write_text(writes(v4.new_notebook(cells=cells)))
-    print(notebook, flush=True)
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook.write_text(writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})))
+    print(f"jupyter lab {notebook}" if no_open else notebook, flush=True)
     if not no_open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])
     return 0

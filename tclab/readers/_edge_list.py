@@ -300,7 +300,8 @@ def _is_header(lines: pd.DataFrame, is_named: bool) -> bool:
 
 
 def _unclear(first: Sequence[str]) -> ValueError:
-    return ValueError(f"the first line, {quoted(', '.join(first))}, is a header or an edge: pass header= or columns=")
+    said = f"the first line, {quoted(', '.join(first))}"
+    return ValueError(f"{said}, is a header or an edge: pass header= or columns= by name")
 
 
 def _stem(name: str) -> str:

@@ -124,6 +124,11 @@ class Advice(Shown):
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")
+        failures += [
+            f"what {one.change!r} gives when it runs: nothing here says how to run it"
+            for one in self.suggestions
+            if one.race is None and one.basis != MEASURED
+        ]
         return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
 
     def _display(self) -> Display:

@@ -91,7 +91,7 @@ class Contention:
         if not self.shared:
             return ""
         words = f"something waited for one {self.waiting:.0%} of the time"
-        if self.steal:
+        if self.stolen:
             words += f", a hypervisor took {self.steal:.2f} of them"
         return f"the processors were shared during {self.seconds:.3g} s: {words}"
 

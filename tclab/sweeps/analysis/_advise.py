@@ -86,7 +86,10 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     if not times.refusal():
         found += _without_edges(times, row, margin)
     known = {name for one in measured for name in one.setting}
-    found = [*measured, *(one for one in found if not set(one.setting) & known)]
+    tried = {(name, python_value(other.iloc[0][name])) for name, other in _others(near, row)}
+    tried |= {("strategy", name) for name in _skipped(rows, row)}
+    untried = (one for one in found if not set(one.setting) & known and not set(one.setting.items()) & tried)
+    found = [*measured, *untried]
     with suppress(InputError):  # the rows cannot tell the point, or this process does not know it
         point = point_of({str(name): value for name, value in row.items()})
         found = [_with_race(one, point) for one in found if not _has(point, one)]
@@ -96,6 +99,12 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         unknowns.append(host_sync_text(int(waits), row["device"] == "cuda"))
     busy = busy_text(near) or (others_now() if _of_this_machine(row) else "")
     return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
+
+
+def _skipped(rows: pd.DataFrame, row: pd.Series) -> list[str]:
+    """Return the strategies that cannot serve the model of a row, as their rows say."""
+    skipped = rows[rows["status"].str.startswith("skipped") & (rows["model"] == row["model"])]
+    return [str(name) for name in skipped["strategy"].unique()]
 
 
 def _of_this_machine(row: pd.Series) -> bool:
