@@ -69,9 +69,10 @@ def drawn_table(rng: random.Random) -> tuple[bytes, str, set[tuple[str, str]], d
         rng.shuffle(order)
     rows = [order] * bool(header) + [list(row) for row in zip(*(columns[name] for name in order), strict=True)]
     text = _written(rng, rows)
-    for encoding, chance in (("utf-16", 0.04), ("latin-1", 0.04), ("utf-8-sig", 0.1)):
+    can_hold = text.encode("latin-1", "ignore").decode("latin-1") == text
+    for encoding, chance in (("utf-16", 0.04), ("latin-1", 0.04 * can_hold), ("utf-8-sig", 0.1)):
         if rng.random() < chance:
-            return text.encode(encoding, "replace"), ".csv", set(pairs), weights
+            return text.encode(encoding), ".csv", set(pairs), weights
     content = text.encode()
     if rng.random() < 0.1:
         return gzip.compress(content), ".tsv.gz", set(pairs), weights
