@@ -82,10 +82,12 @@ def _silences(trace: Trace) -> Iterator[_Found]:
     others, as a duration that is wrong does.
     """
     rows = np.flatnonzero(trace.kind != ANNOTATION)
+    if len(rows) < FEW:
+        return
     moments = np.sort(np.concatenate([trace.start[rows], trace.stop[rows]]))
     length = np.diff(moments)
     recorded = int(length[length < 1e6 * US].sum())
-    for at in np.flatnonzero(length > max(1e6 * US, 10 * recorded)).tolist() if len(rows) >= FEW else []:
+    for at in np.flatnonzero(length > max(1e6 * US, 10 * recorded)).tolist():
         begin, end, us = moments[at], moments[at + 1], trace.us(length[at])
         during = rows[(trace.start[rows] <= begin) & (trace.stop[rows] >= end)]
         before = int((trace.stop[rows] <= begin).sum())

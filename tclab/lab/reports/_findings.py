@@ -19,11 +19,9 @@ from tclab.lab.reports._cells import (
     stage_parts,
     times_text,
 )
-from tclab.sweeps.store._machine_label import busy_text, ranks_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
-from tclab.timing import environment
-from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
@@ -123,8 +121,7 @@ def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
 
 
 def _machine(rows: pd.DataFrame) -> str:
-    row, here = rows.iloc[0], environment()
-    if any((None if pd.isna(row[name]) else row[name]) != here[name] for name in HARDWARE):
+    if not of_this_machine(rows.iloc[0]):
         return f"On {where_measured(rows)}"
     return "On this machine, which was busy" if rows["shared"].notna().any() else "On this machine"
 

@@ -19,10 +19,10 @@ from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import others_now
-from tclab.sweeps.store._machine_label import busy_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, of_this_machine, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
-from tclab.timing import Ledger, environment
+from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import (
     MEASURED,
@@ -34,7 +34,7 @@ from tclab.timing._advice import (
     suggestions_from,
     upper_bound,
 )
-from tclab.timing._environment import HARDWARE, cores_within
+from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
 
@@ -80,13 +80,14 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     row = base.iloc[0]
     here = ok[_same(ok, row, OF_THE_PLACE)]
     near = here[here["stage"] == "step"]
-    measured, missing = _alternatives(near, base, margin)
+    others = list(_others(near, row))
+    measured, missing = _alternatives(others, base, margin)
     times = _step_times(here, row)
     found, unknowns = suggestions_from(times, margin)
     if not times.refusal():
         found += _without_edges(times, row, margin)
     known = {name for one in measured for name in one.setting}
-    tried = {(name, python_value(other.iloc[0][name])) for name, other in _others(near, row)}
+    tried = {(name, python_value(other.iloc[0][name])) for name, other in others}
     tried |= {("strategy", name) for name in _skipped(rows, row)}
     untried = (one for one in found if not set(one.setting) & known and not set(one.setting.items()) & tried)
     found = [*measured, *untried]
@@ -97,7 +98,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     if waits := python_value(row["host_syncs"]):
         unknowns.append(host_sync_text(int(waits), row["device"] == "cuda"))
-    busy = busy_text(near) or (others_now() if _of_this_machine(row) else "")
+    busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
     return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
 
 
@@ -105,11 +106,6 @@ def _skipped(rows: pd.DataFrame, row: pd.Series) -> list[str]:
     """Return the strategies that cannot serve the model of a row, as their rows say."""
     skipped = rows[rows["status"].str.startswith("skipped") & (rows["model"] == row["model"])]
     return [str(name) for name in skipped["strategy"].unique()]
-
-
-def _of_this_machine(row: pd.Series) -> bool:
-    here = environment()
-    return all(python_value(row[name]) == here[name] for name in HARDWARE)
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -173,9 +169,11 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
             yield differ[0], rows
 
 
-def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tuple[list[Suggestion], list[str]]:
-    """Return the points that are faster in one setting, and sentences on those that look so and are not certain."""
-    row, others = base.iloc[0], list(_others(steps, base.iloc[0]))
+def _alternatives(
+    others: list[tuple[str, pd.DataFrame]], base: pd.DataFrame, margin: float
+) -> tuple[list[Suggestion], list[str]]:
+    """Return which of `_others` are faster, and sentences on those that look so and are not certain."""
+    row = base.iloc[0]
     points = [(_change(name, row, rows.iloc[0]), _a_sample(base), _a_sample(rows)) for name, rows in others]
     pairs = pairs_of_runs(points, [("the present point", "the change")] * len(points), margin=margin)
     found: list[Suggestion] = []

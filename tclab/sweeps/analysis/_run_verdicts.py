@@ -100,9 +100,7 @@ def pairs_of_runs(
     - `margin`: a share that a difference must exceed; what runs of one side spread by if that is more, and at least
       5 % where a side has one run.
     """
-    each = names if isinstance(names, list) else [names] * len(points)
-    pairs = [_pair(words, sides, named, margin) for (words, *sides), named in zip(points, each, strict=True)]
-    return over_all(pairs)
+    return over_all(_pair(words, sides, named, margin) for (words, *sides), named in zip(points, names, strict=True))
 
 
 def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float) -> Pair:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._display import counted
+from tclab._display import counted, first_of
 from tclab.timing import contention, environment
 from tclab.timing._contention import BUSY_PERCENT
-from tclab.timing._environment import cores_within
+from tclab.timing._environment import HARDWARE, cores_within
 
-_NAMED = 3  # points; more are counted
 BUSY_COLUMNS = ("shared", "threads", "stage", "status", "model", "strategy", "batch_size")  # that `busy_text` reads
 
 
@@ -62,9 +61,13 @@ def busy_text(rows: pd.DataFrame) -> str:
 def points_text(rows: pd.DataFrame) -> str:
     """Return the points of some rows by their short names: "hetero_cell edge_mask, batch 4; … and 2 more"."""
     points = rows[["model", "strategy", "batch_size"]].drop_duplicates().itertuples(index=False)
-    names = [f"{model} {strategy}, batch {size}" for model, strategy, size in points]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return "; ".join(names[:_NAMED]) + more
+    return first_of([f"{model} {strategy}, batch {size}" for model, strategy, size in points], between="; ")
+
+
+def of_this_machine(row: pd.Series) -> bool:
+    """Return whether a row was measured on hardware such as this machine's."""
+    here = environment()
+    return all((None if pd.isna(row[name]) else row[name]) == here[name] for name in HARDWARE)
 
 
 def where_measured(rows: pd.DataFrame) -> str:
