@@ -96,13 +96,19 @@ def no_process_is_left():
     assert not left, f"processes were left behind: {left}"
 
 
-@pytest.fixture(autouse=True)
-def what_a_test_registers_is_forgotten(monkeypatch):
+def forget_what_is_registered():
     from tclab.masking import _strategy
     from tclab.models import _model_registry
 
-    monkeypatch.setattr(_strategy, "_STRATEGIES", dict(_strategy._STRATEGIES))
-    monkeypatch.setattr(_model_registry, "_MODELS", dict(_model_registry._MODELS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_strategy, "_STRATEGIES", dict(_strategy._STRATEGIES))
+        patch.setattr(_model_registry, "_MODELS", dict(_model_registry._MODELS))
+        yield
+
+
+# What a file's own fixtures register lasts for the file, what a test registers for the test.
+what_a_file_registers_is_forgotten = pytest.fixture(forget_what_is_registered, scope="module", autouse=True)
+what_a_test_registers_is_forgotten = pytest.fixture(forget_what_is_registered, autouse=True)
 
 
 @pytest.fixture(autouse=True)
