@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,10 +47,6 @@ class Perturbations:
         return Perturbations(
             self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
         )
-
-    def fingerprint(self) -> str:
-        """Return a hash of every sample's nodes and score."""
-        return hashlib.sha256(self.deletions.fingerprint().encode() + self.scores.cpu().numpy().tobytes()).hexdigest()
 
 
 class Split(NamedTuple):
