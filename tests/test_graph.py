@@ -152,7 +152,6 @@ def roads(num_nodes=3, **more):
         (lambda: roads(2), "index 2 is outside the 2 node nodes"),
         *((lambda n=n: CellGraph({"a": 3, "b": n}, {}, "a"), "the graph's b nodes are") for n in (-1, 2.5, 2**62)),
         (lambda: CellGraph({"gene": 3}, {}, "gen"), "unknown node type 'gen'"),
-        (lambda: roads(edge_type=torch.zeros(2)), "edge_type is torch.float32, expected torch.int64"),
         (lambda: roads(weight=torch.tensor([1.0, float("nan")])), "weight of edge 1 is nan, expected a finite number"),
     ],
 )
