@@ -25,7 +25,7 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
-from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
 
@@ -43,20 +43,22 @@ def _reference(point: Point, stamp: object) -> EquivalenceReference:
 
 
 @lru_cache(maxsize=256)
-def _compared(point: Point, strategy: str, collation: str, numerics: Numerics, stamp: object) -> EquivalenceResult:
-    return _reference(point, stamp).compare(strategy, collation, numerics=numerics)
+def _compared(
+    point: Point, strategy: str, collation: str, dtype: str, compile: bool, stamp: object
+) -> EquivalenceResult:
+    return _reference(point, stamp).compare(strategy, collation, dtype=dtype, compile=compile)
 
 
 def equivalence_of(point: Point) -> EquivalenceResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
 
-    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, in slices.
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled.
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
-    numerics = Numerics(point.dtype, point.compile, slices=point.micro_batch is not None)
-    numerics = Numerics() if numerics.plain else numerics
-    return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(file_stamps(point).items()))
+    dtype = point.dtype if point.compile or point.dtype == "bfloat16" else "float32"  # every check has the others
+    stamp = tuple(file_stamps(point).items())
+    return _compared(Point(**decides), point.strategy, point.collation, dtype, point.compile, stamp)
 
 
 def declared_exact(point: Point) -> bool:
