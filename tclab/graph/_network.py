@@ -166,11 +166,6 @@ class Network(Shown):
         """Return this network with every edge counting 1; made once."""
         return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))
 
-    def degree(self, *, transpose: bool = False) -> Tensor:
-        """Return how many edges go into each target node, or out of each source, [N] float32; made once."""
-        nodes, n = (self.edge_index[0], self.num_sources) if transpose else (self.edge_index[1], self.num_targets)
-        return self._cached(("degree", transpose), lambda: torch.bincount(nodes, minlength=n).float())
-
     def incidence(self, node_type: str) -> Rows:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.
 

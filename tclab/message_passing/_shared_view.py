@@ -120,10 +120,6 @@ class SharedView(View):
         """Return what B + 1 copies remove, the wild type first."""
         return {k: Deletions(d.nodes, torch.cat([d.ptr[:1], d.ptr]), d.most) for k, d in self.removed.items()}
 
-    def first(self, x: Tensor) -> Tensor:
-        """Return the first sample's rows, [N, H]; that sample must delete nothing."""
-        return x[: self.graph.num_nodes[self.graph.deleted_type]]
-
 
 def autocast(x: Tensor) -> Tensor:
     """Return `x` in autocast's dtype where it is on: a norm gives float32 there, twice what is to be gathered."""

@@ -25,6 +25,7 @@ def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
 
 
+TRANSITION_EPOCH = 10  # when α has fallen
 # name → (epoch, epoch of the transition) → α, the share of the reconstruction
 SCHEDULES: dict[str, Callable[..., float]] = {
     "PreThenPost": lambda epoch, at: 1.0 if epoch < at else 0.0,
@@ -66,22 +67,13 @@ class DangoLoss:
     **Arguments:**
 
     - `graph`: what the reconstructions should look like, on their device.
-    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
-    - `transition_epoch`: when it has fallen.
+    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls to `TRANSITION_EPOCH`.
     """
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        *,
-        schedule: str = "LinearUntilUniform",
-        transition_epoch: int = 10,
-    ) -> None:
+    def __init__(self, graph: CellGraph, *, schedule: str = "LinearUntilUniform") -> None:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
-        if transition_epoch < 1:
-            raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
-        self.alpha = partial(SCHEDULES[schedule], at=transition_epoch)
+        self.alpha = partial(SCHEDULES[schedule], at=TRANSITION_EPOCH)
         self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
         self.zero_weights = {name: zero_weight(name) for name in self.edges}
 
