@@ -46,7 +46,7 @@ AGGREGATIONS = ["sum", "mean", "cross_attention", "pairwise"]
 
 
 def cell(graph, **options):
-    metabolism = "used" if graph.metabolism else "off"
+    metabolism = "used" if "gpr" in graph.relations else "off"
     nodes, networks = graph.num_nodes[graph.deleted_type], list(graph.networks)
     return HeteroCell(nodes, networks, **{"width": 8, "local_heads": 2, "metabolism": metabolism, **options})
 

@@ -221,13 +221,6 @@ class CellGraph:
         return Networks({name: n for name, n in self.relations.items() if n.source == kind == n.target})
 
     @property
-    def metabolism(self) -> Metabolism | None:
-        """The bipartite part, where the graph has one: relations called `gpr` and `stoichiometry`."""
-        if "gpr" in self.relations and "stoichiometry" in self.relations:
-            return Metabolism(self.relations["gpr"], self.relations["stoichiometry"])
-        return None
-
-    @property
     def num_edges(self) -> int:
         """How many edges the networks have in all; the bipartite part is not counted."""
         return sum(network.num_edges for network in self.networks.values())
