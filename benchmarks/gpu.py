@@ -23,11 +23,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # nothing need be installed
 
@@ -54,7 +56,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "xdist": {"b": "the tests that need CUDA"},
     "geomloss": {"g": "nothing that is swept: the loss MleWassSupCR alone needs it"},
 }
-PLACEMENT = "edge_mask,node_mask,delta"
+PLACEMENT = "edge_mask,node_mask,delta,fastest"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def equivalence_and_tests(s: Settings) -> Verdict:
     few = () if s.whole else PLACEMENT.split(",")
     found = list(checks(few, dtypes if s.whole else dtypes[2:], compiled=(False,), device=s.device))
     if s.device == "cuda":
-        found += checks(("node_mask", "delta"), dtypes, compiled=(True,), device=s.device)
+        found += checks(("node_mask", "fastest", "delta"), dtypes, compiled=(True,), device=s.device)
     frame = s.keep("b", "equivalence", found)
     failed = frame[~frame["passed"]]
     words = f"{len(frame)} checks of the strategies, {len(failed)} failed"
@@ -315,7 +317,7 @@ def record(s: Settings) -> Verdict:
     atomic_write(folder / "rooflines.csv", rooflines.to_csv(index=False))
     more = {"scale": s.scale, "steps": 20 if s.whole else 2, "gpus": 1 if s.device == "cuda" else 0,
             "workers": 2 if s.whole else 0}  # fmt: skip
-    modes = "edge_mask,node_mask,delta,indices" if s.whole else "node_mask,indices"
+    modes = "edge_mask,node_mask,fastest,indices" if s.whole else "node_mask,indices"
     points = in_each_mode(models="hetero_cell,dango", strategies=modes, batch_sizes=middle, **more)
     points += _points(s, (middle,), range(1, 10) if s.whole else (1,), ("float32",))
     points += _points(s, (1, 32, 128), (), ("float32",)) if s.whole else []
@@ -406,21 +408,34 @@ def traced(s: Settings) -> Verdict:
     return bool(worst <= 0.05) or not s.whole, f"trace and ledger agree within {worst:.1%} (5 % allowed at full size)"
 
 
-def launches_tried(s: Settings) -> Verdict:
-    """(j) Launches of the tile kernel, timed."""
-    if find_spec("triton") is None:
-        return True, "no launches of the tiles: Triton is not installed"
+def tuned(s: Settings) -> Verdict:
+    """(j) What is fastest here: `fastest`'s kernels of each network, and launches of the tiles."""
     import torch
-    from gpu_layer import launches
 
     import tclab
+    from tclab.masking import get
+    from tclab.message_passing.kernels import _tile_sums
 
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    rows = []
+    for size in (28, 64) if s.whole else (2,):
+        for dtype in ("float32", "bfloat16") if s.whole else ("float32",):
+            # interpreted tiles are no way to sum
+            off = mock.patch.object(_tile_sums, "_serves", return_value=False)
+            with nullcontext() if s.device == "cuda" else off:
+                chosen = get("fastest").tune(graph, size, dtype, s.device)
+            rows.append({"batch_size": size, "dtype": dtype, "choice": str(chosen)})
+            s.keep("j", "fastest", rows)
+    words = "; ".join(f"batch {row['batch_size']}, {row['dtype']}: {row['choice']}" for row in rows)
+    if find_spec("triton") is None:
+        return True, words + "; no launches of the tiles"
+    from gpu_layer import launches
+
     asked = (64, torch.bfloat16, "cuda", 20) if s.device == "cuda" else (2, torch.float32, "cpu", 1)
     tried = s.keep("j", "launches", launches(graph, *asked))
     if "seconds" not in tried or tried["seconds"].isna().iloc[0]:
-        return False, f"today's launch of the tiles {tried['status'].iloc[0]}"
-    return True, f"the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
+        return False, f"{words}; today's launch of the tiles {tried['status'].iloc[0]}"
+    return True, words + f"; the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
 
 
 PARTS: dict[str, Callable[[Settings], Verdict]] = {
@@ -433,7 +448,7 @@ PARTS: dict[str, Callable[[Settings], Verdict]] = {
     "g": record,
     "h": ranks,
     "i": traced,
-    "j": launches_tried,
+    "j": tuned,
 }
 
 

@@ -61,6 +61,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
 
     shared = get("node_mask")(here).view(get("node_mask")(graph).batch(perturbations).to(device))
     assert isinstance(shared, SharedView)
+    dense = SharedView(here, shared.removed, dense=here.networks)
     copies = get("gpu_filter")(here).view(get("gpu_filter")(graph).batch(perturbations).to(device))
     keep = shared.keep[graph.deleted_type]
     matrices = [sparse_matrix(network, dtype).csr for network in here.networks.values()]
@@ -88,7 +89,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     nodes = len(x) // size
     if all(tiles_for(x, *matrix, nodes) is not None for matrix in matrices):
         calls["tiles"] = of_view(shared)
-    calls |= {"embedding_bag": bags, "PyG scatter": scattered}
+    calls |= {"dense": of_view(dense), "embedding_bag": bags, "PyG scatter": scattered}
     if device == "cuda":  # on a CPU it compiles longer than all else takes
         calls["PyG scatter, compiled"] = torch.compile(scattered)
     return Arms(graph, calls, x, keep)
@@ -100,7 +101,7 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
     `predicted_seconds` is what `tile_kernel.predicted` says, twice the forward's; `None` for kernels that it has not.
     """
     predicted_ms = layer_milliseconds(predicted(found.graph, batch_size, Assumptions(), size=dtype.itemsize))
-    model = {"sparse library": "sparse", "tiles": "tiles"}
+    model = {"sparse library": "sparse", "dense": "dense", "tiles": "tiles"}
     rows = []
 
     def both(kernel: str, dtype: torch.dtype = dtype) -> Tensor:

@@ -14,15 +14,7 @@ from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
 from tclab.training._equivalence import equivalence_reference
 
-
-class Approximate(masking.Strategy):
-    """Deletes nothing, and says that it is not exact."""
-
-    name = "approximate"
-    exact = False
-
-    def view(self, batch):
-        return SharedView(self.graph, {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes})
+INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 
 
 class Rumour(nn.Module):
@@ -120,13 +112,13 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
         def view(self, batch):
             raise ValueError("fell over\nbadly")
 
-    found = tclab.check(Rumour, graph, strategies=[Forgets, Falls, "node_mask", masking.register(Approximate)])
+    found = tclab.check(Rumour, graph, strategies=[Forgets, Falls, "node_mask", "khop_1"])
     assert not found.passed
     assert not found.results["forgets"].passed
     assert found.results["node_mask"].passed
     assert re.fullmatch(r"FAILED with ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
-    assert "approximate inexact, as it declares" in " ".join(str(found).split())
-    assert tclab.check(Rumour, graph, strategies="node_mask,approximate").passed  # an inexact one is not held to it
+    assert "khop_1 inexact, as it declares" in " ".join(str(found).split())
+    assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
 def test_a_model_that_cannot_be_compared_does_not_pass_and_the_report_says_why(graph):
@@ -174,13 +166,13 @@ def test_what_cannot_be_checked_is_said_in_one_line(graph):
 
 def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
     graph = tclab.CellGraph.synthetic(0.02, seed=1).without_metabolism().select(["regulatory", "physical"])
-    found = tclab.check("hetero_cell", graph, strategies=masking.register(Approximate))
+    found = tclab.check("hetero_cell", graph, strategies=INEXACT)
     assert not found.passed
-    (result,) = found.results.values()
-    assert not result.exact
-    assert 0.0 < result.fp64_error < float("inf")
-    found = tclab.check("hetero_cell", graph, strategies="approximate", deletions=[[], []])
-    assert not found.passed  # though nothing is deleted
+    assert list(found.results) == INEXACT
+    assert all(not result.exact and 0.0 < result.fp64_error < float("inf") for result in found.results.values())
+    ring = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
+    found = tclab.check(HeteroCell.profiling(ring), ring, strategies="khop_3", deletions=[[0], [2]])
+    assert not found.passed  # though three hops of so small a graph are all of it
 
 
 # ---- what is wrong only compiled; in bfloat16 alone: test_mutants.py

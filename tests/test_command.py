@@ -115,7 +115,7 @@ def test_a_strategy_of_a_file_is_measured_and_raced(tmp_path):
     asked = [*POINT, "--import", "code/of_a_command.py"]
     for words in (
         ["run", *asked, "--strategy", "mine_by_command"],
-        ["race", "mine_by_command", "delta", *asked, "--budget-seconds", "2"],
+        ["race", "mine_by_command", "dense", *asked, "--budget-seconds", "2"],
     ):
         command = [sys.executable, "-m", "tclab", *words]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | PYTHONPATH)
@@ -158,9 +158,9 @@ def test_what_does_not_fit_is_an_exit_code(capsys):
 
 def test_strategies_race(capsys, tmp_path):
     options = ["--budget-seconds", "2", "--processes", "0", "--record", tmp_path / "race.jsonl"]
-    code, pairs = answer(capsys, "race", "node_mask", "delta", *POINT, *options)
+    code, pairs = answer(capsys, "race", "node_mask", "dense", *POINT, *options)
     assert code == 0
-    assert [(pair["a"], pair["b"]) for pair in pairs] == [("node_mask", "delta")]
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [("node_mask", "dense")]
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
 
 
@@ -184,9 +184,9 @@ def test_values_of_a_setting_race_with_each_strategy(capsys):
     _, pairs = answer(capsys, "race", "node_mask", *small, "--networks", "2", "--optimizer", "plain,fused")
     assert [(pair["a"], pair["b"]) for pair in pairs] == [("optimizer plain", "optimizer fused")]
     named = ["--networks", "tflink,regulatory"]  # one point's networks, not two values
-    _, pairs = answer(capsys, "race", "node_mask", "delta", *small, *named, "--batch-size", "1,2")
+    _, pairs = answer(capsys, "race", "node_mask", "dense", *small, *named, "--batch-size", "1,2")
     assert {name for pair in pairs for name in (pair["a"], pair["b"])} == {
-        f"{strategy}, batch_size {size}" for strategy in ("node_mask", "delta") for size in (1, 2)
+        f"{strategy}, batch_size {size}" for strategy in ("node_mask", "dense") for size in (1, 2)
     }
 
 

@@ -131,7 +131,9 @@ def test_the_share_that_deletions_remove_is_that_of_the_edges_they_touch():
 def test_a_roofline_counts_what_each_kernel_must_do():
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
     found = roofline(graph, "physical", Ceilings(1e9, 1e12), batch_size=2).set_index("kernel")
-    features = graph.networks["physical"].num_edges * 2 * 64
+    nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
+    features = edges * 2 * 64
+    assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 64
     assert found.loc["node_mask", "flop"] <= 2 * features
     assert found.loc["edge_mask", "flop"] == 2 * features  # times the mask, and added
     assert found.loc["gpu_filter", "flop"] == features  # added

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tclab
-from tclab.masking._shared_graph_strategies import Delta
+from tclab.masking._delta import Delta
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
 from tclab.training._equivalence import EquivalenceReference

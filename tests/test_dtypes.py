@@ -14,7 +14,7 @@ from tclab.training._equivalence import equivalence_reference, norm_error
 EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
 SAMPLES = [[3, 4], [7], []]
 # norm of the difference over the norm, of predictions and of the whole gradient, against `subgraph` in float64
-ONE_A_VIEW = ["subgraph", "edge_mask", "node_mask", "delta"]  # the others give an edge list like these
+ONE_A_VIEW = ["subgraph", "edge_mask", "node_mask", "dense", "delta"]  # the others give an edge list like these
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}
 
 

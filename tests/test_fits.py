@@ -43,14 +43,16 @@ MORE = {"metabolism": "carried", "perturbations": 2, "micro_batch": 3}
 def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
     point = point_of(strategy, mode="data", **more)
     real = batch_bytes(point)
-    assert fits(point).batch == real
+    said = fits(point).batch
+    assert said == (pytest.approx(real, rel=0.01) if strategy == "sampled_edges" else real)  # which draws by position
 
 
 @pytest.mark.parametrize("strategy", masking.names())
 def test_a_larger_batch_is_told_from_two_small_ones(strategy):
     """To the byte where each sample adds the same; else within a few samples' luck."""
     point = point_of(strategy, mode="data", scale=0.1, batch_size=26, perturbations=2)
-    by_luck = {"delta": 0.3, "subgraph": 0.02}.get(strategy, 0.0)
+    exact = not issubclass(masking.get(strategy), masking.get("subgraph"))
+    by_luck = 0.3 if strategy in ("delta", "fastest") or "khop" in strategy else 0.0 if exact else 0.02
     assert fits(point).batch == pytest.approx(batch_bytes(point), rel=by_luck)
 
 
@@ -79,8 +81,10 @@ def handed_out(point):
 @pytest.mark.parametrize(
     ("strategy", "more"),
     [
+        ("fastest", {}),
         ("delta", {"networks": 3}),
         ("edge_mask", {}),
+        ("dense", {}),
         ("subgraph", {}),
         ("node_mask", {"micro_batch": 1}),
         ("indices", {}),
@@ -88,7 +92,7 @@ def handed_out(point):
 )
 def test_a_step_holds_what_was_said(strategy, more):
     point = point_of(strategy, **{"scale": 0.1, "networks": 1, **more})
-    held = handed_out(point)
+    held = handed_out(point)  # first: `fits` estimates `fastest` by what a run has chosen, and times nothing itself
     found = fits(point)
     assert found.step + found.batch == pytest.approx(held, rel=0.1)
 
@@ -176,12 +180,11 @@ def test_what_it_says_can_be_read():
 
 
 def test_weighing_leaves_no_mark_on_the_graph_that_runs():
-    point = point_of("node_mask")
+    point = point_of("dense")
     fits(point)
     for network in cell_graph_of(point).networks.values():
-        values = network.csr_parts(dtype=torch.float32)[2]
-        assert type(values) is torch.Tensor
-        assert values.sum() > 0
+        assert type(network.dense(dtype=torch.float32)) is torch.Tensor
+        assert network.dense(dtype=torch.float32).sum() > 0
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ def test_csr_holds_every_edge_and_its_transpose(graph):
         weight = network.weight if network.weight is not None else torch.ones(network.num_edges).double()
         for (source, target), value in zip(network.edge_index.t().tolist(), weight, strict=True):
             dense[target, source] += value
+        assert torch.equal(network.dense(dtype=torch.float64), dense)
         for transpose, expected in ((False, dense), (True, dense.t())):
             crow, col, values, columns = network.csr_parts(dtype=torch.float64, transpose=transpose)
             assert (len(crow) - 1, columns) == expected.shape

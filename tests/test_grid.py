@@ -27,6 +27,7 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     pairs = {(point.model, point.strategy) for point in points}
     exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
     assert pairs == {("dango", "indices")} | {("hetero_cell", name) for name in exact - {"indices"}}
+    assert "khop_1" not in exact  # inexact ones are run when they are asked for
     assert {point.model for point in grid(scale=0.02, gpus=0, strategies="node_mask,delta")} == {"hetero_cell"}
     for state in (points, Panel(gpus=0).points()):  # steps enough for a verdict
         assert all(point.steps >= MIN_OBSERVATIONS for point in state)

@@ -261,7 +261,7 @@ def test_masks_shows_its_charts(tmp_path):
     run = Run("masks", tmp_path, sizes="200,2000:4,16:1:0.1,0.8", rounds=1,
               held_out="500:8:1:0.5", real_scale=0.02, deleted="3,30", scale=0.02, batch_size=2, gpus=0,
               budget_seconds=3, processes=0)  # fmt: skip
-    assert run.has_pictures("subgraph", "edge-mask", "gpu-mask", "gpu-filter", "node-mask", "delta",
+    assert run.has_pictures("subgraph", "edge-mask", "gpu-mask", "gpu-filter", "node-mask", "delta", "khop",
                             "race-chart", "break-even")  # fmt: skip
     assert any("winners predicted" in run.text(cell) for cell in run.shown)
 

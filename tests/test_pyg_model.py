@@ -16,7 +16,7 @@ from tclab.training._step import Step
 
 NODES = 60
 DELETIONS = [[3, 17, 18], [], [5], [3, 17, 18]]
-WITH_EDGES = ("subgraph", "edge_mask", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
+WITH_EDGES = ("subgraph", "edge_mask", "gene_mask_cache", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
 
 
 class Gin(nn.Module):
@@ -72,7 +72,7 @@ def test_the_check_passes_and_skips_what_has_no_edges(graph):
     found = tclab.check(PygModel(Gin(), features()), graph)
     assert found.passed
     assert set(found.results) >= set(WITH_EDGES)
-    assert {"node_mask", "delta"} <= set(found.broken)
+    assert {"node_mask", "delta", "dense"} <= set(found.broken)
     assert all(why.startswith("skipped: the model needs single edges") for why in found.broken.values())
 
 

@@ -31,8 +31,8 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder, a file or a tclab.CellGraph"),
         (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
         (
-            lambda _: tclab.Point(strategy=masking.get("delta")),
-            "strategy is <class .*Delta'>, expected a name",
+            lambda _: tclab.Point(strategy=masking.get("dense")),
+            "strategy is <class .*Dense'>, expected a name",
         ),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),
         (lambda _: tclab.CellGraph.from_folder(5), "path is 5, expected a folder"),

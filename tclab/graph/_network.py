@@ -162,6 +162,16 @@ class Network(Shown):
         # int32, as MKL takes no other and half the bytes of int64 are read
         return crow.to(torch.int32), (entries % num_columns).to(torch.int32), values.to(dtype), num_columns
 
+    def dense(self, *, dtype: torch.dtype) -> Tensor:
+        """Return the adjacency as a dense matrix [targets, sources]; made once."""
+        return self._cached(("dense", dtype), lambda: self._dense(dtype))
+
+    def _dense(self, dtype: torch.dtype) -> Tensor:
+        source, target = self.edge_index
+        values = torch.ones_like(source, dtype=dtype) if self.weight is None else self.weight.to(dtype)
+        matrix = values.new_zeros(self.num_targets, self.num_sources)
+        return matrix.index_put_((target, source), values, accumulate=True)
+
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
         return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))

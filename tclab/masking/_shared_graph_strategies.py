@@ -1,35 +1,33 @@
-"""Strategies that send node ids and share the graph's matrices among all samples: no edge is copied or masked.
+"""Strategies that send node ids and share the graph's matrices among all samples: K·A·(K·X), no edge copied or masked.
 
-`node_mask` multiplies each sample's rows by the shared matrices. `delta` computes the wild type once and, for each
-sample, the rows that differ from it, layer by layer: after the first layer only the neighbours of deleted nodes differ,
-after the second layer also their neighbours. The loader worker finds the rows that differ after each layer and makes
-the small sparse matrices that compute them from the layer before. From the layer at which more than half of the edges
-would carry a difference, it goes on as `node_mask`. `indices` sends the deleted nodes' ids alone, for models that read
-the wild type.
+`node_mask` multiplies by sparse matrices, `dense` by dense ones, `fastest` by whichever a short calibration found
+fastest here for each network, and with `delta`'s differences where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
-from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Packed, Piece
+from tclab.masking._batch import Batch, Packed
+from tclab.masking._delta import Delta
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
-from tclab.message_passing._delta_view import DeltaLayer, DeltaView
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
-from tclab.perturbation import Deletions
-from tclab.perturbation._deletions import Int64s
+from tclab.message_passing._delta_view import DeltaView
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.timing._call_costs import least_seconds
 
-DEPTH = 2  # layers; after a third every row differed on every graph that was tried
-LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
+WIDTH = 64  # features a row, as in both models' published configurations
+_COLUMNS = 256  # at most so many are timed: the kernels' order does not change beyond
+_SAMPLES = 8  # at most so many samples' differences are timed
+_DEPTH = 3  # layers, as in both configurations of HeteroCell
+_MARGIN = 0.9  # of the default's time, which another choice must be under: a busy machine is off by some percent
+_SPARSEST = 200  # where a dense product does more than so many times the work, it is not timed
 
 
 class NodeMask(Strategy):
@@ -42,170 +40,124 @@ class NodeMask(Strategy):
         return SharedView(self.graph, batch.deletions)
 
 
-class _WildTypeOnly(SharedView):
-    """The samples' deleted nodes and the wild type; it has no rows."""
+class Dense(Strategy):
+    """One dense matrix a network for all samples and a 0/1 for each node; see `SharedView`.
 
-    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
-        raise InputError("the strategy 'indices' makes no node-deleted graph; this model needs one")
+    For dense networks on a GPU with tensor cores.
+    """
 
-    lift = neighbour_sum = neighbour_sums = with_wild_type = _refuse
-
-
-class Indices(Strategy):
-    """What DANGO needs: the whole graph once a step, and which nodes each sample deletes."""
-
-    name = "indices"
-    masks_graph = False
+    name = "dense"
 
     def view(self, batch: Batch) -> View:
-        """Return a view that has a wild type and deleted nodes alone."""
-        return _WildTypeOnly(self.graph, batch.deletions)
+        """Return the view that multiplies by the shared dense matrices."""
+        return SharedView(self.graph, batch.deletions, dense=self.graph.relations)
 
 
-# ---- delta
+class Fastest(Delta):
+    """The shared product, sparse or dense for each network, and `delta`'s differences unless they are slower.
 
-
-class _Change(NamedTuple):
-    """What a layer changes in B samples; a row of a sample is one number, sample · N + node."""
-
-    before: Int64s  # [D] sorted, the rows that differ before the layer
-    # relation → [B · N], which of the relation's own rows has the sum of each row; under N it is the wild type's
-    place: dict[str, Int64s]
-    carried: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
-
-
-class Delta(Strategy):
-    """Differences from the wild type; the edges that carry them travel.
+    `tune` times them for a batch size, dtype and device, once in a process. Untuned it uses every kernel, so that the
+    equivalence check covers all of them: networks are sparse and dense in turn, and differences are carried.
 
     **Arguments:**
 
-    - `depth`: for how many layers at most. `limit`: up to which share of all edges, at each layer.
+    - `dense`: the networks whose sums are dense products; every second one unless given.
+    - `delta`: carry what differs from the wild type through the first layers.
     """
 
-    name = "delta"
+    name = "fastest"
 
-    def __init__(self, graph: CellGraph, *, depth: int = DEPTH, limit: float = LIMIT, **options: Any) -> None:
+    def __init__(
+        self, graph: CellGraph, *, dense: Collection[str] | None = None, delta: bool = True, **options: Any
+    ) -> None:
         super().__init__(graph, **options)
-        self.depth = depth
-        self.limit = limit
-        self._outgoing: dict[str, sparse.csr_array] = {}
+        self.dense = tuple(graph.networks)[1::2] if dense is None else tuple(dense)
+        self.delta = delta
 
-    def _edges_out_of(self, name: str) -> sparse.csr_array:
-        """Return a relation's transpose on the host, a row a source."""
-        if name not in self._outgoing:
-            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
-            parts = (values.numpy(), col.numpy(), crow.numpy())
-            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
-        return self._outgoing[name]
+    @classmethod
+    def tune(
+        cls,
+        graph: CellGraph,
+        batch_size: int,
+        dtype: str,
+        device: str,
+        *,
+        deleted: int = 3,
+        width: int = WIDTH,
+        timing: bool = True,
+    ) -> dict[str, Any]:
+        """Return `dense` and `delta` as they are fastest, timed unless this process has timed the same before."""
+        asked = (graph.fingerprint(), batch_size, dtype, device, deleted, width)
+        if asked not in _CHOSEN and timing:
+            x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device, dtype=getattr(torch, dtype))
+            dense = _faster_dense(graph, x, samples=min(batch_size + 1, max(1, _COLUMNS // width)))
+            samples = synthetic_perturbations(graph, min(batch_size, _SAMPLES), deleted=deleted)
+            views = {delta: cls._view(graph, samples, device, dense, delta) for delta in (True, False)}
+            seconds = least_seconds({delta: _layers(view, x) for delta, view in views.items()}, rounds=3)
+            _CHOSEN[asked] = {"dense": dense, "delta": seconds[False] >= _MARGIN * seconds[True]}
+        return _CHOSEN.get(asked, {"dense": [], "delta": True})
 
-    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
-        """Return what each layer changes, up to the first layer at which that is too much for any sample."""
-        size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
-        deleted = removed[self.graph.deleted_type].rows(n).numpy()
-        degree = np.zeros(n)
-        for name in self.graph.networks:
-            degree += np.diff(self._edges_out_of(name).indptr)
-        before = np.empty(0, dtype=np.int64)
-        changes: list[_Change] = []
-        while len(changes) < self.depth:
-            sources = np.concatenate([before, deleted])
-            messages = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
-            if messages.max() > self.limit * self.graph.num_edges:
-                break
-            change = _Change(before, {}, {})
-            differs = np.zeros(size * n, dtype=bool)
-            for name in self.graph.networks:
-                edges = self._edges_out_of(name)[sources % n]
-                target = np.repeat(sources - sources % n, np.diff(edges.indptr)) + edges.indices
-                receives = np.zeros_like(differs)
-                receives[target] = True
-                receives[before] = True  # a row itself enters its next one
-                place = np.where(receives, n - 1 + np.cumsum(receives), np.tile(np.arange(n), size))
-                rows = n + int(receives.sum())
-                moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
-                change.place[name] = place
-                change.carried[name] = sparse.vstack([moved, _selection(place[before], rows)], format="csr")
-                differs |= receives
-            changes.append(change)
-            differs[deleted] = False
-            before = np.flatnonzero(differs)
-        return changes
+    @classmethod
+    def _view(cls, graph: CellGraph, samples: Perturbations, device: str, dense: list[str], delta: bool) -> View:
+        """Return the view of some samples that would run with a choice."""
+        batch = cls(graph, dense=dense, delta=delta).batch(samples)
+        return cls(graph.to(device), dense=dense, delta=delta).view(batch.to(device))
 
-    def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
-        """Return the matrices of all samples' changes, layer by layer."""
-        n = self.graph.num_nodes[self.graph.deleted_type]
-        deletions = removed[self.graph.deleted_type]
-        all_rows = np.arange(len(deletions) * n)
-        afters = [*(change.before for change in encoded), all_rows][1:]
-        tensors: dict[str, Tensor | Piece] = {}
-        for i, (change, after) in enumerate(zip(encoded, afters, strict=True)):
-            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), after, n)
-        return tensors, {"layers": len(encoded)}
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Any:
+        """Return what `delta` does, where differences are carried."""
+        return super().encode(indices, removed) if self.delta else None
+
+    def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
+        """Return what `delta` does, where differences are carried."""
+        return ({}, {"layers": 0}) if encoded is None else super().pack(removed, encoded)
 
     def view(self, batch: Batch) -> View:
-        """Return the view that carries what differs."""
-        return DeltaView(self.graph, batch.deletions, self.layers(batch))
-
-    def layers(self, batch: Batch) -> list[DeltaLayer]:
-        """Return how what differs goes from layer to layer."""
-        layers = []
-        for i in range(batch.host_values["layers"]):
-            key = f"edge_delta/{i}"
-            start, edges, spread = (
-                {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
-                for kind in ("start", "edges", "spread")
-            )
-            nodes, samples = batch.tensors[f"{key}/nodes"], batch.tensors[f"{key}/samples"]
-            layers.append(DeltaLayer(nodes, samples, _matrix(batch, f"{key}/changes"), start, edges, spread))
-        return layers
+        """Return the view that sums by the kernels that were chosen."""
+        return DeltaView(self.graph, batch.deletions, self.layers(batch), dense=self.dense)
 
 
-def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
-    """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
-    wild, nodes = np.arange(n), change.before % n
-    minus = _selection(np.concatenate([nodes, deleted]), n)
-    plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr")
-    tensors = {
-        f"{key}/nodes": torch.from_numpy(nodes),
-        f"{key}/samples": torch.from_numpy(change.before // n),
-        **_tensors(f"{key}/changes", sparse.hstack([-minus, plus])),
-    }
-    for name, place in change.place.items():
-        edges = change.carried[name].T
-        reached = np.flatnonzero(place >= n)
-        tensors |= _tensors(f"{key}/start/{name}", _selection(np.concatenate([wild, reached % n]), n))
-        tensors |= _tensors(f"{key}/edges/{name}", edges)
-        tensors |= _tensors(f"{key}/spread/{name}", _selection(np.concatenate([wild, place[after]]), edges.shape[0]))
-    return tensors
+_CHOSEN: dict[tuple[Any, ...], dict[str, Any]] = {}  # what was asked of `Fastest.tune` → what it chose
 
 
-def _selection(columns: Int64s, n: int) -> sparse.csr_array:
-    """Return the [len(columns), n] matrix that picks one row for each of its rows."""
-    rows = np.arange(len(columns) + 1)
-    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), n))
+def _faster_dense(graph: CellGraph, x: Tensor, *, samples: int) -> list[str]:
+    """Return the networks whose sums, forward and backward, are faster by a dense product, for `x: [N, H]`."""
+    here = graph.to(x.device)
+    nothing = dict.fromkeys(graph.num_nodes, Deletions.nothing(samples, device=x.device))
+    faster = []
+    for name, network in graph.networks.items():
+        if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
+            continue
+        views = {"sparse": SharedView(here, nothing), "dense": SharedView(here, nothing, dense=[name])}
+        arms = {arm: _both_ways(partial(view.neighbour_sum, name), view.lift(x)) for arm, view in views.items()}
+        seconds = least_seconds(arms, rounds=3)
+        if seconds["dense"] < _MARGIN * seconds["sparse"]:
+            faster.append(name)
+    return faster
 
 
-def _tensors(key: str, matrix: sparse.sparray) -> dict[str, Tensor]:
-    """Return a matrix and its transpose under batch names.
+def _layers(view: View, x: Tensor) -> Callable[[], None]:
+    """Return the call of some layers, forward and backward, of the wild type and the samples, for `x: [N, H]`."""
+    (both,) = view.with_wild_type()
+    names = list(view.graph.networks)
 
-    Values travel only where they are not all 1, and row pointers only where a row does not have one entry.
-    """
-    tensors = {}
-    for side, csr in (("csr", matrix.tocsr()), ("transposed", matrix.T.tocsr())):
-        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
-        if not (np.diff(csr.indptr) == 1).all():
-            tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
-        if not (csr.data == 1.0).all():
-            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
-    return tensors
+    def forward(x: Tensor) -> Tensor:
+        out = both.begin(x)
+        for _ in range(_DEPTH):  # tanh keeps numbers small from layer to layer
+            ones = [x.new_ones(1)] * len(names)
+            out = both.convolve_sum(names, out, [torch.tanh] * len(names), ones) / len(names)
+        return both.complete(out)
+
+    return _both_ways(forward, x)
 
 
-def _matrix(batch: Batch, key: str) -> SparseMatrix:
-    sides = []
-    for side in ("csr", "transposed"):
-        col = batch.tensors[f"{key}/{side}/col"]
-        crow = batch.tensors.get(f"{key}/{side}/crow")
-        if crow is None:
-            crow = torch.arange(len(col) + 1, dtype=torch.int32, device=col.device)
-        sides.append(Csr(crow, col, batch.tensors.get(f"{key}/{side}/values")))
-    return SparseMatrix(*sides)
+def _both_ways(forward: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
+    x = x.detach().requires_grad_()
+
+    def call() -> None:
+        out = forward(x)
+        x.grad = None
+        out.backward(torch.ones_like(out))
+        if out.is_cuda:
+            torch.cuda.synchronize()
+
+    return call

@@ -25,7 +25,14 @@ STRATEGY_COLOURS = {
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
     "indices": "#0072b2",
+    "gene_mask_cache": "#b3397a",
+    "dense": "#117733",
     "delta": "#f783ac",
+    "khop_1": "#5a78e0",
+    "khop_2": "#88ccee",
+    "khop_3": "#ddcc77",
+    "sampled_edges": "#aa4499",
+    "fastest": "#b0452b",
 }
 # In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
 # other. Kinds of work share a hue: making a batch is yellow to brown, masks are red, the model blue, the update green;

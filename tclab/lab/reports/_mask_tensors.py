@@ -39,7 +39,7 @@ def tensors_of(
     """Return a strategy's class, its drawings, its entries in memory, and the bytes of its batch.
 
     Entries are those of edge lists and matrices for all samples together: an edge of an edge list is one, a sparse
-    matrix has one for each edge and its transpose as many, and matrices of differences have theirs.
+    matrix has one for each edge and its transpose as many, a dense one has N², and matrices of differences have theirs.
     """
     graph = small_graph(graph) if isinstance(graph, int) else graph
     kind = get(strategy)
@@ -61,7 +61,7 @@ def tensors_of(
             return kind, list(_copied(copies, name, wanted.deletions, graph)), entries, batch.bytes
         assert isinstance(copies, SharedView)
         entries = sum(tensor.numel() for key, tensor in batch.tensors.items() if key.endswith("/col"))
-        entries += 2 * network.csr_parts(dtype=torch.float32)[1].numel()
+        entries += nodes**2 if name in copies.dense else 2 * network.csr_parts(dtype=torch.float32)[1].numel()
         shared = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
         drawings: list[Drawing] = [("all samples", shared, ["kept"] * nodes)]
         return kind, [*drawings, *_own_rows(copies, graph.deleted_type)], entries, batch.bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import median
@@ -17,11 +18,12 @@ from torch import Tensor
 from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
+from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, samples_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
 from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
@@ -92,6 +94,21 @@ class Setup:
         return run(self.step, batches, steps=steps, ledger=ledger)
 
 
+def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dict[str, Any]:
+    """Return the arguments of both halves of a point's strategy, with what `Strategy.tune` chose."""
+    size = min(point.batch_size, point.micro_batch or point.batch_size)
+    chosen = strategy_of(point.strategy).tune(
+        cell_graph_of(point),
+        size,
+        point.dtype,
+        device,
+        deleted=deletions_a_sample(point),
+        width=point.hidden or WIDTH,
+        timing=timing,
+    )
+    return {"collation": point.collation, **chosen}
+
+
 def loader_options(point: Point) -> dict[str, Any]:
     """Return the options of a resolved point's `DataLoader`: batches are pinned on CUDA unless the point says not."""
     return {"pin_memory": point.device == "cuda", **point.loader}
@@ -127,7 +144,9 @@ def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | No
     held = samples * point.ranks
     perturbations = samples_of(point, held, graph)
     kind = strategy_of(point.strategy)
-    loading, viewing = (kind(on, collation=point.collation) for on in (graph, graph.to(point.device)))
+    # others would disturb the clock of the first rank, and might choose otherwise
+    arguments = ranks.broadcast(partial(strategy_arguments, point, point.device))
+    loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
     with _place(ranks) as place:
         loading.prepare(perturbations, place / "store")
         try:

@@ -24,7 +24,7 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import disk_bytes
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps.execution._setup import step_of
+from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
@@ -129,7 +129,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     The batch is that of the point's own first samples: of 8 or fewer to the byte, of more extrapolated from them.
     What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
     hands out.
-    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed.
+    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
+    strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
     Not counted: what `compile` changes, the rows that ranks gather for a loss, a compression's state, NCCL's buffers,
     Lightning's objects, worker processes except for the batches that they hold ready, the host memory that CUDA uses,
@@ -155,8 +156,8 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     """Return what a resolved point needs."""
     whole = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
-    kind = strategy_of(point.strategy)
-    loading = kind(graph, collation=point.collation)
+    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, point.device, timing=False)
+    loading = kind(graph, **arguments)
     samples = samples_of(point, point.batch_size, graph)
     own = _bytes_in(graph)
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
@@ -165,7 +166,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     held, gradients = MemoryEstimate(0, 0, 0), 0
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
-        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, collation=point.collation))
+        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
         own += _bytes_in(step.loss)
         gradients = sum(parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad)
         held = estimate_memory(step, batch, device=point.device)

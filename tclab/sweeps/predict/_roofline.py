@@ -13,7 +13,7 @@ import torch
 from tclab.errors import check_whole
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
-from tclab.message_passing._shared_view import sparse_matrix
+from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import synthetic_perturbations
 from tclab.timing._call_costs import least_seconds
@@ -89,6 +89,7 @@ def roofline(graph: CellGraph, network: str, limits: Ceilings, *, batch_size: in
         "edge_mask": lambda: views["edge_mask"].neighbour_sum(network, x.flatten(0, 1)),
         "gpu_filter": lambda: views["gpu_filter"].neighbour_sum(network, x.flatten(0, 1)),
         "node_mask": lambda: spmm([matrix], x),
+        "dense": lambda: dense_sum(here.networks[network], x),
     }
     with torch.no_grad():
         seconds = least_on(device, calls)
@@ -119,4 +120,5 @@ def _least_work(edges: int, entries: int, batch_size: int, nodes: int) -> dict[s
         "gpu_filter": (2 * messages + ends + 2 * table, batch_size * edges * _WIDTH),
         # each sample goes through the indices, int32
         "node_mask": (2 * table + batch_size * entries * 4, batch_size * entries * _WIDTH),
+        "dense": (2 * table + nodes * nodes * 4, 2 * batch_size * nodes * nodes * _WIDTH),
     }

@@ -1,0 +1,175 @@
+"""The strategy `delta`: compute the wild type once and, for each sample, the rows that differ from it, layer by layer.
+
+After the first layer only the neighbours of deleted nodes differ from the wild type, after the second layer also their
+neighbours. The loader worker finds the rows that differ after each layer and makes the small sparse matrices that
+compute them from the layer before. From the layer at which more than half of the edges would carry a difference, the
+strategy uses the product of `node_mask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from tclab.graph._cell_graph import CellGraph
+from tclab.masking._batch import Batch, Packed, Piece
+from tclab.masking._strategy import Strategy
+from tclab.message_passing import View
+from tclab.message_passing._delta_view import DeltaLayer, DeltaView
+from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
+from tclab.perturbation import Deletions
+from tclab.perturbation._deletions import Int64s
+
+DEPTH = 2  # layers; after a third every row differed on every graph that was tried
+LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
+
+
+class _Change(NamedTuple):
+    """What a layer changes in B samples; a row of a sample is one number, sample · N + node."""
+
+    before: Int64s  # [D] sorted, the rows that differ before the layer
+    # relation → [B · N], which of the relation's own rows has the sum of each row; under N it is the wild type's
+    place: dict[str, Int64s]
+    carried: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
+
+
+class Delta(Strategy):
+    """Differences from the wild type; the edges that carry them travel.
+
+    **Arguments:**
+
+    - `depth`: for how many layers at most. `limit`: up to which share of all edges, at each layer.
+    """
+
+    name = "delta"
+
+    def __init__(self, graph: CellGraph, *, depth: int = DEPTH, limit: float = LIMIT, **options: Any) -> None:
+        super().__init__(graph, **options)
+        self.depth = depth
+        self.limit = limit
+        self._outgoing: dict[str, sparse.csr_array] = {}
+
+    def _edges_out_of(self, name: str) -> sparse.csr_array:
+        """Return a relation's transpose on the host, a row a source."""
+        if name not in self._outgoing:
+            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
+            parts = (values.numpy(), col.numpy(), crow.numpy())
+            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
+        return self._outgoing[name]
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
+        """Return what each layer changes, up to the first layer at which that is too much for any sample."""
+        size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
+        deleted = removed[self.graph.deleted_type].rows(n).numpy()
+        degree = np.zeros(n)
+        for name in self.graph.networks:
+            degree += np.diff(self._edges_out_of(name).indptr)
+        before = np.empty(0, dtype=np.int64)
+        changes: list[_Change] = []
+        while len(changes) < self.depth:
+            sources = np.concatenate([before, deleted])
+            messages = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
+            if messages.max() > self.limit * self.graph.num_edges:
+                break
+            change = _Change(before, {}, {})
+            differs = np.zeros(size * n, dtype=bool)
+            for name in self.graph.networks:
+                edges = self._edges_out_of(name)[sources % n]
+                target = np.repeat(sources - sources % n, np.diff(edges.indptr)) + edges.indices
+                receives = np.zeros_like(differs)
+                receives[target] = True
+                receives[before] = True  # a row itself enters its next one
+                place = np.where(receives, n - 1 + np.cumsum(receives), np.tile(np.arange(n), size))
+                rows = n + int(receives.sum())
+                moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
+                change.place[name] = place
+                change.carried[name] = sparse.vstack([moved, _selection(place[before], rows)], format="csr")
+                differs |= receives
+            changes.append(change)
+            differs[deleted] = False
+            before = np.flatnonzero(differs)
+        return changes
+
+    def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
+        """Return the matrices of all samples' changes, layer by layer."""
+        n = self.graph.num_nodes[self.graph.deleted_type]
+        deletions = removed[self.graph.deleted_type]
+        all_rows = np.arange(len(deletions) * n)
+        afters = [*(change.before for change in encoded), all_rows][1:]
+        tensors: dict[str, Tensor | Piece] = {}
+        for i, (change, after) in enumerate(zip(encoded, afters, strict=True)):
+            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), after, n)
+        return tensors, {"layers": len(encoded)}
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that carries what differs."""
+        return DeltaView(self.graph, batch.deletions, self.layers(batch))
+
+    def layers(self, batch: Batch) -> list[DeltaLayer]:
+        """Return how what differs goes from layer to layer."""
+        layers = []
+        for i in range(batch.host_values["layers"]):
+            key = f"edge_delta/{i}"
+            start, edges, spread = (
+                {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
+                for kind in ("start", "edges", "spread")
+            )
+            nodes, samples = batch.tensors[f"{key}/nodes"], batch.tensors[f"{key}/samples"]
+            layers.append(DeltaLayer(nodes, samples, _matrix(batch, f"{key}/changes"), start, edges, spread))
+        return layers
+
+
+def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
+    """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
+    wild, nodes = np.arange(n), change.before % n
+    minus = _selection(np.concatenate([nodes, deleted]), n)
+    plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr")
+    tensors = {
+        f"{key}/nodes": torch.from_numpy(nodes),
+        f"{key}/samples": torch.from_numpy(change.before // n),
+        **_tensors(f"{key}/changes", sparse.hstack([-minus, plus])),
+    }
+    for name, place in change.place.items():
+        edges = change.carried[name].T
+        reached = np.flatnonzero(place >= n)
+        tensors |= _tensors(f"{key}/start/{name}", _selection(np.concatenate([wild, reached % n]), n))
+        tensors |= _tensors(f"{key}/edges/{name}", edges)
+        tensors |= _tensors(f"{key}/spread/{name}", _selection(np.concatenate([wild, place[after]]), edges.shape[0]))
+    return tensors
+
+
+def _selection(columns: Int64s, n: int) -> sparse.csr_array:
+    """Return the [len(columns), n] matrix that picks one row for each of its rows."""
+    rows = np.arange(len(columns) + 1)
+    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), n))
+
+
+def _tensors(key: str, matrix: sparse.sparray) -> dict[str, Tensor]:
+    """Return a matrix and its transpose under batch names.
+
+    Values travel only where they are not all 1, and row pointers only where a row does not have one entry.
+    """
+    tensors = {}
+    for side, csr in (("csr", matrix.tocsr()), ("transposed", matrix.T.tocsr())):
+        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
+        if not (np.diff(csr.indptr) == 1).all():
+            tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
+        if not (csr.data == 1.0).all():
+            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
+    return tensors
+
+
+def _matrix(batch: Batch, key: str) -> SparseMatrix:
+    sides = []
+    for side in ("csr", "transposed"):
+        col = batch.tensors[f"{key}/{side}/col"]
+        crow = batch.tensors.get(f"{key}/{side}/crow")
+        if crow is None:
+            crow = torch.arange(len(col) + 1, dtype=torch.int32, device=col.device)
+        sides.append(Csr(crow, col, batch.tensors.get(f"{key}/{side}/values")))
+    return SparseMatrix(*sides)
