@@ -65,7 +65,7 @@ def pair(name, options, dtype=torch.float64, channels=4):
 
 @st.composite
 def graphs(draw):
-    """Draw an odd graph or any: edges with duplicates and self-loops, masks, features."""
+    """Draw an odd graph or any: edges with duplicates and self-loops, masks, single edges that are cut, features."""
     odd = draw(st.sampled_from(ODD))
     event(odd)
     number, size = 1 if odd == "one node" else draw(st.integers(2, 7)), draw(st.integers(1, 3))
@@ -79,20 +79,21 @@ def graphs(draw):
     keep = {"one": kept, "both": (kept, kept), "in": (None, kept), "pair": (others, kept), "none": None}[
         "one" if odd == "all deleted" else draw(st.sampled_from(["one", "one", "both", "in", "pair", "none"]))
     ]
+    cut = torch.rand(len(edges), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
     weight = torch.rand(len(edges), generator=generator, dtype=torch.float64) + 0.1
     x = torch.randn(number, size, 4, generator=generator, dtype=torch.float64)
     weight = weight if draw(st.booleans()) else None
-    return edge_index, weight, x, keep
+    return edge_index, weight, x, keep, cut
 
 
-def by_subgraphs(conv, x, edge_index, weight, keep, *, loops_stay):
+def by_subgraphs(conv, x, edge_index, weight, keep, cut, *, loops_stay):
     """By the definition, with PyG's layer on PyG's batch; also which rows [N, B] the batch has."""
     number, size = x.shape[:2]
     loops = edge_index[0] == edge_index[1]
     rows = keep if isinstance(keep, torch.Tensor) else torch.ones(number, size, dtype=torch.bool)
     samples = []
     for b in range(size):
-        left = torch.ones_like(loops)
+        left = torch.ones_like(loops) if cut is None else ~cut[:, b]
         if isinstance(keep, tuple):
             for mask, ends in zip(keep, edge_index, strict=True):
                 left &= True if mask is None else mask[ends, b]
@@ -107,23 +108,29 @@ def by_subgraphs(conv, x, edge_index, weight, keep, *, loops_stay):
     return out, rows
 
 
+def pairs_of(cut):
+    """Return [2, n]: the edges that samples cut, in the form that a shared graph takes."""
+    return cut.nonzero().t()
+
+
 def same_as_pyg(name, options, case, dtype):
-    edge_index, weight, x, keep = case
+    edge_index, weight, x, keep, cut = case
     first, second = pair(name, options, dtype)
     weight = None if weight is None else weight.to(dtype)
     rows = keep.sum() if isinstance(keep, torch.Tensor) else x[..., 0].numel()
     if options.get("norm") and rows < 2:
         return  # a batch norm refuses one row
     shared = SharedGraph(edge_index, len(x), weight=weight)
+    cuts = pairs_of(cut) if cut.any() else None
 
     def mine(own):
-        out = second(own, shared, keep)
+        out = second(own, shared, keep, cut=cuts)
         if isinstance(keep, torch.Tensor):
             assert not out[~keep].any()
         return to_rows(out)
 
     def theirs(own):
-        out, rows = by_subgraphs(first, own, edge_index, weight, keep, loops_stay=name == "GCNConv")
+        out, rows = by_subgraphs(first, own, edge_index, weight, keep, cut, loops_stay=name == "GCNConv")
         whole = out.new_zeros(rows.numel(), out.size(1))
         return whole.index_put((rows.t().flatten().nonzero().flatten(),), out)
 
@@ -209,29 +216,30 @@ def test_one_tensor_for_both_sides_is_masked_on_each(ring):
 
 @st.composite
 def two_types(draw):
-    """Draw graphs between genes and reactions, masks of some types, features, an aggregation."""
+    """Draw graphs between genes and reactions, masks of some types, edges that are cut, features, an aggregation."""
     odd = draw(st.sampled_from(("any", "no edge", "one node", "all deleted")))
     event(odd)
     most, size = 1 if odd == "one node" else 5, draw(st.integers(1, 3))
     number = {"gene": draw(st.integers(1, most)), "reaction.of": draw(st.integers(1, most))}
     types = [("gene", "binds", "gene"), ("gene", "makes", "reaction.of"), ("reaction.of", "needs", "gene")]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
-    edges = {}
+    edges, cut = {}, {}
     for t in types:
         ends = st.tuples(*(st.integers(0, number[k] - 1) for k in (t[0], t[2])))
         drawn = draw(st.lists(ends, max_size=0 if odd == "no edge" else 12))
         edges[t] = torch.tensor(drawn, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+        cut[t] = torch.rand(len(drawn), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
     share = 0.0 if odd == "all deleted" else draw(st.floats(0.5, 0.9))
     masked = list(number) if odd == "all deleted" else draw(st.sampled_from([[], ["gene"], list(number)]))
     keep = {k: torch.rand(number[k], size, generator=generator) < share for k in masked}
     x = torch.randn(sum(number.values()), size, 4, generator=generator, dtype=torch.float64)
-    return number, edges, x, keep, draw(st.sampled_from(["sum", "mean", "min", "max", "cat", None]))
+    return number, edges, x, keep, cut, draw(st.sampled_from(["sum", "mean", "min", "max", "cat", None]))
 
 
 @settings(max_examples=300 if settings.default.max_examples > 12 else 8)
 @given(case=two_types())
 def test_hetero_conv_is_pygs_on_the_batch_of_subgraphs(case):
-    number, edges, x, keep, aggr = case
+    number, edges, x, keep, cut, aggr = case
     kinds = dict(zip(edges, ("GCNConv", "SAGEConv", "GATv2Conv"), strict=True))
     shared = {
         t: SharedGraph(pairs, number[t[0]] if t[0] == t[2] else (number[t[0]], number[t[2]]))
@@ -252,7 +260,7 @@ def test_hetero_conv_is_pygs_on_the_batch_of_subgraphs(case):
         return dict(zip(number, own.split(list(number.values())), strict=True))
 
     def mine(own):
-        found = second(of_types(own), shared, keep)
+        found = second(of_types(own), shared, keep, cut_dict={t: pairs_of(each) for t, each in cut.items()})
         graphs = {k: found[k].movedim(-2, 0) for k in number}  # graph after graph, as the batch's rows
         assert not any(graphs[k][~kept[k].t()].any() for k in number)
         return torch.cat([graphs[k][kept[k].t()].flatten() for k in number])
@@ -264,8 +272,11 @@ def test_hetero_conv_is_pygs_on_the_batch_of_subgraphs(case):
             for k, rows in of_types(own).items():
                 sample[k].x = rows[kept[k][:, b], b]
             for t, pairs in edges.items():
+                left = ~cut[t][:, b]
+                if kinds[t] == "GCNConv":
+                    left |= pairs[0] == pairs[1]
                 sides, sizes = (kept[t[0]][:, b], kept[t[2]][:, b]), (number[t[0]], number[t[2]])
-                sample[t].edge_index, _ = bipartite_subgraph(sides, pairs, relabel_nodes=True, size=sizes)
+                sample[t].edge_index, _ = bipartite_subgraph(sides, pairs[:, left], relabel_nodes=True, size=sizes)
             samples.append(sample)
         batch = Batch.from_data_list(samples)
         found = first(batch.x_dict, batch.edge_index_dict)
@@ -285,8 +296,9 @@ class Related(torch.nn.Module):
         convs = zip(self.relations, (SharedGCNConv(8, 6), SharedSAGEConv(8, 6)), strict=True)
         self.hetero = SharedHeteroConv(dict(convs))
 
-    def forward(self, x, shared, keep):
-        return self.hetero({"a": x}, dict.fromkeys(self.relations, shared), {"a": keep})["a"]
+    def forward(self, x, shared, keep, *, cut=None):
+        cuts = None if cut is None else dict.fromkeys(self.relations, cut)
+        return self.hetero({"a": x}, dict.fromkeys(self.relations, shared), {"a": keep}, cut_dict=cuts)["a"]
 
 
 LAYERS = {
@@ -323,13 +335,13 @@ QUICK = ("gcn", "gatv2")  # a tracing takes a second; that of the others is as t
 )
 def test_each_layer_goes_through_compile_whole_with_its_gradient_for_any_graph(ring, name):
     shared, x, keep = ring
-    conv = LAYERS[name]()
+    conv, cut = LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
     torch.compiler.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own imports
         compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
         for masks in (keep, (None, keep)):  # each is compiled anew
-            torch.testing.assert_close(run(compiled, x, shared, masks), run(conv, x, shared, masks))
+            torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
         # what it needs of a graph that it has not seen, or that forgot what was made, is made while it is traced
         other = SharedGraph(torch.randint(40, (2, 60), generator=torch.Generator().manual_seed(0)), 40)
         for graph in (other, other.double()):
@@ -435,9 +447,12 @@ WEIGHED = SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))
 REFUSED = [
     (lambda g, x: SharedGCNConv(-1, 4), "in_channels is -1"),
     (lambda g, x: SharedGCNConv(8, 4, add_self_loops=True, normalize=False), "expected False where normalize"),
+    (lambda g, x: SharedGCNConv(8, 4, aggr="max"), "aggr is 'max', expected 'add': this layer is a sum; SharedSAGE"),
     (lambda g, x: SharedSAGEConv(8, 4, aggr="mix"), "unknown aggregation 'mix'; did you mean 'max'"),
     (lambda g, x: SharedSAGEConv(8, 4, aggr=["mean", "max"]), r"unknown aggregation \['mean', 'max'\]; known: add"),
     (lambda g, x: SharedGCNConv(8, 4)(x, torch.zeros(2, 9).long()), r"shared is a Tensor, expected a SharedGraph\("),
+    (lambda g, x: SharedGCNConv(8, 4)(x, g, edge_weight=x), "edge_weight is a Tensor.*weight=weight"),
+    (lambda g, x: SharedHeteroConv({})({}, {}, edge_attr_dict={}), r"edge_attr_dict is \{\}, expected None: edges"),
     (lambda g, x: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
     (lambda g, x: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),
     (lambda g, x: SharedHeteroConv({}, aggr="most"), "unknown aggregation 'most'"),
@@ -455,13 +470,13 @@ def test_bad_input_is_named(ring, call, words):
         to_grid(torch.ones(40, 2), 3)
 
 
-def test_what_pyg_has_and_this_has_not_is_refused_by_name_or_place(ring):
+def test_what_pyg_takes_by_default_is_taken_and_what_nobody_knows_is_not(ring):
     shared, x, _ = ring
-    for call in (partial(SharedGCNConv, 8, 4), partial(SharedGCNConv(8, 4), x, shared), partial(SharedGATv2Conv, 8, 4)):
-        with pytest.raises(TypeError, match="unexpected keyword argument 'edge_dim'"):
-            call(edge_dim=3)
-    with pytest.raises(TypeError, match="positional arguments"):  # PyG has `edge_dim` between these and `bias`
-        SharedGATv2Conv(8, 4, 1, True, 0.2, 0.0, True, None, "mean", True)
+    conv = SharedGCNConv(8, 4, aggr="add", flow="source_to_target", node_dim=-2, decomposed_layers=1)
+    assert torch.equal(conv(x, shared, edge_weight=None), conv(x, shared))
+    for call in (partial(SharedGCNConv, 8, 4), partial(conv, x, shared), partial(SharedHeteroConv({}), {}, {})):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+            call(colour="red")
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ def test_the_example_of_its_docstring_runs():
     assert found.failed == 0
 
 
-def of_its_own_graph(edge_index, weight, x, sources, targets, reduce="sum"):
-    """By the definition: each sample's subgraph, its edges one by one."""
+def of_its_own_graph(edge_index, weight, x, sources, targets, reduce="sum", cut=None):
+    """By the definition: each sample's subgraph without the edges that are cut, its edges one by one."""
     out = torch.zeros(len(targets), *x.shape[1:], dtype=x.dtype)
     for b in range(x.size(1)):
+        left = torch.ones(len(weight), dtype=torch.bool)
+        left[[] if cut is None else cut[0, cut[1] == b]] = False
         sides, size = (sources[:, b], targets[:, b]), (len(x), len(out))
-        kept, weights = bipartite_subgraph(sides, edge_index, weight, size=size)
+        kept, weights = bipartite_subgraph(sides, edge_index[:, left], weight[left], size=size)
         out[:, b].index_add_(0, kept[1], x[kept[0], b] * weights.unsqueeze(-1))
         if reduce == "mean":
             out[:, b] /= torch.bincount(kept[1], minlength=len(out)).clamp_min(1).unsqueeze(-1)
@@ -45,12 +47,13 @@ def test_every_sample_is_its_own_subgraph(data):
     weight = torch.randn(len(edges), generator=generator, dtype=torch.float64)
     given_weight = weight if data.draw(st.booleans()) else None
     weight = torch.ones_like(weight) if given_weight is None else weight
+    cut = (torch.rand(len(edges), size, generator=generator) < data.draw(st.sampled_from([0.0, 0.3]))).nonzero().t()
     x = torch.randn(n, size, 3, generator=generator, dtype=torch.float64, requires_grad=True)
     graph = tclab.SharedGraph(edge_index, (n, m) if bipartite else n, weight=given_weight)
     graph = graph.to(data.draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16])))
     keep = (sources, targets) if bipartite else sources
-    found = graph(x, keep, reduce=reduce)
-    expected = of_its_own_graph(edge_index, weight, x, sources, targets, reduce)
+    found = graph(x, keep, reduce=reduce, cut=cut if cut.numel() else None)
+    expected = of_its_own_graph(edge_index, weight, x, sources, targets, reduce, cut)
     by = torch.randn(found.shape, generator=generator, dtype=torch.float64)
     ours, theirs = (torch.autograd.grad((y * by).sum(), x, retain_graph=True)[0] for y in (found, expected))
     torch.testing.assert_close((found, ours), (expected, theirs), rtol=1e-12, atol=1e-12)
@@ -110,11 +113,11 @@ def test_it_runs_under_autocast(ring):
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_what_deleted_rows_and_their_gradients_hold_reaches_nothing_even_if_it_is_not_finite(ring, reduce, held):
     graph, x, keep = ring
-    deleted = ~keep.unsqueeze(-1)
+    deleted, cut = ~keep.unsqueeze(-1), torch.stack([torch.arange(0, 150, 7), torch.arange(22) % 4])
     found = []
     for poison in (0.0, held):
         own = x.masked_fill(deleted, poison).requires_grad_()
-        summed = graph(own, keep, reduce=reduce)
+        summed = graph(own, keep, reduce=reduce, cut=cut)
         summed.backward(summed.detach().masked_fill(deleted, poison))
         found.append((summed.detach(), own.grad))
     for one, other in zip(*found, strict=True):
@@ -127,10 +130,11 @@ def test_sums_and_means_have_second_derivatives(reduce):
     graph = tclab.SharedGraph(edge_index, 5, weight=torch.linspace(-1.0, 2.0, 7))
     generator = torch.Generator().manual_seed(0)
     keep, receives = (torch.rand(5, 3, generator=generator) < 0.7 for _ in range(2))
+    cut = torch.tensor([[2, 4], [0, 1]])
     x = torch.randn(5, 3, 2, generator=generator, dtype=torch.float64, requires_grad=True)
 
     def squares(x):  # a sum alone is linear, and its second derivative zero
-        return graph(x.square(), (keep, receives), reduce=reduce)
+        return graph(x.square(), (keep, receives), reduce=reduce, cut=cut)
 
     assert torch.autograd.gradcheck(squares, x)
     assert torch.autograd.gradgradcheck(squares, x)
@@ -170,6 +174,7 @@ def test_sums_alone_hold_the_edges_and_two_matrices_and_the_rest_comes_with_its_
     x, keep = torch.randn(500, 2, 3), torch.rand(500, 2, generator=generator) < 0.8
     for reduce in ("sum", "mean"):
         graph(x, keep, reduce=reduce)
+        graph(x, keep, reduce=reduce, cut=torch.tensor([[3, 9], [0, 1]]))
     assert held_bytes(graph) <= each * 20_000 + 20 * 500
     conv = tclab.message_passing.SharedGCNConv(3, 4)
     conv(x, graph, keep)
@@ -245,6 +250,9 @@ ONE = torch.tensor([[0], [1]])
         (lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [9]]), 5), "index 9 is outside the 5 node nodes"),
         (lambda g, x, k: tclab.SharedGraph(torch.zeros(2, 0).long(), (5, 4))(x[:5], k), "for a bipartite graph"),
         (lambda g, x, k: tclab.SharedGraph(ONE, 5, weight=torch.ones(1, requires_grad=True)), "weight requires a grad"),
+        (lambda g, x, k: g(x, cut=torch.tensor([[150], [0]])), "cut has an index outside the 150 edges and 4 samples"),
+        (lambda g, x, k: g(x, cut=torch.tensor([[3, 3], [0, 0]])), "an edge of a sample twice"),
+        (lambda g, x, k: g(x, cut=torch.tensor([3])), r"cut is \[1\] torch.int64, expected \[2, n\]"),
     ],
 )
 def test_bad_input_is_named(ring, call, words):

@@ -20,13 +20,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError, require, unknown
+from tclab.errors import InputError, require, shown, unknown
 from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
 Features = Tensor | tuple[Tensor, Tensor | None]
 EdgeType = tuple[str, str, str]
+# arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
+_NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
+    "aggr": (("add", "sum"), "this layer is a sum; SharedSAGEConv has a mean and a maximum"),
+    "aggr_kwargs": ((None, {}), "a sum, a mean and a maximum have no arguments"),
+    "decomposed_layers": ((1,), "features are computed together"),
+    "edge_attr": ((None,), "edges have no features here"),
+    "edge_dim": ((None,), "edges have no features here"),
+    "edge_weight": ((None,), "weights are the graph's own: SharedGraph(edge_index, num_nodes, weight=weight)"),
+    "flow": (("source_to_target",), "edges go from their first row to their second: flip the edge_index"),
+    "node_dim": ((-2,), "x is [N, B, F], nodes first"),
+    "return_attention_weights": ((None,), "they would be numbers of every edge and sample, which are never there"),
+    "size": ((None,), "it is the graph's own: SharedGraph(edge_index, (sources, targets))"),
+}
+
+
+def _refuse(others: Mapping[str, object]) -> None:
+    """Raise an error for an argument of PyG's that is not its default; see `_NOT_HERE`."""
+    for name, value in others.items():
+        key = name.removesuffix("_dict")
+        if key not in _NOT_HERE:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+        taken, why = _NOT_HERE[key]
+        if isinstance(value, Tensor) or value not in taken:
+            raise InputError(f"{name} is {shown(value)}, expected {taken[0]!r}: {why}")
 
 
 def to_grid(rows: Tensor, size: int) -> Tensor:
@@ -59,17 +83,22 @@ class _Call(NamedTuple):
     own: Tensor | None  # [N_target, B, F], what a target adds of itself
     shared: SharedGraph
     sides: Sides
+    cut: Tensor | None
     left: Tensor | None  # [N_target, B] bool, which targets are not deleted; None where none is
 
     def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
         """Return the reduction of `x: [N_source, B, H]` over each target's kept edges, [N_target, B, H]."""
-        return self.shared(x, self.sides, reduce=reduce)
+        return self.shared(x, self.sides, reduce=reduce, cut=self.cut)
 
 
 class _SharedConv(nn.Module, ABC):
     """What all convolutions of one relation are: how they are called."""
 
     bias: Tensor | None  # of those that have one
+
+    def __init__(self, **others: object) -> None:
+        super().__init__()
+        _refuse(others)
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
@@ -80,7 +109,9 @@ class _SharedConv(nn.Module, ABC):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Features, shared: SharedGraph, keep: Keep | None = None) -> Tensor:
+    def forward(
+        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
+    ) -> Tensor:
         """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
 
         F' is `out_channels`, of attention times its heads where they are side by side, and what `nn` makes for GIN.
@@ -89,11 +120,13 @@ class _SharedConv(nn.Module, ABC):
 
         - `x`: [N, B, F], or both sides' (of a bipartite graph).
         - `shared`: the graph of all samples.
-        - `keep`: as for a `SharedGraph`.
+        - `keep`, `cut`: as for a `SharedGraph`.
+        - `others`: what PyG's has besides (`edge_weight`, `edge_attr`, `size`, `return_attention_weights`): `None`.
 
         **Raises:** `InputError` for what does not fit.
         """
         require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
+        _refuse(others)
         sources, own = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
         for rows, n in ((sources, shared.num_sources), (own, shared.num_targets)):
             if rows is not None and (rows.dim() != 3 or rows.size(0) != n):
@@ -106,7 +139,7 @@ class _SharedConv(nn.Module, ABC):
             own = kept
         elif own is not None:
             own = only_kept(own, left)
-        return only_kept(self._convolved(_Call(kept, own, shared, sides, left)), left)
+        return only_kept(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
 
     @abstractmethod
     def _convolved(self, call: _Call) -> Tensor: ...
@@ -126,6 +159,7 @@ class SharedGCNConv(_SharedConv):
     - `add_self_loops`: `normalize` unless given.
     - `normalize`: divide each message by the root of both degrees.
     - `bias`: add one.
+    - `others`: PyG's for all its layers (`aggr`, `flow`, …), at their defaults; any other value is refused with why.
     """
 
     def __init__(
@@ -137,8 +171,9 @@ class SharedGCNConv(_SharedConv):
         add_self_loops: bool | None = None,
         normalize: bool = True,
         bias: bool = True,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(**others)
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
         if self.add_self_loops and not normalize:
             raise InputError("add_self_loops is True, expected False where normalize is False")
@@ -171,7 +206,7 @@ class SharedGCNConv(_SharedConv):
             degree = call.shared.degree(None, weighted=True, dtype=exact)
         else:
             sends, receives = call.sides
-            degree = call.shared.degree(sends, call.x.size(1), weighted=True, dtype=exact)
+            degree = call.shared.degree(sends, call.x.size(1), cut=call.cut, weighted=True, dtype=exact)
             degree = degree if receives is None else degree * receives
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
@@ -192,12 +227,13 @@ class SharedGINConv(_SharedConv):
       they are a compiler does not know, so `torch.compile` splits there.
     - `eps`: at the beginning.
     - `train_eps`: make it a parameter.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     eps: Tensor
 
-    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False) -> None:
-        super().__init__()
+    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False, **others: object) -> None:
+        super().__init__(**others)
         self.nn = nn
         self.initial_eps = eps
         initial = torch.tensor([float(eps)])
@@ -241,6 +277,7 @@ class SharedSAGEConv(_SharedConv):
     - `root_weight`: add a linear function of the node's own row.
     - `project`: a linear layer and ReLU before the sum.
     - `bias`: add one.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     def __init__(
@@ -252,8 +289,9 @@ class SharedSAGEConv(_SharedConv):
         root_weight: bool = True,
         project: bool = False,
         bias: bool = True,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(**others)
         if aggr not in ("mean", "sum", "add", "max"):
             raise unknown("aggregation", aggr, ("mean", "sum", "add", "max"))
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
@@ -287,8 +325,9 @@ class SharedGATv2Conv(_SharedConv):
     """PyG's GATv2Conv over a shared graph: attention over each sample's own edges, none of which is copied.
 
     It goes through the edges by blocks, and the backward goes through them again: besides what goes in and comes out
-    one number a node, sample and head is kept, and a block of (edge, sample) rows is there at a time. Not there:
-    features and weights of edges, and `return_attention_weights`, which would be numbers of every edge and sample.
+    one number a node, sample and head is kept, and a block of (edge, sample) rows is there at a time. `cut` takes a
+    byte an edge and sample besides. Not there: features and weights of edges, and `return_attention_weights`, which
+    would be numbers of every edge and sample.
 
     **Arguments:**
 
@@ -298,9 +337,11 @@ class SharedGATv2Conv(_SharedConv):
     - `negative_slope`: the leaky ReLU's.
     - `dropout`: the probability with which an edge's weight is zero in a sample, in training.
     - `add_self_loops`: one for each node in place of its own. `(None, mask)` does not cut it.
-    - `bias`: add one; from here on by name, as PyG has arguments for features of edges in between.
+    - `edge_dim`, `fill_value`: `None`, and whatever it is: they are PyG's for features of edges.
+    - `bias`: add one.
     - `share_weights`: one linear layer for sources and targets.
     - `residual`: add a linear function of the node's own row.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     def __init__(
@@ -312,12 +353,14 @@ class SharedGATv2Conv(_SharedConv):
         negative_slope: float = 0.2,
         dropout: float = 0.0,
         add_self_loops: bool = True,
-        *,
+        edge_dim: None = None,
+        fill_value: object = "mean",
         bias: bool = True,
         share_weights: bool = False,
         residual: bool = False,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(edge_dim=edge_dim, **others)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
@@ -342,7 +385,7 @@ class SharedGATv2Conv(_SharedConv):
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads, dropout = (self.heads, self.out_channels), self.dropout if self.training else 0.0
         x_l, x_r = self.lin_l(call.x).unflatten(-1, heads), self.lin_r(call.own).unflatten(-1, heads)
-        edges = call.shared.edges(call.sides, x_l, loops=self.add_self_loops)
+        edges = call.shared.edges(call.sides, call.cut, x_l, loops=self.add_self_loops)
         out = edge_attention(x_l, x_r, self.att[0], edges, slope=self.negative_slope, dropout=dropout)
         out = out.flatten(2) if self.concat else out.mean(2)
         if self.res is not None:
@@ -384,6 +427,9 @@ class SharedHeteroConv(nn.Module):
         x_dict: Mapping[str, Tensor],
         shared_dict: Mapping[EdgeType, SharedGraph],
         keep_dict: Mapping[str, Tensor | None] | None = None,
+        *,
+        cut_dict: Mapping[EdgeType, Tensor] | None = None,
+        **others: object,
     ) -> dict[str, Tensor]:
         """Return for each node type that something goes into its rows.
 
@@ -392,10 +438,13 @@ class SharedHeteroConv(nn.Module):
         - `x_dict`: node type → [N, B, F].
         - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
         - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
+        - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
+        - `others`: PyG's hands its layers' further arguments on (`edge_weight_dict`, …); here they are `None`.
 
         **Raises:** `InputError` for what does not fit.
         """
-        keeps = keep_dict or {}
+        _refuse(others)
+        keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
         for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
             if edge_type not in shared_dict:
@@ -403,7 +452,8 @@ class SharedHeteroConv(nn.Module):
             source, _, target = edge_type
             x, keep = x_dict[source], keeps.get(source)
             both = (x, keep) if source == target else ((x, x_dict.get(target)), (keep, keeps.get(target)))
-            found.setdefault(target, []).append(conv(both[0], shared_dict[edge_type], both[1]))
+            part = conv(both[0], shared_dict[edge_type], both[1], cut=cuts.get(edge_type))
+            found.setdefault(target, []).append(part)
         return {target: self._grouped(parts) for target, parts in found.items()}
 
     def _grouped(self, parts: list[Tensor]) -> Tensor:

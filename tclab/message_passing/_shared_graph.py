@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import masked_rows
+from tclab.message_passing.kernels._row_ops import add_rows, masked_rows, take_rows
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
 
 REDUCTIONS = ("sum", "mean", "max")
@@ -99,7 +99,7 @@ class SharedGraph(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}  # what can be made again does not travel
 
-    def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum") -> Tensor:
+    def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum", cut: Tensor | None = None) -> Tensor:
         """Return the sum, mean or maximum of each kept target's kept sources; zero for targets that are deleted.
 
         **Arguments:**
@@ -111,6 +111,8 @@ class SharedGraph(nn.Module):
           edges into some nodes, and what those send stays.
         - `reduce`: "sum", "mean" or "max": over each sample's own kept edges, 0 where a node has none. A maximum
           goes through the edges by blocks, and has no weights.
+        - `cut`: [2, n] int64, single edges that a sample has not: the edge, as `edge_index` numbers it, and the
+          sample, each pair once. Of a sum they are subtracted, so it differs from one without them by rounding.
 
         **Returns:** [N_target, B, H]
 
@@ -122,12 +124,14 @@ class SharedGraph(nn.Module):
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")
         sides = self.sides(keep, x.size(1))
         if reduce == "max":
-            return edge_max(x, self.edges(sides, x))
+            return edge_max(x, self.edges(sides, cut, x))
         sources, targets = (None if mask is None else mask.t() for mask in sides)
         (summed,) = spmm([self._matrix(x.dtype)], x.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)
+        if cut is not None:
+            summed = summed - only_kept(self._sum_of_cut(only_kept(x, sides[0]), cut), sides[1])
         if reduce == "mean":
-            degree = self.degree(sides[0], x.size(1)).clamp_min(1).unsqueeze(-1)
+            degree = self.degree(sides[0], x.size(1), cut=cut).clamp_min(1).unsqueeze(-1)
             summed = (summed / degree).to(x.dtype)  # a bfloat16 has no degrees above 256
         return summed
 
@@ -136,6 +140,7 @@ class SharedGraph(nn.Module):
         keep: Tensor | None,
         size: int = 1,
         *,
+        cut: Tensor | None = None,
         weighted: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
@@ -145,15 +150,42 @@ class SharedGraph(nn.Module):
 
         - `keep`: the sources', [N_source, B] bool; `None` where nothing is removed.
         - `size`: B, where `keep` is `None`.
+        - `cut`: as for a sum.
         - `weighted`: add up weights. `dtype`: of the result.
 
         **Returns:** [N_target, B]
         """
         if keep is None:
             keep = torch.ones(self.num_sources, size, dtype=torch.bool, device=self._crow.device)
+        ones = keep.to(dtype)
         # one product in which the samples are the features
-        (degree,) = spmm([self._matrix(dtype, weighted=weighted)], keep.to(dtype).unsqueeze(0))
-        return degree[0]
+        (degree,) = spmm([self._matrix(dtype, weighted=weighted)], ones.unsqueeze(0))
+        if cut is None:
+            return degree[0]
+        return degree[0] - self._sum_of_cut(ones.unsqueeze(-1), cut, weighted=weighted).squeeze(-1)
+
+    def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool = True) -> Tensor:
+        """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
+        size = x.size(1)
+        edge, sample = self._checked(cut, size)
+        source, target = self._edge_index.index_select(1, edge).long()
+        messages = take_rows(x.transpose(0, 1).flatten(0, 1), sample * self.num_sources + source)
+        if weighted and self._weight is not None:
+            weight = self._weight.index_select(0, edge).view(torch.float64)
+            messages = messages * weight.to(x.dtype).unsqueeze(-1)
+        summed = add_rows(messages, sample * self.num_targets + target, size * self.num_targets)
+        return summed.view(size, self.num_targets, -1).transpose(0, 1)
+
+    def _checked(self, cut: Tensor, size: int) -> Tensor:
+        n = self._edge_index.size(1)
+        if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
+            raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
+        if cut.device.type == "cpu" and not torch.compiler.is_compiling() and cut.numel():
+            if bool((cut < 0).any()) or int(cut[0].max()) >= n or int(cut[1].max()) >= size:
+                raise InputError(f"cut has an index outside the {n} edges and {size} samples")
+            if len(torch.unique(cut[0] * size + cut[1])) < cut.size(1):
+                raise InputError("cut has an edge of a sample twice, expected each once")
+        return cut
 
     def sides(self, keep: Keep | None, size: int) -> Sides:
         """Return a keep-mask as (sources', targets'), [N, B] bool each or `None`; see `forward`.
@@ -182,20 +214,28 @@ class SharedGraph(nn.Module):
         weight = self._weight.view(torch.float64).to(dtype)
         return weight[torch.argsort(target, stable=True)], weight[torch.argsort(source, stable=True)]
 
-    def edges(self, sides: Sides, x: Tensor, *, loops: bool = False) -> Edges:
+    def edges(self, sides: Sides, cut: Tensor | None, x: Tensor, *, loops: bool = False) -> Edges:
         """Return the single edges, for an operation that goes through them by blocks.
 
         **Arguments:**
 
-        - `sides`: which nodes are kept, as `sides` has them.
+        - `sides`: which nodes are kept, as `sides` has them. `cut`: as for a sum.
         - `x`: [N_source, B, ...], what is read of each edge.
-        - `loops`: put one self-loop, which always counts, on each node in place of its own.
+        - `loops`: put one self-loop, which is never cut, on each node in place of its own.
 
         **Raises:** `InputError` where the edges have weights, which such an operation would leave out.
         """
         if self._weight is not None:
             raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
-        return Edges(self._get("edges", loops, edges_a_block(x)), *sides, loops)
+        size = x.size(1)
+        by_target = self._get("edges", loops, edges_a_block(x))
+        mask = None
+        if cut is not None:
+            edge, sample = self._checked(cut, size)
+            place = by_target.place.index_select(0, edge).long()
+            mask = add_rows(torch.ones_like(sample), place * size + sample, (len(by_target.source) + 1) * size)
+            mask = (mask > 0).view(-1, size)
+        return Edges(by_target, *sides, mask, loops)
 
     def _make_edges(self, loops: bool, most: int) -> EdgesByTarget:
         return sort_edges(self._edge_index, self.num_sources, self.num_targets, loops=loops, most=most)

@@ -25,6 +25,7 @@ class EdgesByTarget(NamedTuple):
 
     source: Tensor  # [E] int32
     target: Tensor  # [E] int32
+    place: Tensor  # of each edge as it was given, int32; E for one that is left out
     blocks: list[tuple[int, int, int, int]]  # first edge, first target, and those after the last
 
 
@@ -34,7 +35,8 @@ class Edges(NamedTuple):
     by_target: EdgesByTarget
     sources: Tensor | None  # [N_source, B] bool, which are kept; None for all
     targets: Tensor | None  # [N_target, B] bool
-    loops: bool  # self-loops count, whatever the masks say
+    cut: Tensor | None  # [E + 1, B] bool, which edges a sample cuts besides; None for none
+    loops: bool  # self-loops count whatever is cut
 
 
 def edges_a_block(x: Tensor) -> int:
@@ -52,17 +54,22 @@ def sort_edges(edge_index: Tensor, num_sources: int, num_targets: int, *, loops:
     With `loops` one self-loop for each node, as far as sources and targets go together, is in place of those given.
     """
     source, target = edge_index
+    given = torch.arange(len(source), device=source.device)
     if loops:
-        other = source != target
+        given = given[source != target]
         nodes = torch.arange(min(num_sources, num_targets), dtype=source.dtype, device=source.device)
-        source, target = torch.cat([source[other], nodes]), torch.cat([target[other], nodes])
+        source, target = torch.cat([source[given], nodes]), torch.cat([target[given], nodes])
     order = torch.argsort(target, stable=True)
+    place = torch.full_like(edge_index[0], len(order))
+    place[given] = torch.argsort(order)[: len(given)].to(place.dtype)
     crow = torch.zeros(num_targets + 1, dtype=torch.int64)
     crow[1:] = torch.bincount(target, minlength=num_targets).cumsum(0)
     inner = torch.unique(torch.searchsorted(crow, torch.arange(most, max(len(order), most), most))).tolist()
     targets = [0, *(t for t in inner if t < num_targets), num_targets]
     edges = crow[targets].tolist()
-    return EdgesByTarget(source[order], target[order], list(zip(edges, targets, edges[1:], targets[1:], strict=False)))
+    return EdgesByTarget(
+        source[order], target[order], place, list(zip(edges, targets, edges[1:], targets[1:], strict=False))
+    )
 
 
 def edge_max(x: Tensor, edges: Edges) -> Tensor:
@@ -133,7 +140,7 @@ def _by_blocks(
     def of_block(block: tuple[int, int, int, int], *inputs: Tensor) -> Tensor:
         edge, first, edge_end, end = block
         source, target = edges.by_target.source[edge:edge_end], edges.by_target.target[edge:edge_end]
-        kept: Tensor | None = None
+        kept = None if edges.cut is None else ~edges.cut[edge:edge_end]
         for mask, ends in ((edges.sources, source), (edges.targets, target)):
             if mask is not None:
                 of_ends = mask.index_select(0, ends)
