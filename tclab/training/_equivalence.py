@@ -32,6 +32,7 @@ _ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torc
 # The gradient of a parameter that is exactly zero in theory (a bias in front of a softmax) is rounding noise. Its error
 # is taken relative to at least this share of the largest gradient.
 _SMALL = 1e-3
+_SLICE = 3  # samples a slice, where the check runs with slices
 _HALF = 50  # of the nodes of a type in the check's graph
 _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has bits
 
@@ -48,7 +49,7 @@ class EquivalenceResult:
     - `strategy`: its name.
     - `exact`: whether the strategy declares itself exact.
     - `passed`: the strategy is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2. Where it is compared
-      compiled or in bfloat16 too, these errors are included: `fp64_error` and `fp32_ratio` are the larger of both.
+      compiled, in slices or in bfloat16 too, `fp64_error` and `fp32_ratio` are the larger of both.
     - `fp64_error`: in fp64, the largest difference from `subgraph` over the largest value, of the predictions or of
       one parameter's gradient; the worst draw. The predictions of two more batches count with them: one of more than
       64 samples, and the samples in another order, where what the batch before left behind would show.
@@ -190,7 +191,13 @@ class EquivalenceReference:
         self._subgraph_of_more = cache(lambda: self._predictions_of_more(model, "subgraph", "lean"))
 
     def compare(
-        self, strategy: str, collation: str = "lean", *, dtype: str = "float32", compile: bool = False
+        self,
+        strategy: str,
+        collation: str = "lean",
+        *,
+        dtype: str = "float32",
+        compile: bool = False,
+        slices: bool = False,
     ) -> EquivalenceResult:
         """Return how far a strategy is from `subgraph`.
 
@@ -198,7 +205,8 @@ class EquivalenceReference:
 
         - `strategy`: its name.
         - `collation`: one of its collations.
-        - `dtype`, `compile`: how an exact strategy is compared in addition to eager float64 and float32.
+        - `dtype`, `compile`, `slices`: how an exact strategy is compared in addition to eager float64 and float32 of
+          whole batches.
         """
         exact = get(strategy).exact
         # the compiler makes code for the number of threads at that moment
@@ -207,8 +215,8 @@ class EquivalenceReference:
             ratio = median(self._errors(strategy, collation, "float32"))
             expected = self._subgraph_of_more()
             fp64 += map(relative_error, self._predictions_of_more(self.candidate, strategy, collation), expected)
-            if exact and (compile or dtype == "bfloat16"):
-                errors = self._errors(strategy, collation, dtype, compile=compile)
+            if exact and (compile or slices or dtype == "bfloat16"):
+                errors = self._errors(strategy, collation, dtype, compile=compile, slices=slices)
                 if dtype == "float64":
                     fp64 += errors
                 else:
@@ -223,7 +231,9 @@ class EquivalenceReference:
             edges=self.graph.num_edges,
         )
 
-    def _errors(self, strategy: str, collation: str, dtype: str, *, compile: bool = False) -> list[float]:
+    def _errors(
+        self, strategy: str, collation: str, dtype: str, *, compile: bool = False, slices: bool = False
+    ) -> list[float]:
         """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
         model = self.candidate
         forward: Forward = _call
@@ -236,7 +246,7 @@ class EquivalenceReference:
             expected = self._subgraph(draw, "float64")
             rounded = self._subgraph(draw, dtype)
             self._load(model, draw, dtype)
-            found = self._outcome(model, strategy, collation, dtype, forward)
+            found = self._outcome(model, strategy, collation, dtype, forward, slices=slices)
             if dtype == "float64":
                 errors.append(relative_error(found, expected))
             else:
@@ -253,7 +263,14 @@ class EquivalenceReference:
         model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(weights)
 
     def _outcome(
-        self, model: nn.Module, strategy: str, collation: str, dtype: str, forward: Forward = _call
+        self,
+        model: nn.Module,
+        strategy: str,
+        collation: str,
+        dtype: str,
+        forward: Forward = _call,
+        *,
+        slices: bool = False,
     ) -> Outcome:
         """Return a model's predictions, [B], and the gradients of their weighted sum.
 
@@ -262,13 +279,18 @@ class EquivalenceReference:
         device = next(model.parameters()).device
         model.zero_grad(set_to_none=True)
         weights = torch.linspace(-1.0, 2.0, len(self.deletions), dtype=torch.float64, device=device)
-        with view(self.graph, self.deletions, strategy, device=device, collation=collation) as copies:
-            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                predictions = forward(model, copies)
-            (predictions * weights.to(predictions.dtype)).sum().backward()
+        size = _SLICE if slices else len(self.deletions)
+        predicted = []
+        for first in range(0, len(self.deletions), size):
+            part = slice(first, first + size)
+            with view(self.graph, self.deletions[part], strategy, device=device, collation=collation) as copies:
+                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+                    predictions = forward(model, copies)
+                (predictions * weights[part].to(predictions.dtype)).sum().backward()
+            predicted.append(predictions.detach().cpu())
         gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for p in model.parameters()]
         model.zero_grad(set_to_none=True)
-        return predictions.detach().cpu(), gradients
+        return torch.cat(predicted), gradients
 
     def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str) -> list[Outcome]:
         """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""

@@ -43,22 +43,21 @@ def _reference(point: Point, stamp: object) -> EquivalenceReference:
 
 
 @lru_cache(maxsize=256)
-def _compared(
-    point: Point, strategy: str, collation: str, dtype: str, compile: bool, stamp: object
-) -> EquivalenceResult:
-    return _reference(point, stamp).compare(strategy, collation, dtype=dtype, compile=compile)
+def _compared(point: Point, strategy: str, collation: str, stamp: object, **numerics: Any) -> EquivalenceResult:
+    return _reference(point, stamp).compare(strategy, collation, **numerics)
 
 
 def equivalence_of(point: Point) -> EquivalenceResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
 
-    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled.
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, in slices.
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
-    dtype = point.dtype if point.compile or point.dtype == "bfloat16" else "float32"  # every check has the others
-    stamp = tuple(file_stamps(point).items())
-    return _compared(Point(**decides), point.strategy, point.collation, dtype, point.compile, stamp)
+    stamp, slices = tuple(file_stamps(point).items()), point.micro_batch is not None
+    as_usual = point.dtype != "bfloat16" and not point.compile and not slices  # every check has float32 and float64
+    numerics = {} if as_usual else {"dtype": point.dtype, "compile": point.compile, "slices": slices}
+    return _compared(Point(**decides), point.strategy, point.collation, stamp, **numerics)
 
 
 def declared_exact(point: Point) -> bool:
