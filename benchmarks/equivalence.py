@@ -21,7 +21,7 @@ import torch
 
 import tclab
 from tclab.masking import get, names
-from tclab.training._equivalence import FP32_RATIO, FP64_TOLERANCE, Numerics, equivalence_reference
+from tclab.training._equivalence import FP32_RATIO, FP64_TOLERANCE, equivalence_reference
 
 
 def checks(
@@ -47,7 +47,7 @@ def checks(
                 begin = time.perf_counter()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's own
-                    found = reference.compare(strategy, numerics=Numerics(dtype, compile=whole))
+                    found = reference.compare(strategy, dtype=dtype, compile=whole)
                 yield {
                     "strategy": strategy,
                     "dtype": dtype,

@@ -29,7 +29,6 @@ CASES = {
     "production": {**HETERO, "model": "hetero_cell_production"},
     "dango": DANGO,
     "dango in the middle": {**DANGO, "epoch": 3},
-    "mle_wass_supcr_batch": {**HETERO, "loss": "mle_wass_supcr_batch"},
     "nothing deleted": {**HETERO, "deleted": 0},
     "some delete nothing": {**HETERO, "deleted": "some"},
     "accumulated": {**HETERO, "accumulate": 3},
@@ -44,11 +43,10 @@ CASES = {
 LOSSY = {
     "fp16": {**HETERO, "ddp": {"compression": "fp16"}},
     "bf16": {**HETERO, "ddp": {"compression": "bf16"}},
-    "powersgd": {**HETERO, "ddp": {"compression": "powersgd"}},
 }
 DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
 # of each kind one, for the tests that run each time
-FEW = ("strategy node_mask", "dango", "mle_wass_supcr_batch", "sliced, accumulated", "unused, looked for",
+FEW = ("strategy node_mask", "dango", "sliced, accumulated", "unused, looked for",
        "unused, static graph", "with a buffer")  # fmt: skip
 
 

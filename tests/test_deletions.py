@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tclab import CellGraph, InputError
-from tclab.perturbation import Deletions, split, synthetic_perturbations
+from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._dataset import steps_per_epoch
 
 GRAPH = CellGraph.synthetic(0.02, metabolism=False)
@@ -55,8 +55,6 @@ def test_what_is_no_list_of_samples_is_refused(samples):
         (lambda value: synthetic_perturbations(GRAPH, 3, deleted=value), "of 132 gene nodes a sample deletes"),
         (lambda value: synthetic_perturbations(GRAPH, 3, seed=value), "the seed is"),
         (lambda value: CellGraph.synthetic(0.02, seed=value), "the seed is"),
-        (lambda value: split(value), "the samples are"),
-        (lambda value: split(10, seed=value), "the seed is"),
         (lambda value: steps_per_epoch(value, 1), "batch_size is"),
         (lambda value: steps_per_epoch(1, value), "ranks is"),
     ],

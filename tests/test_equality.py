@@ -43,13 +43,12 @@ NUMERICS = {
     "fp32": {"dtype": "float32"},
     "bf16": {"dtype": "bfloat16"},
     "slices": {"dtype": "float64", "micro_batch": 2},
-    "checkpoint": {"dtype": "float64", "checkpoint": True},
 }
 AGGREGATIONS = ["sum", "mean", "cross_attention", "pairwise"]
 
 
 def cell(graph, **options):
-    metabolism = "used" if graph.metabolism else "off"
+    metabolism = "used" if "gpr" in graph.relations else "off"
     nodes, networks = graph.num_nodes[graph.deleted_type], list(graph.networks)
     return HeteroCell(nodes, networks, **{"width": 8, "local_heads": 2, "metabolism": metabolism, **options})
 
@@ -139,7 +138,7 @@ def test_predictions_and_gradients_are_those_of_the_definition(case):
 @pytest.mark.parametrize("column", [column for column in NUMERICS if column != "fp64"])
 @settings(NO_SHRINKING, max_examples=5)
 @given(case=cases())
-def test_so_are_they_in_fewer_bits_in_slices_and_under_a_checkpoint(column, case):
+def test_so_are_they_in_fewer_bits_and_in_slices(column, case):
     assert failures(*case, STRATEGIES, column) == {}
 
 

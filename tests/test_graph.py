@@ -27,7 +27,7 @@ def test_full_size_has_the_published_nodes_and_edges(full):
         assert not (edges[0] == edges[1]).any()
         assert edges.unique(dim=1).size(1) == size.edges
         assert size.directed or (edges[0] < edges[1]).all()  # stored once, in one direction
-    gpr, stoichiometry = full.metabolism
+    gpr, stoichiometry = full.relations["gpr"], full.relations["stoichiometry"]
     assert (gpr.num_edges, stoichiometry.num_edges) == (5_450, 26_325)
     assert gpr.edge_index[1].unique().numel() == 4_881  # reactions with genes
     assert (stoichiometry.weight != 0).all()
@@ -58,9 +58,9 @@ def test_scale_keeps_density_and_the_seed_makes_the_graph(scale):
 def test_a_small_graph_has_a_small_metabolism_in_which_a_reaction_has_as_many_genes():
     reactions = SMALL.num_nodes["reaction"]
     assert (reactions, SMALL.num_nodes["metabolite"]) == (142, 56)
-    assert SMALL.metabolism.gpr.num_edges / reactions == pytest.approx(5_450 / 7_122, rel=0.01)
-    assert SMALL.metabolism.stoichiometry.num_edges / reactions == pytest.approx(26_325 / 7_122, rel=0.01)
-    assert SMALL.metabolism.stoichiometry.edge_index[0].unique().numel() == reactions  # each turns something over
+    assert SMALL.relations["gpr"].num_edges / reactions == pytest.approx(5_450 / 7_122, rel=0.01)
+    assert SMALL.relations["stoichiometry"].num_edges / reactions == pytest.approx(26_325 / 7_122, rel=0.01)
+    assert SMALL.relations["stoichiometry"].edge_index[0].unique().numel() == reactions  # each turns something over
 
 
 # ---- what a graph can do
@@ -111,7 +111,7 @@ def test_csr_holds_every_edge_and_its_transpose(graph):
 
 @given(drawn.graphs(bipartite=True))
 def test_deleting_closes_over_reactions_that_need_what_is_lost(graph):
-    needs = graph.metabolism.gpr.edge_index.t().tolist()
+    needs = graph.relations["gpr"].edge_index.t().tolist()
     for deleted in ([], [0], list(range(graph.num_nodes["person"]))):
         deletions = Deletions.of([deleted], num_nodes=graph.num_nodes["person"])
         lost = {kind: of_kind[0].tolist() for kind, of_kind in removed_by(graph, deletions).items()}
@@ -153,7 +153,6 @@ def roads(num_nodes=3, **more):
         (lambda: roads(2), "index 2 is outside the 2 node nodes"),
         *((lambda n=n: CellGraph({"a": 3, "b": n}, {}, "a"), "the graph's b nodes are") for n in (-1, 2.5, 2**62)),
         (lambda: CellGraph({"gene": 3}, {}, "gen"), "unknown node type 'gen'"),
-        (lambda: roads(edge_type=torch.zeros(2)), "edge_type is torch.float32, expected torch.int64"),
         (lambda: roads(weight=torch.tensor([1.0, float("nan")])), "weight of edge 1 is nan, expected a finite number"),
     ],
 )

@@ -157,7 +157,7 @@ def test_every_other_field_is_run_by_ranks(rows):
         {"mode": "data"},
         {"mode": "fixed_batch", "ddp": "static_graph:true"},
         {"loss": "mle_wass_supcr", "ddp": "gather_interval:2"},
-        {"ddp": "compression:powersgd,find_unused_parameters:true"},
+        {"ddp": "compression:bf16,find_unused_parameters:true"},
     ):
         row = of_the_step(tclab.run(tiny(steps=2, **fields)))
         assert row["status"] == "ok", fields

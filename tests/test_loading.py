@@ -13,7 +13,6 @@ import time
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
-from tclab.perturbation import Deletions, split, synthetic_perturbations
+from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._setup import setup
@@ -146,10 +145,6 @@ def test_an_order_chooses_samples():
     chosen = [11, 3, 5, 0, 2]
     in_order = [item.batch.target.tolist() for item in Loader(Batches(strategy, SAMPLES, 2, chosen), workers=0)]
     assert in_order == [SAMPLES.scores[[11, 3]].tolist(), SAMPLES.scores[[5, 0]].tolist()]
-    parts = split(332_313)  # 80, 10 and 10 %
-    assert [len(part) for part in parts] == [265_851, 33_231, 33_231]
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(332_313))
-    assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
 
 
 def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_garbage_is_found():

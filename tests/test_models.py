@@ -165,7 +165,7 @@ def test_dango_loss_is_the_dense_definition(small):
 def test_used_metabolism_changes_predictions_and_carried_does_not(small):
     torch.manual_seed(0)
     used = HeteroCell.profiling(small, metabolism="used").double()
-    gene = int(small.metabolism.gpr.edge_index[0, 0])
+    gene = int(small.relations["gpr"].edge_index[0, 0])
     with_reactions = used(tclab.view(small, [[gene]]))
     blind = HeteroCell.profiling(small, metabolism="carried").double()
     blind.load_state_dict({k: v for k, v in used.state_dict().items() if ".metabolic." not in k})

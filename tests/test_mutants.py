@@ -25,7 +25,7 @@ from tclab.perturbation import Deletions
 from tclab.timing import Ledger, _ledger, _statistics, _verdict
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
-from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
+from tclab.training._equivalence import FP64_TOLERANCE, equivalence_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from synthetic_machine import memory_noise, pair_of, slow_in_turn
@@ -321,7 +321,7 @@ def killed_by(references, mutant):
         plain = reference.compare("mutant")
         if not plain.fp64_error <= FP64_TOLERANCE or not plain.passed:
             return True
-        if not reference.compare("mutant", numerics=Numerics("bfloat16")).passed:
+        if not reference.compare("mutant", dtype="bfloat16").passed:
             return True
     return False
 

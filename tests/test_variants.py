@@ -1,10 +1,11 @@
 """Graph variants: networks merged into one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from drawn import graphs
 from hypothesis import given
-from hypothesis import strategies as st
 
 import tclab
 from tclab import CellGraph, InputError
@@ -36,35 +37,39 @@ def test_variants_merge_the_six_string_channels_or_all_networks_where_the_first_
     assert homogeneous.num_edges == SMALL.num_edges
 
 
-@given(graphs(), st.data())
-def test_merging_is_a_union_and_types_take_it_apart_again(graph, data):
-    chosen = data.draw(st.permutations(list(graph.networks)))
-    if len(chosen) < 2:
-        with pytest.raises(InputError, match="1 networks to merge into 'one', expected two or more"):
-            graph.merged(chosen, name="one")
+def string_channels(graph):
+    """Return the networks of a graph alone, each under a name that begins with `string`."""
+    renamed = {f"string_{name}": replace(network, name=f"string_{name}") for name, network in graph.networks.items()}
+    return CellGraph(graph.num_nodes, renamed, graph.deleted_type)
+
+
+@given(graphs())
+def test_merging_is_a_union(graph):
+    channels = string_channels(graph)
+    if len(channels.networks) < 2:
+        with pytest.raises(InputError, match="1 networks to merge into 'string_merged', expected two or more"):
+            channels.variant("merged_string")
         return
-    union = graph.merged(chosen, name="one").networks["one"]
-    assert pairs(union) == sorted({pair for name in chosen for pair in pairs(graph.networks[name])})
-    typed = graph.merged(chosen, name="one", edge_types=True).networks["one"]
-    for i, name in enumerate(chosen):
-        assert torch.equal(typed.edge_index[:, typed.edge_type == i], graph.networks[name].edge_index)
+    union = channels.variant("merged_string").networks["string_merged"]
+    assert pairs(union) == sorted({pair for network in channels.networks.values() for pair in pairs(network)})
 
 
 def test_an_undirected_edge_stored_both_ways_round_is_one():
     for directed, expected in ((False, [(0, 1), (2, 3)]), (True, [(0, 1), (1, 0), (2, 3)])):
         a, b = network("a", [[0, 1], [2, 3]], directed=False), network("b", [[1, 0]], directed=directed)
-        graph = CellGraph({"n": 4}, {"a": a, "b": b}, "n")
-        assert pairs(graph.merged(["a", "b"], name="a").networks["a"]) == expected
+        graph = string_channels(CellGraph({"n": 4}, {"a": a, "b": b}, "n"))
+        assert pairs(graph.variant("merged_string").networks["string_merged"]) == expected
 
 
-def test_weights_stay_with_typed_edges_and_go_in_a_union():
+def test_weights_stay_where_every_edge_does_and_go_in_a_union():
     edges = [[0, 1], [1, 2]]
     weighted = network("w", edges, weight=torch.tensor([2.0, 3.0], dtype=torch.float64))
-    graph = CellGraph({"n": 4}, {"w": weighted, "p": network("p", edges)}, "n")
-    typed = graph.merged(["p", "w"], name="one", edge_types=True).networks["one"]
-    found = sorted(zip(typed.edge_type.tolist(), typed.weight.tolist(), strict=True))
-    assert found == [(0, 1.0), (0, 1.0), (1, 2.0), (1, 3.0)]
-    assert graph.merged(["p", "w"], name="one").networks["one"].weight is None
+    graph = string_channels(CellGraph({"n": 4}, {"w": weighted, "p": network("p", edges)}, "n"))
+    whole = graph.variant("homogeneous").networks["all"]
+    assert sorted(zip(pairs(whole), whole.weight.tolist(), strict=True)) == [
+        ((0, 1), 1.0), ((0, 1), 2.0), ((1, 2), 1.0), ((1, 2), 3.0)
+    ]  # fmt: skip
+    assert graph.variant("merged_string").networks["string_merged"].weight is None
 
 
 def test_neighbour_sums_of_a_homogeneous_graph_are_those_of_its_parts_together():
@@ -76,25 +81,11 @@ def test_neighbour_sums_of_a_homogeneous_graph_are_those_of_its_parts_together()
         torch.testing.assert_close(together.neighbour_sum("all", together.lift(x)), expected)
 
 
-def test_edge_types_go_along_everywhere(tmp_path):
-    one = SMALL.without_metabolism().variant("homogeneous")
-    whole = one.networks["all"]
-    one.save(tmp_path / "graph.npz")
-    read = CellGraph.from_file(tmp_path / "graph.npz")
-    assert torch.equal(read.networks["all"].edge_type, whole.edge_type)
-    part = one.induced({"gene": torch.arange(20)}).networks["all"]
-    assert torch.equal(part.edge_type, whole.edge_type[(whole.edge_index < 20).all(0)])
-    same, other = (network("n", [[0, 1]], edge_type=torch.tensor([kind])) for kind in (0, 1))
-    assert same.fingerprint() != other.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda g: g.variant("homogenous"), "unknown variant 'homogenous'; did you mean 'homogeneous'"),
         (lambda g: g.select(3).variant("merged_string"), "0 networks to merge into 'string_merged'"),
-        (lambda g: g.merged(["physical", "tflnk"], name="one"), "unknown network 'tflnk'; did you mean 'tflink'"),
-        (lambda g: g.merged(["physical", "tflink"], name="gpr"), "another relation called 'gpr'"),
     ],
 )
 def test_what_cannot_be_merged_is_said_in_one_line(call, words):

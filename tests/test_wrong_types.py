@@ -36,7 +36,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         ),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),
         (lambda _: tclab.CellGraph.from_folder(5), "path is 5, expected a folder"),
-        (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected a file that CellGraph.save wrote"),
+        (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected the path of a file"),
         (lambda _: tclab.readers.edge_list(5), "path is 5, expected the path of a file"),
         (lambda _: GRAPH.select(5.5), "networks is 5.5, expected how many, or names"),
         (lambda _: lab.charts.race_chart("x", "a"), "a pair is 'x', expected Race.pairs"),

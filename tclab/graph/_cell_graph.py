@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab._io import atomic_write, cache_folder, is_bomb, writing
+from tclab._io import atomic_write, cache_folder, writing
+from tclab._source import opened
 from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
@@ -102,27 +103,20 @@ class CellGraph:
     def from_file(path: str | Path) -> CellGraph:
         """Return the graph that `save` wrote.
 
-        **Raises:** `InputError` where there is no such file, or it holds something else.
+        **Raises:** `InputError` where there is no such file, or it holds something else, with file and cause.
         """
-        require("path", path, (str, Path), "a file that CellGraph.save wrote")
-        if not Path(path).is_file():
-            raise InputError(f"path is {str(path)!r}, expected a file that CellGraph.save wrote")
-        try:
-            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-                if is_bomb(sum(part.file_size for part in file.zip.infolist()), Path(path).stat().st_size):
-                    raise InputError("it unpacks to far more than a graph does")
-                header = json.loads(str(file["header"]))
-                if header.pop("format") != _FORMAT:
-                    raise InputError(f"expected the format {_FORMAT!r}")
-                relations = {}
-                for i, fields in enumerate(header.pop("relations")):
-                    for tensor in fields.pop("tensors"):
-                        fields[tensor] = torch.from_numpy(file[f"{i}/{tensor}"])
-                    relations[fields["name"]] = Network(**fields)
+        with (
+            opened(path, "a graph that CellGraph.save wrote", archive=True) as file,
+            np.load(file, allow_pickle=False) as arrays,
+        ):
+            header = json.loads(str(arrays["header"]))
+            if header.pop("format") != _FORMAT:
+                raise ValueError(f"has another format than {_FORMAT!r}")
+            relations = {}
+            for i, fields in enumerate(header.pop("relations")):
+                tensors = {name: torch.from_numpy(arrays[f"{i}/{name}"]) for name in fields.pop("tensors")}
+                relations[fields["name"]] = Network(**fields, **tensors)
             return CellGraph(relations=relations, **header)
-        except Exception as error:  # of zipfile, numpy, json, or of what the file says
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise InputError(f"{path} is not a whole file that CellGraph.save wrote: {why}") from None
 
     def save(self, path: str | Path) -> None:
         """Write this graph into a file (a NumPy `.npz`), from which `from_file` makes an equal one.
@@ -176,8 +170,8 @@ class CellGraph:
         """Return the graph of a PyG `HeteroData`.
 
         An edge type's relation name becomes the network's name; where several edge types share it, the name is
-        `source__relation__target`. `edge_weight`, `edge_type`, `cascades` and `directed` of an edge type are taken
-        where they are there, and so are `names` of a node type.
+        `source__relation__target`. `edge_weight`, `cascades` and `directed` of an edge type are taken where they are
+        there, and so are `names` of a node type.
 
         **Raises:** `InputError` for what is no `HeteroData`; where a node type has no count, or `deleted_type` is not
         one of its node types.
@@ -217,7 +211,6 @@ class CellGraph:
                 weight=store.get("edge_weight"),
                 cascades=bool(store.get("cascades", False)),
                 directed=bool(store.get("directed", True)),
-                edge_type=store.edge_type.long() if "edge_type" in store else None,
             )
         return CellGraph(num_nodes, relations, deleted_type, names or None, source="HeteroData")
 
@@ -226,13 +219,6 @@ class CellGraph:
         """The relations within the deleted type, in order: the edge types that a sweep counts."""
         kind = self.deleted_type
         return Networks({name: n for name, n in self.relations.items() if n.source == kind == n.target})
-
-    @property
-    def metabolism(self) -> Metabolism | None:
-        """The bipartite part, where the graph has one: relations called `gpr` and `stoichiometry`."""
-        if "gpr" in self.relations and "stoichiometry" in self.relations:
-            return Metabolism(self.relations["gpr"], self.relations["stoichiometry"])
-        return None
 
     @property
     def num_edges(self) -> int:
@@ -263,13 +249,16 @@ class CellGraph:
         return self.with_relations(self.networks)
 
     def variant(self, variant: str) -> CellGraph:
-        """Return a variant of this graph.
+        """Return a variant of this graph: some of its networks as one, in the place of the first of them.
+
+        Undirected networks store an edge in one direction. Merged from undirected networks alone, the result is
+        undirected, and an edge that two of them store in opposite directions is one edge.
 
         **Arguments:**
 
         - `variant`: "separate", the graph as it is; "merged_string", its networks whose names begin with `string`
-          as the one network `string_merged`, each edge once; or "homogeneous", all its networks as the one network
-          `all`, each edge with its type (`Network.edge_type`).
+          as the one network `string_merged`, each edge once, with weight 1; or "homogeneous", all its networks as the
+          one network `all`, with every edge of every network and its weight.
 
         **Raises:** `InputError` for an unknown variant, or a graph with fewer than two networks to merge.
         """
@@ -277,56 +266,27 @@ class CellGraph:
             raise unknown("variant", variant, VARIANTS)
         if variant == "separate":
             return self
-        networks = to_merge(self.networks, variant)
         if variant == "homogeneous":
-            return self.merged(networks, name="all", edge_types=True)
-        return self.merged(networks, name="string_merged")
+            return self._merged(list(self.networks), "all", union=False)
+        return self._merged([name for name in self.networks if name.startswith("string")], "string_merged", union=True)
 
-    def merged(self, networks: Iterable[str], *, name: str, edge_types: bool = False) -> CellGraph:
-        """Return this graph with some of its networks merged into one, in the place of the first of them.
-
-        An edge that several networks have is in it once, with weight 1. With `edge_types` every edge of every network
-        stays, duplicates and weights included. Undirected networks store an edge in one direction. Merged from
-        undirected networks alone, the result is undirected, and an edge that two of them store in opposite directions
-        is one edge.
-
-        **Arguments:**
-
-        - `networks`: names, two or more.
-        - `name`: of the one network.
-        - `edge_types`: keep every edge, with the position of its network in `networks` as its type.
-
-        **Raises:** `InputError` for a name that the graph lacks, or has for another network; or fewer than two.
-        """
-        names = list(networks)
+    def _merged(self, names: Sequence[str], name: str, *, union: bool) -> CellGraph:
+        """Return this graph with some networks as one: every edge of each, or their union, each edge once."""
         if len(names) < 2:
             raise InputError(f"{len(names)} networks to merge into {name!r}, expected two or more")
-        names = resolve_networks(names, list(self.networks))
         if name in self.relations and name not in names:
-            raise InputError(f"the graph has another relation called {name!r}; give the merged network another name")
+            raise InputError(f"the graph has another relation called {name!r}, expected none of that name")
         parts = [self.networks[part] for part in names]
-        edge_index = torch.cat([part.edge_index for part in parts], dim=1)
         directed = any(part.directed for part in parts)
+        edge_index = torch.cat([part.edge_index for part in parts], dim=1)
         weight: Tensor | None = None
-        edge_type: Tensor | None = None
-        if edge_types:
-            edge_type = torch.cat([torch.full_like(part.edge_index[0], i) for i, part in enumerate(parts)])
-            if any(part.weight is not None for part in parts):
-                ones = [part.edge_index.new_ones(part.num_edges, dtype=torch.float64) for part in parts]
-                weight = torch.cat([one if p.weight is None else p.weight for p, one in zip(parts, ones, strict=True)])
-        else:
-            if not directed:
-                edge_index = edge_index.sort(dim=0).values
-            edge_index = edge_index.unique(dim=1)
+        if union:
+            edge_index = (edge_index if directed else edge_index.sort(dim=0).values).unique(dim=1)
+        elif any(part.weight is not None for part in parts):
+            ones = [part.edge_index.new_ones(part.num_edges, dtype=torch.float64) for part in parts]
+            weight = torch.cat([one if p.weight is None else p.weight for p, one in zip(parts, ones, strict=True)])
         one = replace(
-            parts[0],
-            name=name,
-            edge_index=edge_index,
-            weight=weight,
-            edge_type=edge_type,
-            directed=directed,
-            cascades=False,
-            report=None,
+            parts[0], name=name, edge_index=edge_index, weight=weight, directed=directed, cascades=False, report=None
         )
         relations = {}
         for old, network in self.relations.items():
@@ -359,7 +319,6 @@ class CellGraph:
                 num_sources=num_nodes[network.source],
                 num_targets=num_nodes[network.target],
                 weight=None if network.weight is None else network.weight[kept],
-                edge_type=None if network.edge_type is None else network.edge_type[kept],
                 report=None,
             )
         names = dict(self.node_names or {})
@@ -398,11 +357,6 @@ def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
             folder.mkdir(parents=True, exist_ok=True)
         graph.save(path)
     return str(path)
-
-
-def to_merge(networks: Iterable[str], variant: str) -> list[str]:
-    """Return which of some networks a variant merges."""
-    return [name for name in networks if variant == "homogeneous" or name.startswith("string")]
 
 
 def resolve_networks(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:

@@ -46,7 +46,6 @@ class Network(Shown):
       needs the gene).
     - `directed`: False where each undirected edge is stored once, in one direction, in which alone messages pass.
     - `report`: what its reader kept and dropped; `None` for a network that was not read from a file.
-    - `edge_type`: [E] int64, which of several merged networks an edge comes from; see `CellGraph.merged`.
 
     **Raises:** `InputError` for tensors of other shapes or types, nodes that there are not, or a weight that is not
     finite.
@@ -62,7 +61,6 @@ class Network(Shown):
     cascades: bool = False
     directed: bool = True
     report: Any = None
-    edge_type: Tensor | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _display(self) -> Display:
@@ -80,12 +78,10 @@ class Network(Shown):
             raise InputError(f"{here}: edge_index is a {type(edges).__name__}, expected a tensor [2, E]")
         if edges.dim() != 2 or edges.size(0) != 2:
             raise InputError(f"{here}: edge_index is {list(edges.shape)}, expected [2, E]")
-        for name, tensor in (("edge_index", edges), ("edge_type", self.edge_type)):
-            if tensor is not None and tensor.dtype != torch.int64:
-                raise InputError(f"{here}: {name} is {tensor.dtype}, expected torch.int64")
-        for name, tensor in (("weight", self.weight), ("edge_type", self.edge_type)):
-            if tensor is not None and list(tensor.shape) != [self.num_edges]:
-                raise InputError(f"{here}: {name} is {list(tensor.shape)}, expected [{self.num_edges}]")
+        if edges.dtype != torch.int64:
+            raise InputError(f"{here}: edge_index is {edges.dtype}, expected torch.int64")
+        if self.weight is not None and list(self.weight.shape) != [self.num_edges]:
+            raise InputError(f"{here}: weight is {list(self.weight.shape)}, expected [{self.num_edges}]")
         ends = ((edges[0], self.num_sources, self.source), (edges[1], self.num_targets, self.target))
         for nodes, n, kind in ends:
             check_whole(f"{here}: its {kind} nodes are", n, most=MOST_NODES)
@@ -101,7 +97,7 @@ class Network(Shown):
         self._sort()
 
     def _sort(self) -> None:
-        """Sort the edges by (source, target), and with them their weights and types."""
+        """Sort the edges by (source, target), and with them their weights."""
         key = self.edge_index[0] * self.num_targets + self.edge_index[1]
         if bool((key[1:] < key[:-1]).any()):
             order = torch.argsort(key, stable=True)
@@ -109,12 +105,9 @@ class Network(Shown):
                 object.__setattr__(self, name, tensor[..., order])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return those of `edge_index`, `weight` and `edge_type` that there are; the last dimension is the edges."""
-        return {
-            name: tensor
-            for name in ("edge_index", "weight", "edge_type")
-            if (tensor := getattr(self, name)) is not None
-        }
+        """Return `edge_index`, and `weight` where there is one; the last dimension is the edges."""
+        weight = {} if self.weight is None else {"weight": self.weight}
+        return {"edge_index": self.edge_index, **weight}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}  # what can be made again does not travel to a worker
@@ -182,11 +175,6 @@ class Network(Shown):
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
         return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))
-
-    def degree(self, *, transpose: bool = False) -> Tensor:
-        """Return how many edges go into each target node, or out of each source, [N] float32; made once."""
-        nodes, n = (self.edge_index[0], self.num_sources) if transpose else (self.edge_index[1], self.num_targets)
-        return self._cached(("degree", transpose), lambda: torch.bincount(nodes, minlength=n).float())
 
     def incidence(self, node_type: str) -> Rows:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.

@@ -89,7 +89,10 @@ class Batch:
 
         **Raises:** `SharedMemoryError` where there is too little of that.
         """
-        named = {**deletion_tensors(deletions), **pieces}
+        named: dict[str, Tensor | Piece] = {}
+        for kind, removed in deletions.items():
+            named |= {f"removed/{kind}": removed.nodes, f"removed_ptr/{kind}": removed.ptr}
+        named |= pieces
         layout: Layout = {}
         end = 0
         for name, piece in named.items():
@@ -170,14 +173,6 @@ class Batch:
             return Batch, (self.tensors, *rest)
         data = self.buffer.numpy().tobytes() if self.buffer.nbytes <= INLINE_BYTES else self.buffer
         return _in_buffer, (data, self.layout, *rest)
-
-
-def deletion_tensors(deletions: Mapping[str, Deletions]) -> dict[str, Tensor]:
-    """Return the tensors of deletions under the names that a batch has for them."""
-    named: dict[str, Tensor] = {}
-    for kind, removed in deletions.items():
-        named |= {f"removed/{kind}": removed.nodes, f"removed_ptr/{kind}": removed.ptr}
-    return named
 
 
 def _in_buffer(

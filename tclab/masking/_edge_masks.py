@@ -28,7 +28,7 @@ from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.message_passing.kernels._row_ops import without
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import Int64s
-from tclab.perturbation._sample_store import StoreSize, build_store
+from tclab.perturbation._sample_store import build_store
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
 NODES_CACHED = 1024  # whose masks `gene_mask_cache` keeps: 0.3 MB each on the real graph
@@ -230,13 +230,11 @@ class StoredMask(EdgeMask):
     def prepare(self, perturbations: Perturbations, path: Path) -> None:
         """Write the encodings of every sample into a file; see `build_store`."""
         deletions = perturbations.deletions
-        header = {"encoding": self.name, "graph": self.graph.fingerprint(), "deletions": deletions.fingerprint()}
-        self._store = build_store(
-            path,
-            lambda sample: self.encode_sample(self.removed_by(deletions.take([sample]))),
-            size=self.store_size(deletions),
-            header=header,
-        )
+
+        def value(sample: int) -> bytes:
+            return self.encode_sample(self.removed_by(deletions.take([sample])))
+
+        self._store = build_store(path, value, self.encoded_bytes(deletions))
 
     def close(self) -> None:
         """Close the store."""
@@ -245,10 +243,6 @@ class StoredMask(EdgeMask):
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
         """Return for each sample: relation → [E] bool, from what lies on disk."""
         return self._store.read(indices, self.decode_sample)
-
-    def store_size(self, deletions: Deletions) -> StoreSize:
-        """Return what a store of some samples would take, without building it."""
-        return StoreSize.of(self.encoded_bytes(deletions))
 
     def encoded_bytes(self, deletions: Deletions) -> Int64s:
         """Return how many bytes each sample's encoding has, [S] int64."""

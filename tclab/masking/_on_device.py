@@ -135,7 +135,6 @@ class GpuMaskCached(GpuMask):
     """
 
     name = "gpu_mask_cached"
-    one_view = True
 
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)

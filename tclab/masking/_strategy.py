@@ -38,7 +38,6 @@ class Strategy(ABC):
     exact: ClassVar[bool] = True  # computes the same function as `subgraph`
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
-    one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
     # "lean": all tensors in one, each written once; "pyg": by PyG; "edges": lean, with all edges
     collations: ClassVar[tuple[str, ...]] = ("lean",)
 

@@ -131,10 +131,6 @@ class EdgeListView(View):
             keep={kind: torch.ones(n, dtype=torch.bool, device=device) for kind, n in graph.num_nodes.items()},
         )
 
-    def first(self, x: Tensor) -> Tensor:
-        """Return the first sample's rows, [N, H]; that sample must delete nothing."""
-        return x[: self.graph.num_nodes[self.graph.deleted_type]]
-
     def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
         """Return a relation's edges of rows, and which of them count."""
         self._relation(relation)

@@ -134,10 +134,6 @@ class SharedView(View):
         """Return what B + 1 copies remove, the wild type first."""
         return {k: Deletions(d.nodes, torch.cat([d.ptr[:1], d.ptr]), d.most) for k, d in self.removed.items()}
 
-    def first(self, x: Tensor) -> Tensor:
-        """Return the first sample's rows, [N, H]; that sample must delete nothing."""
-        return x[: self.graph.num_nodes[self.graph.deleted_type]]
-
 
 def dense_sum(network: Network, x: Tensor, *, transpose: bool = False) -> Tensor:
     """Return A·X by one dense product for all samples, for `x: [B, N_source, H]`; see `SharedView`."""

@@ -176,9 +176,9 @@ class View(Shown, ABC):
         """
         return [self.wild_type, self]
 
-    @abstractmethod
     def first(self, x: Tensor) -> Tensor:
         """Return the first sample's rows of the deleted type, [N, H]; that sample must delete nothing."""
+        return x[: self.graph.num_nodes[self.graph.deleted_type]]
 
     def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
         """Return single edges, for convolutions that need them (attention): rows and which of them count.

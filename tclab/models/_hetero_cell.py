@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
@@ -43,38 +42,16 @@ class HeteroLayer(nn.Module):
         self.aggregation = aggregation
         self.metabolic = metabolic
 
-    def forward(self, view: View, x: Tensor, checkpoint: bool) -> Tensor:
-        """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them.
-
-        **Arguments:**
-
-        - `checkpoint`: keep for the backward only `x`, and compute the rest again there, one network at a time.
-        """
+    def forward(self, view: View, x: Tensor) -> Tensor:
+        """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
-        one_by_one = not isinstance(self.aggregation, Sum)  # otherwise a view may add them up as they come
-        if not (checkpoint and torch.is_grad_enabled()):
-            names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
-            if one_by_one:
-                parts = view.convolve(names, x, gins, weights)
-            else:
-                parts = iter([view.convolve_sum(names, x, gins, weights)])
-            x = self.aggregation(parts)
-        elif one_by_one:  # the aggregation keeps all networks' rows for its backward
-            x = recomputed(lambda x: self.aggregation(_recomputed_each(view, x, gins)), x, use_reentrant=False)
+        names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
+        if isinstance(self.aggregation, Sum):  # a view may add them up as they come
+            parts = iter([view.convolve_sum(names, x, gins, weights)])
         else:
-            x = self.aggregation(_recomputed_each(view, x, gins))
+            parts = view.convolve(names, x, gins, weights)
+        x = self.aggregation(parts)
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
-
-
-def _recomputed_each(view: View, x: Tensor, gins: Sequence[GINUpdate]) -> Iterator[Tensor]:
-    """Yield each network's rows; the backward computes them again, one network at a time."""
-
-    def one(gin: GINUpdate, x: Tensor) -> Tensor:
-        (part,) = view.convolve([gin.network], x, [gin], [gin.self_weight])
-        return part
-
-    for gin in gins:
-        yield recomputed(one, gin, x, use_reentrant=False)
 
 
 class HeteroCell(nn.Module):
@@ -91,8 +68,6 @@ class HeteroCell(nn.Module):
     - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
     - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
     - `local_heads`: attention heads of the local head.
-    - `checkpoint`: keep of each layer only its rows for the backward, which computes the rest again, one network
-      at a time: batches can be several times as large, for the time of a second forward.
     - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
       or "used", convolutions along it in every layer.
     - `dropout`: the share that is dropped in training.
@@ -114,7 +89,6 @@ class HeteroCell(nn.Module):
         local_heads: int = 8,
         metabolism: str = "off",
         dropout: float = 0.0,
-        checkpoint: bool = False,
     ) -> None:
         super().__init__()
         if not networks:
@@ -125,7 +99,6 @@ class HeteroCell(nn.Module):
             raise unknown("metabolism", metabolism, METABOLISMS)
         self.networks = list(networks)
         self.dropout = dropout
-        self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, dropout=dropout)
@@ -175,7 +148,7 @@ class HeteroCell(nn.Module):
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
         for layer in self.layers:
-            x = layer(view, x, self.checkpoint)
+            x = layer(view, x)
         return view.complete(x)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
 
 
+TRANSITION_EPOCH = 10  # when α has fallen
 # name → (epoch, epoch of the transition) → α, the share of the reconstruction
 SCHEDULES: dict[str, Callable[..., float]] = {
     "PreThenPost": lambda epoch, at: 1.0 if epoch < at else 0.0,
@@ -66,22 +67,13 @@ class DangoLoss:
     **Arguments:**
 
     - `graph`: what the reconstructions should look like, on their device.
-    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
-    - `transition_epoch`: when it has fallen.
+    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls to `TRANSITION_EPOCH`.
     """
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        *,
-        schedule: str = "LinearUntilUniform",
-        transition_epoch: int = 10,
-    ) -> None:
+    def __init__(self, graph: CellGraph, *, schedule: str = "LinearUntilUniform") -> None:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
-        if transition_epoch < 1:
-            raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
-        self.alpha = partial(SCHEDULES[schedule], at=transition_epoch)
+        self.alpha = partial(SCHEDULES[schedule], at=TRANSITION_EPOCH)
         self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
         self.zero_weights = {name: zero_weight(name) for name in self.edges}
 
@@ -118,26 +110,14 @@ class Peers:
             return Peers(stage=stage)
         return Peers(distributed.get_rank(), distributed.get_world_size(), stage)
 
-    def gather(self, rows: Tensor, *, gradients: bool = False) -> Tensor:
-        """Return every rank's rows, one rank after the other; a collective where there are several.
-
-        **Arguments:**
-
-        - `rows`: [n, …]
-        - `gradients`: let gradients through to this rank's rows, for a loss that every rank computes of all rows.
-          They are multiplied by the number of ranks, so that DDP's mean over ranks is the gradient of that loss;
-          so no collective is needed in the backward.
-        """
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return every rank's rows [n, …], one rank after the other, without gradients; a collective of several."""
+        rows = rows.detach().contiguous()
         if self.ranks == 1:
-            return rows if gradients else rows.detach()
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.ranks)]
         with self.stage("gather"):
-            sent = rows.detach().contiguous()
-            parts = [torch.empty_like(sent) for _ in range(self.ranks)]
-            distributed.all_gather(parts, sent)
-        if gradients and rows.requires_grad:
-            own = rows.view_as(rows)
-            own.register_hook(lambda grad: grad * self.ranks)
-            parts[self.rank] = own
+            distributed.all_gather(parts, rows)
         return torch.cat(parts)
 
 
@@ -150,22 +130,21 @@ class MleWassSupCR:
     The case study's draws from its buffer by a schedule, which ends at 252 of 256 rows at batch 28; this one always
     uses all of them.
 
-    With a buffer, R ranks of batch b do not train as one process of batch R · b does: the two distances are each
-    rank's own, of its batch and what it remembers, and what is remembered carries no gradient. Without one
-    (`capacity=None`) every rank takes the loss of all ranks' batches together, and they do.
+    R ranks of batch b do not train as one process of batch R · b does: the two distances are each rank's own, of its
+    batch and what it remembers, and what is remembered carries no gradient.
 
     **Arguments:**
 
     - `wasserstein`, `sup_cr`: the weights of the two terms.
     - `blur`: the standard deviation that the Sinkhorn divergence cannot see below, in units of the targets.
     - `temperature`: of the contrast.
-    - `capacity`: of the buffer, rows; `None` remembers nothing, and gathers in each pass, with gradients.
+    - `capacity`: of the buffer, rows.
     - `gather_interval`: passes; `None` never gathers.
     - `diameter`: where the annealing of the Sinkhorn iterations begins, in units of the targets. geomloss would
       ask the device for the true one, which makes the host wait; one that is too large costs a few iterations.
     """
 
-    over_batch = True  # no mean over samples: a batch that comes in slices is put together for it
+    over_batch = True  # no mean over samples, so that a batch cannot come in slices
 
     def __init__(
         self,
@@ -174,18 +153,18 @@ class MleWassSupCR:
         sup_cr: float = 0.001,
         blur: float = 0.05,
         temperature: float = 0.1,
-        capacity: int | None = 256,
+        capacity: int = 256,
         gather_interval: int | None = 1,
         diameter: float = 4.0,
     ) -> None:
-        if capacity is not None and capacity < 1:
-            raise InputError(f"capacity is {capacity!r}, expected 1 or more, or None")
+        if capacity < 1:
+            raise InputError(f"capacity is {capacity!r}, expected 1 or more")
         if gather_interval is not None and gather_interval < 1:
             raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
         self.weights = (wasserstein, sup_cr)
         self.temperature = temperature
         self.capacity = capacity
-        self.gather_interval = gather_interval if capacity is not None else None
+        self.gather_interval = gather_interval
         self.remembered: dict[str, Tensor] = {}  # at most `capacity` rows of each, the newest last
         need("the loss MleWassSupCR", "sweep", "geomloss")
         from geomloss import SamplesLoss  # both models have other losses, which do without it
@@ -206,12 +185,8 @@ class MleWassSupCR:
         """
         peers = peers or Peers.here()
         with torch.autocast(targets.device.type, enabled=False):
-            predictions = output.predictions.to(targets.dtype)
-            z_p = output.z_p.to(targets.dtype)
+            predictions, z_p = output.predictions.to(targets.dtype), output.z_p.to(targets.dtype)
             now = {"predictions": predictions, "targets": targets, "z_p": z_p}
-            if self.capacity is None:
-                every = {name: peers.gather(rows, gradients=True) for name, rows in now.items()}
-                return self._of(every, every)
             loss = self._of(now, self._with_remembered(now))
             gathers = self.gather_interval is not None and self._passes % self.gather_interval == 0
             new = {name: peers.gather(rows) if gathers else rows.detach() for name, rows in now.items()}

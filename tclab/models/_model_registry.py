@@ -24,7 +24,7 @@ class Loss(Protocol):
     A loss that also takes `peers: Peers` receives the ranks that train together.
 
     A loss that is not a mean over samples has `over_batch = True` (a part that depends on no sample may be there all
-    the same). Its outputs are then a `NamedTuple` of tensors whose first dimension is the batch.
+    the same), and cannot be trained on in slices.
     """
 
     def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
@@ -103,8 +103,6 @@ _HETERO_CELL = ModelKind(
         "mle_wass_supcr": lambda graph: MleWassSupCR(),
         # the buffer holds its own rank's batches alone
         "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
-        # no buffer: the loss of every rank's batch, so that R ranks of batch b train as one process of batch R · b
-        "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
     },
     forward=_output,
     sizes=("hidden", "layers"),

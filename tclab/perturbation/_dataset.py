@@ -1,12 +1,11 @@
-"""Perturbations with their scores, synthetic ones, and splits of them."""
+"""Perturbations with their scores, synthetic ones, and how many steps an epoch of the published ones has."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -48,30 +47,6 @@ class Perturbations:
         return Perturbations(
             self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
         )
-
-    def fingerprint(self) -> str:
-        """Return a hash of every sample's nodes and score."""
-        return hashlib.sha256(self.deletions.fingerprint().encode() + self.scores.cpu().numpy().tobytes()).hexdigest()
-
-
-class Split(NamedTuple):
-    """Which samples are for training, validation and test: their numbers, [n] int64 each, sorted."""
-
-    train: np.ndarray[tuple[int], np.dtype[np.int64]]
-    validation: np.ndarray[tuple[int], np.dtype[np.int64]]
-    test: np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def split(samples: int, *, seed: int = 0) -> Split:
-    """Return an 80/10/10 split drawn by a seed; a tenth is rounded down, and training has the rest.
-
-    **Raises:** `InputError` for a number or a seed below 0.
-    """
-    check_whole("the samples are", samples)
-    check_whole("the seed is", seed)
-    order = np.random.default_rng(seed).permutation(samples)
-    tenth = samples // 10
-    return Split(*(np.sort(part) for part in (order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth])))
 
 
 def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:

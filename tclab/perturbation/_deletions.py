@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -117,12 +116,6 @@ class Deletions:
         begin = ptr[chosen]
         length = ptr[chosen + 1] - begin
         return Deletions.joined(self.nodes.numpy()[ranges(begin, length)], length)
-
-    def fingerprint(self) -> str:
-        """Return a hash of every sample's nodes, so that a store made for them can be checked."""
-        digest = hashlib.sha256(self.ptr.cpu().numpy().tobytes())
-        digest.update(self.nodes.cpu().numpy().tobytes())
-        return digest.hexdigest()
 
     def samples(self) -> Tensor:
         """Return the sample that each deleted node belongs to, [M] int64, without asking the device."""

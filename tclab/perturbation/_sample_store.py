@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,10 +22,8 @@ from tclab.perturbation._deletions import Deletions, Int64s
 
 T = TypeVar("T")
 
-_HEADER = b"\0"  # it sorts before every sample, so that samples are appended and fill their pages
-_PAGE = 4096  # LMDB's pages here; a node has a header of 8 bytes, a pointer of 2 and a key of 8
-_NODE = 18
-_INLINE = 2020  # a value that leaves less than two nodes to a page gets pages of its own, with 16 bytes of header
+_PAGE = 4096  # LMDB's pages here
+_INLINE = 2020  # a value that leaves less than two to a page gets pages of its own, with 16 bytes of header
 _COMMIT_BYTES = 64 << 20
 _MARGIN = 1 << 20  # the tree above the leaves, and space to write its pages again
 _WORD = np.dtype("<i4")
@@ -45,81 +42,55 @@ def _key(i: int) -> bytes:
     return i.to_bytes(8, "big")  # keys sort as their samples do
 
 
-@dataclass(frozen=True)
-class StoreSize:
-    """The size of a store, known without building it."""
-
-    samples: int
-    value_bytes: int  # end to end
-    disk_bytes: int  # at most, in LMDB's pages
-
-    @staticmethod
-    def of(value_bytes: Int64s) -> StoreSize:
-        """Return the size of a store of values of so many bytes each, [S] int64."""
-        is_large = value_bytes > _INLINE
-        pages = int((-(-(value_bytes[is_large] + 16) // _PAGE) * _PAGE).sum())
-        inline = np.where(is_large, 8, value_bytes) + _NODE + 1  # nodes begin at even places
-        # a leaf is left with less than its largest node free
-        leaves = -(-int(inline.sum()) // max(_PAGE - 16 - int(inline.max(initial=0)), 1)) * _PAGE
-        return StoreSize(len(value_bytes), int(value_bytes.sum()), pages + leaves + leaves // 64 + _MARGIN)
-
-    def __str__(self) -> str:
-        return f"{self.samples:,} samples, {bytes_text(self.value_bytes)} ({bytes_text(self.disk_bytes)} on disk)"
+def disk_bytes(value_bytes: Int64s) -> int:
+    """Return how many bytes of disk a store takes at most, of values of so many bytes each, [S] int64."""
+    own_pages = -(-(value_bytes + 16) // _PAGE) * _PAGE + 64
+    on_a_leaf = 2 * (value_bytes + 19)  # with its key and a pointer; a leaf is at least half full
+    return int(np.where(value_bytes > _INLINE, own_pages, on_a_leaf).sum()) + _MARGIN
 
 
-def build_store(
-    path: str | Path, value: Callable[[int], bytes], *, size: StoreSize, header: Mapping[str, str]
-) -> Store:
-    """Write `size.samples` encoded samples into a file, unless it is there, and return it opened for reading.
+def build_store(path: Path, value: Callable[[int], bytes], value_bytes: Int64s) -> Store:
+    """Write encoded samples into a file, unless it is there, and return it opened for reading.
 
     It is written under the name `path` + `.tmp` and renamed when it is whole; a build that was killed begins anew.
 
     **Arguments:**
 
     - `value`: a sample's number → its encoding.
-    - `size`: see `StoreSize.of`.
-    - `header`: what the samples are made for; the number of samples is added.
+    - `value_bytes`: how many bytes each sample's encoding has, [S] int64.
 
     **Raises:** `InputError` where the disk has too little space, before anything is written or once it is full;
     where the file is something else.
     """
-    path, lmdb = Path(path), lmdb_module()
-    wanted = json.dumps({**header, "samples": size.samples}).encode()
+    lmdb, store = lmdb_module(), Store(path, len(value_bytes))
     temporary = path.with_name(f"{path.name}.tmp")
-    store = Store(path, size.samples)
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
-            free = shutil.disk_usage(path.parent).free
-            if size.disk_bytes > free:
+            needed, free = disk_bytes(value_bytes), shutil.disk_usage(path.parent).free
+            if needed > free:
                 raise InputError(
-                    f"the store {path} needs {bytes_text(size.disk_bytes)} for {size.samples:,} samples, and its disk "
-                    f"has {bytes_text(free)}; ask for fewer samples or choose another disk"
+                    f"the store {path} needs {bytes_text(needed)} for {len(store):,} samples, and its disk has "
+                    f"{bytes_text(free)}; ask for fewer samples or choose another disk"
                 )
-            _write(temporary, value, size, wanted)
+            _write(temporary, value, value_bytes)
             temporary.rename(path)
-        with store.opened().begin() as transaction:
-            found = transaction.get(_HEADER)
+        store.opened()
     except (lmdb.Error, OSError) as error:
         raise InputError(f"the store {path} cannot be written or read: {error}") from None
     finally:
         with suppress(OSError):
             temporary.unlink()
-    if found != wanted:
-        raise InputError(f"{path} holds something else, {found!r}, expected {wanted!r}; build it under another name")
     return store
 
 
-def _write(path: Path, value: Callable[[int], bytes], size: StoreSize, header: bytes) -> None:
-    map_size = 2 * size.disk_bytes + _COMMIT_BYTES
+def _write(path: Path, value: Callable[[int], bytes], value_bytes: Int64s) -> None:
+    map_size, samples = 2 * disk_bytes(value_bytes) + _COMMIT_BYTES, len(value_bytes)
     with lmdb_module().open(str(path), subdir=False, lock=False, sync=False, map_size=map_size) as environment:
-        with environment.begin(write=True) as transaction:
-            transaction.put(_HEADER, header)
-        step = max(1, _COMMIT_BYTES * size.samples // max(size.value_bytes, 1))  # a transaction's pages are in memory
-        for begin in range(0, size.samples, step):
+        step = max(1, _COMMIT_BYTES * samples // max(int(value_bytes.sum()), 1))  # a transaction's pages are in memory
+        for begin in range(0, samples, step):
             with environment.begin(write=True) as transaction:
-                for i in range(begin, min(begin + step, size.samples)):
+                for i in range(begin, min(begin + step, samples)):
                     transaction.put(_key(i), value(i), append=True)
         environment.sync(True)
 
@@ -180,7 +151,7 @@ class StoredSamples:
     least that the encoding costs.
     """
 
-    def __init__(self, graph: CellGraph, perturbations: Perturbations, path: str | Path, encoding: str) -> None:
+    def __init__(self, graph: CellGraph, perturbations: Perturbations, path: Path, encoding: str) -> None:
         self.encoding = encoding
         deletions, scores = perturbations.deletions, perturbations.scores
         if encoding == "json":
@@ -193,9 +164,7 @@ class StoredSamples:
                 return _record([names[node] for node in deletions[i].tolist()], float(scores[i]))
             return scores[i].numpy().astype("<f4").tobytes() + deletions[i].numpy().astype(_WORD).tobytes()
 
-        made_for = {"encoding": encoding, "graph": graph.fingerprint(), "perturbations": perturbations.fingerprint()}
-        size = StoreSize.of(np.array([len(value(i)) for i in range(len(deletions))], dtype=np.int64))
-        self._store = build_store(path, value, size=size, header=made_for)
+        self._store = build_store(path, value, np.array([len(value(i)) for i in range(len(deletions))], dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self._store)

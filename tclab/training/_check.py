@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,50 +45,33 @@ class Check(Shown):
     - `graph`: the graph that the check ran on, in words.
     - `samples`: number of samples, each a copy of the graph with other nodes removed.
     - `results`: strategy → how far it is from `subgraph`.
-    - `depends_on_deletions`: whether any prediction changes when nodes are removed. For a model that ignores
-      deletions, every strategy would pass.
-    - `deterministic`: whether the model predicts the same twice.
-    - `batch_error`: in fp64, the largest difference between a sample's prediction in the batch and alone, over
-      the largest prediction.
+    - `comparable`: whether the model predicts the same twice, and anything else when nodes are removed. For a model
+      that ignores deletions, every strategy would pass.
+    - `problems`: sentences on the model: why it is not comparable, whether a sample's prediction depends on the other
+      samples of its batch, and which parameters the predictions do not depend on.
     - `broken`: strategy → why it has no result: the model needs single edges, or the error that it raised.
-    - `without_gradient`: names of parameters that the predictions do not depend on.
     """
 
     model: str
     graph: str
     samples: int
     results: dict[str, EquivalenceResult]
-    depends_on_deletions: bool
-    deterministic: bool
-    batch_error: float
+    comparable: bool
+    problems: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
-    without_gradient: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
         exact = [result.passed for result in self.results.values() if result.exact]
         failed = [why for why in self.broken.values() if not why.startswith("skipped")]
-        return bool(exact) and all(exact) and self.depends_on_deletions and self.deterministic and not failed
+        return bool(exact) and all(exact) and self.comparable and not failed
 
     def _display(self) -> Display:
         verdict = "passed" if self.passed else "did not pass"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
         lines = [(name, _result_text(result)) for name, result in self.results.items()]
-        return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self._model_problems())
-
-    def _model_problems(self) -> list[str]:
-        problems = {
-            "The model is not deterministic in eval(): two calls differ, so nothing can be compared.": (
-                not self.deterministic
-            ),
-            "No prediction changes when nodes are removed, so any strategy would pass: does the model call view.lift, "
-            "view.neighbour_sum and view.pool?": not self.depends_on_deletions,
-            f"A prediction depends on the other samples of the batch, by {self.batch_error:.1e} of the largest one: a "
-            "norm over the whole batch does that, or dropout that is still on.": self.batch_error > _DIFFERENT,
-            f"Without a gradient: {first_of(self.without_gradient)}.": bool(self.without_gradient),
-        }
-        return [text for text, applies in problems.items() if applies]
+        return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self.problems)
 
 
 def _result_text(result: EquivalenceResult) -> str:
@@ -154,7 +136,7 @@ def check(
     torch.manual_seed(seed)
     name, built = _built(model, part)
     samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
-    properties = _properties(name, built, part, samples)
+    comparable, problems = _judged(name, built, part, samples)
     reference = EquivalenceReference(built.float(), part, samples)
     results, broken = {}, {}
     for strategy in wanted:
@@ -167,7 +149,7 @@ def check(
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
-    return Check(name, nodes, len(samples), results, broken=broken, **properties)
+    return Check(name, nodes, len(samples), results, comparable, problems, broken)
 
 
 def _first_line(error: Exception) -> str:
@@ -211,8 +193,10 @@ def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]
     return [get(str(getattr(one, "name", one)).strip()).name for one in each]  # raises for an unknown one
 
 
-def _properties(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return the properties of a model that decide whether a comparison means anything, from fp64 with `subgraph`.
+def _judged(
+    name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]
+) -> tuple[bool, list[str]]:
+    """Return whether a comparison means anything, and the problems of a model; from fp64 with `subgraph`.
 
     **Raises:** `InputError` for a model without parameters, one that cannot run, or predictions of a wrong shape.
     """
@@ -245,15 +229,21 @@ def _properties(name: str, model: nn.Module, graph: CellGraph, deletions: Sequen
         raise InputError(f"{name} predicts {together.tolist()}, expected finite numbers")
     model.zero_grad()
     again.sum().backward()
-    unused = tuple(without_gradient(model))
+    unused = without_gradient(model)
     together = together.detach()
     with torch.no_grad():
         alone = torch.cat([predicted([nodes]).reshape(1) for nodes in deletions])
         whole = predicted([[]])
     largest = float(together.abs().max()) or 1.0
-    return {
-        "depends_on_deletions": bool(((alone - whole).abs() > _DIFFERENT * largest).any()),
-        "deterministic": bool(torch.equal(together, again)),
-        "batch_error": float((together - alone).abs().max()) / largest,
-        "without_gradient": unused,
+    same_twice = torch.equal(together, again)
+    hears = bool(((alone - whole).abs() > _DIFFERENT * largest).any())
+    apart = float((together - alone).abs().max()) / largest
+    problems = {
+        "The model is not deterministic in eval(): two calls differ, so nothing can be compared.": not same_twice,
+        "No prediction changes when nodes are removed, so any strategy would pass: does the model call view.lift, "
+        "view.neighbour_sum and view.pool?": not hears,
+        f"A prediction depends on the other samples of the batch, by {apart:.1e} of the largest one: a norm over the "
+        "whole batch does that, or dropout that is still on.": apart > _DIFFERENT,
+        f"Without a gradient: {first_of(unused)}.": bool(unused),
     }
+    return same_twice and hears, [text for text, applies in problems.items() if applies]

@@ -16,7 +16,6 @@ from tclab.message_passing import View
 from tclab.timing import Communication
 
 BUCKET_MB = 25.0  # DDP's default
-_PLAIN_STEPS = 2  # PowerSGD's first steps exchange whole gradients; with error feedback it needs at least 2
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Exchange:
     **Arguments:**
 
     - `options`: of `DistributedDataParallel`, by its names.
-    - `compression`: of gradients, by one of torch's communication hooks: "none", "fp16", "bf16" or "powersgd". With
-      gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
+    - `compression`: of gradients, by one of torch's communication hooks: "none", "fp16" or "bf16".
     - `no_sync`: exchange accumulated gradients only in the last of the batches that are accumulated.
     """
 
@@ -79,20 +77,9 @@ def _hook(compression: str) -> Callable[[Any], Any] | None:
     """Return torch's communication hook for a compression (bucket → future of its mean); `None` for "none"."""
     if compression == "none":
         return None
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     group: Any = torch.distributed.group.WORLD
-    if compression == "powersgd":
-        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=_PLAIN_STEPS)
-
-        def powersgd(bucket: Any) -> Any:
-            mean = powerSGD_hook.powerSGD_hook(state, bucket)
-            if bucket.buffer().device.type == "cpu" or torch.distributed.get_backend() == "gloo":
-                # gloo's threads start its second and third exchange, in an order that differs between ranks
-                mean.wait()
-            return mean
-
-        return powersgd
     chosen = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
     return lambda bucket: chosen(group, bucket)
 

@@ -38,24 +38,6 @@ _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has b
 
 
 @dataclass(frozen=True)
-class Numerics:
-    """The settings of a step that change its rounding and not what it computes."""
-
-    dtype: str = "float32"  # "float32", "float64" or "bfloat16"
-    compile: bool = False  # the model runs through `torch.compile`
-    checkpoint: bool = False  # the model recomputes activations in the backward
-    slices: bool = False  # a batch runs in slices, whose gradients are summed
-
-    @property
-    def plain(self) -> bool:
-        """Whether these are eager fp32 or fp64 without checkpointing or slices, which every check covers."""
-        return self.dtype in ("float32", "float64") and not (self.compile or self.checkpoint or self.slices)
-
-
-_FP32, _FP64 = Numerics(), Numerics("float64")
-
-
-@dataclass(frozen=True)
 class EquivalenceResult:
     """How far a strategy is from `subgraph`, over `DRAWS` draws of the weights (`BFLOAT16_DRAWS` in bfloat16).
 
@@ -66,8 +48,8 @@ class EquivalenceResult:
 
     - `strategy`: its name.
     - `exact`: whether the strategy declares itself exact.
-    - `passed`: the strategy is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2. For numerics other
-      than plain ones, the errors with these are included: `fp64_error` and `fp32_ratio` are the larger of both.
+    - `passed`: the strategy is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2. Where it is compared
+      compiled, in slices or in bfloat16 too, `fp64_error` and `fp32_ratio` are the larger of both.
     - `fp64_error`: in fp64, the largest difference from `subgraph` over the largest value, of the predictions or of
       one parameter's gradient; the worst draw. The predictions of two more batches count with them: one of more than
       64 samples, and the samples in another order, where what the batch before left behind would show.
@@ -203,30 +185,39 @@ class EquivalenceReference:
         @cache
         def subgraph(draw: int, dtype: str) -> Outcome:
             self._load(model, draw, dtype)
-            return self._outcome(model, "subgraph", "lean", Numerics(dtype))
+            return self._outcome(model, "subgraph", "lean", dtype)
 
         self._subgraph = subgraph
         self._subgraph_of_more = cache(lambda: self._predictions_of_more(model, "subgraph", "lean"))
 
-    def compare(self, strategy: str, collation: str = "lean", *, numerics: Numerics = _FP32) -> EquivalenceResult:
+    def compare(
+        self,
+        strategy: str,
+        collation: str = "lean",
+        *,
+        dtype: str = "float32",
+        compile: bool = False,
+        slices: bool = False,
+    ) -> EquivalenceResult:
         """Return how far a strategy is from `subgraph`.
 
         **Arguments:**
 
         - `strategy`: its name.
         - `collation`: one of its collations.
-        - `numerics`: other settings that an exact strategy is checked with, in addition to eager fp64 and fp32.
+        - `dtype`, `compile`, `slices`: how an exact strategy is compared in addition to eager float64 and float32 of
+          whole batches.
         """
         exact = get(strategy).exact
         # the compiler makes code for the number of threads at that moment
-        with nullcontext() if numerics.compile else _one_thread():
-            fp64 = self._errors(strategy, collation, _FP64)
-            ratio = median(self._errors(strategy, collation, _FP32))
+        with nullcontext() if compile else _one_thread():
+            fp64 = self._errors(strategy, collation, "float64")
+            ratio = median(self._errors(strategy, collation, "float32"))
             expected = self._subgraph_of_more()
             fp64 += map(relative_error, self._predictions_of_more(self.candidate, strategy, collation), expected)
-            if exact and not numerics.plain:
-                errors = self._errors(strategy, collation, numerics)
-                if numerics.dtype == "float64":
+            if exact and (compile or slices or dtype == "bfloat16"):
+                errors = self._errors(strategy, collation, dtype, compile=compile, slices=slices)
+                if dtype == "float64":
                     fp64 += errors
                 else:
                     ratio = max(ratio, median(errors))
@@ -240,30 +231,26 @@ class EquivalenceReference:
             edges=self.graph.num_edges,
         )
 
-    def _errors(self, strategy: str, collation: str, numerics: Numerics) -> list[float]:
+    def _errors(
+        self, strategy: str, collation: str, dtype: str, *, compile: bool = False, slices: bool = False
+    ) -> list[float]:
         """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
         model = self.candidate
         forward: Forward = _call
-        checkpoint = getattr(model, "checkpoint", None)
-        if numerics.checkpoint:
-            model.checkpoint = True  # type: ignore[assignment]
-        if numerics.compile:
+        if compile:
             forward = compiled_forward(_call)
-            self._load(model, 0, numerics.dtype)
-            self._outcome(model, strategy, collation, numerics, forward)  # the first call runs eagerly
+            self._load(model, 0, dtype)
+            self._outcome(model, strategy, collation, dtype, forward)  # the first call runs eagerly
         errors = []
-        for draw in range(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS):
+        for draw in range(BFLOAT16_DRAWS if dtype == "bfloat16" else DRAWS):
             expected = self._subgraph(draw, "float64")
-            rounded = self._subgraph(draw, numerics.dtype)
-            self._load(model, draw, numerics.dtype)
-            found = self._outcome(model, strategy, collation, numerics, forward)
-            if numerics.dtype == "float64":
+            rounded = self._subgraph(draw, dtype)
+            self._load(model, draw, dtype)
+            found = self._outcome(model, strategy, collation, dtype, forward, slices=slices)
+            if dtype == "float64":
                 errors.append(relative_error(found, expected))
             else:
-                rounding = max(norm_error(rounded, expected), _ROUNDING[numerics.dtype])
-                errors.append(norm_error(found, expected) / rounding)
-        if numerics.checkpoint:
-            model.checkpoint = checkpoint  # type: ignore[assignment]
+                errors.append(norm_error(found, expected) / max(norm_error(rounded, expected), _ROUNDING[dtype]))
         return errors
 
     def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
@@ -276,7 +263,14 @@ class EquivalenceReference:
         model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(weights)
 
     def _outcome(
-        self, model: nn.Module, strategy: str, collation: str, numerics: Numerics, forward: Forward = _call
+        self,
+        model: nn.Module,
+        strategy: str,
+        collation: str,
+        dtype: str,
+        forward: Forward = _call,
+        *,
+        slices: bool = False,
     ) -> Outcome:
         """Return a model's predictions, [B], and the gradients of their weighted sum.
 
@@ -285,12 +279,12 @@ class EquivalenceReference:
         device = next(model.parameters()).device
         model.zero_grad(set_to_none=True)
         weights = torch.linspace(-1.0, 2.0, len(self.deletions), dtype=torch.float64, device=device)
-        size = _SLICE if numerics.slices else len(self.deletions)
+        size = _SLICE if slices else len(self.deletions)
         predicted = []
         for first in range(0, len(self.deletions), size):
             part = slice(first, first + size)
             with view(self.graph, self.deletions[part], strategy, device=device, collation=collation) as copies:
-                with torch.autocast(device.type, torch.bfloat16, enabled=numerics.dtype == "bfloat16"):
+                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     predictions = forward(model, copies)
                 (predictions * weights[part].to(predictions.dtype)).sum().backward()
             predicted.append(predictions.detach().cpu())

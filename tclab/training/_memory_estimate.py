@@ -3,7 +3,7 @@
 A batch's shapes are extrapolated in the number of samples from two small batches that are packed for real. Then the
 step runs twice on torch's fake tensors, which have shapes only, and a dispatch mode counts every tensor from its
 allocation until it is freed. So the estimate covers whatever the model, the loss, the strategy's view and autograd
-keep, with checkpointing and slices; where the optimizer's step takes several batches, two of them stand for all. The
+keep, with slices; where the optimizer's step takes several batches, two of them stand for all. The
 workspace that an operation allocates and frees while it runs is no tensor, and not counted: a neighbour sum's lies far
 below the peak, which is in the backward.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
@@ -91,9 +90,7 @@ class Step:
     targets. Targets are float32 otherwise.
 
     A batch of several slices (`micro_batch`) runs slice by slice, and its gradients equal those of the whole batch: a
-    loss that is a mean over samples is summed over slices, weighted by their share of the samples. A loss over the
-    whole batch (one with the attribute `over_batch`) takes the outputs of all slices, whose activations are recomputed
-    in the backward.
+    loss, which must be a mean over samples, is summed over slices, weighted by their share of the samples.
 
     **Arguments:**
 
@@ -106,7 +103,6 @@ class Step:
     - `epoch`: the epoch that the loss's schedule is at; an attribute that a training loop sets as it goes.
     - `clip`: norm that gradients are clipped to; `None` for no clipping.
     - `accumulate`: number of batches whose gradients are averaged before one clip and optimizer step.
-    - `checkpoint`: switch on the model's activation checkpointing.
     - `compile`: run the model through `torch.compile`, from the second call on; see `compiled_forward`.
     - `learning_rate`: AdamW's.
     - `gather_interval`: steps between the loss's all-gathers; the loss's default if `None`.
@@ -115,7 +111,8 @@ class Step:
       nothing.
 
     **Raises:** `InputError` for a loss that the model does not have, or one that does not gather; in the first step,
-    for parameters without a gradient, for which DDP would wait.
+    for parameters without a gradient, for which DDP would wait, and for slices where the loss is over the whole batch
+    (it has `over_batch = True`).
     """
 
     def __init__(
@@ -132,14 +129,13 @@ class Step:
         clip: float | None = CLIP,
         optimizer: str = "fused",
         accumulate: int = 1,
-        checkpoint: bool = False,
         compile: bool = False,
         learning_rate: float = 1e-4,
         gather_interval: int | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         if mode in WITHOUT_MODEL:
-            kind, loss, checkpoint, compile, gather_interval = _NO_MODEL, None, False, False, None
+            kind, loss, compile, gather_interval = _NO_MODEL, None, False, None
         self.kind = kind
         self.strategy = strategy
         self.mode = mode
@@ -152,10 +148,7 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        if checkpoint:
-            self.model.checkpoint = True  # type: ignore[assignment]
         self.loss: Callable[..., Tensor] = kind.loss(strategy.graph, loss)
-        self._over_batch = getattr(self.loss, "over_batch", False)
         self.loss_takes_peers = "peers" in signature(self.loss).parameters
         if gather_interval is not None:
             if getattr(self.loss, "gather_interval", None) is None:
@@ -204,8 +197,9 @@ class Step:
         """
         if self.mode == "data":
             return None
-        forward_backward = self._all_slices if moved.slices and self._over_batch else self._slice_by_slice
-        loss = forward_backward(moved, stage, backward)
+        if moved.slices and getattr(self.loss, "over_batch", False):
+            raise InputError("the loss is over the whole batch, which comes in slices; expected no micro_batch")
+        loss = self._slice_by_slice(moved, stage, backward)
         self.batches += 1
         if self.batches % self.accumulate == 0:
             self._update(stage, update)
@@ -231,30 +225,6 @@ class Step:
         if self.exchange is not None and self.batches == 0:
             self.exchange.check_gradients(self.model)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-
-    def _all_slices(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
-        """Run forward and backward for a loss over the whole batch, keeping only each slice's output in between.
-
-        The backward recomputes each slice's activations (`torch.utils.checkpoint`).
-        """
-        if self.strategy.one_view:
-            raise InputError(
-                f"{self.strategy.name} has one view at a time, and a loss over the batch needs those of all slices"
-            )
-        if self.exchange is not None:
-            raise InputError("ranks train together, and slices of a loss over the batch are not exchanged by DDP")
-        with ExitStack() as views, self._autocast():
-            outputs = []
-            for part in batch.slices:
-                with stage("mask"):
-                    view = views.enter_context(self.strategy.view(part))
-                with stage("forward"):
-                    outputs.append(recomputed(self._forward, view, use_reentrant=False))
-            with stage("loss"):
-                output = outputs[0]._make(map(torch.cat, zip(*outputs, strict=True)))
-                loss = self._loss(output, batch, stage)
-            self._backward(loss, stage, backward)
-        return loss
 
     def _without_exchange(self, last: bool) -> AbstractContextManager[Any]:
         """Return DDP's `no_sync` where more gradients come before the optimizer's step; `last` is a batch's end."""

@@ -22,7 +22,7 @@ def test_the_samples_become_a_graph():
     assert graph.num_nodes["gene"] == 40
     kinds = [name.split("_")[0] for name in graph.networks]
     assert kinds == ["sgd", "biogrid", "tflink", *["string9"] * 6, *["string10"] * 6, *["string12"] * 6]
-    assert graph.metabolism is not None
+    assert "gpr" in graph.relations
     ignored = {"SGA_NxN.txt", "aao1729_data_s1.tsv", "edge_list.csv", "scored_made_up_trigenic.txt"}
     assert set(graph.report.ignored) == {*ignored, "targets_of_P00000.tsv"}
     assert "tclab.readers.read_perturbations" in graph.report.ignored["SGA_NxN.txt"]
@@ -105,5 +105,5 @@ def test_the_public_folder_is_read(public, monkeypatch, tmp_path):
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486
     assert graph.num_nodes["reaction"] == 7_122
-    assert len(graph.metabolism.gpr.edge_index[0].unique()) == 1_161
+    assert len(graph.relations["gpr"].edge_index[0].unique()) == 1_161
     assert all(network.num_sources == graph.num_nodes["gene"] for network in graph.networks.values())

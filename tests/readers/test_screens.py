@@ -100,6 +100,10 @@ FORMATS = {
 }
 
 
+def numbers_of(found):
+    return found.deletions.nodes.tolist(), found.deletions.ptr.tolist(), found.scores.tolist()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_format_is_known_by_the_columns(name, cell, tmp_path):
     text = (SAMPLES / name).read_text()
@@ -114,8 +118,8 @@ def test_the_format_is_known_by_the_columns(name, cell, tmp_path):
         assert f"format {kind}, {mutant_type} samples" in str(found)
         assert report.rows == report.kept + sum(report.dropped.values()) == 30
         assert report.kept == len(found) == samples
-        prints.append(found.fingerprint())
-    assert len(set(prints)) == 1
+        prints.append(numbers_of(found))
+    assert prints[1:] == prints[:-1]
     assert sorted(read_perturbations(write_rows(tmp_path, head, reversed(rows)), cell).scores) == sorted(found.scores)
 
 
@@ -157,7 +161,7 @@ def test_a_workbook_is_read_too_and_a_damaged_one_refused(cell, tmp_path):
     book.active.append([])
     book.save(path)
     expected = read_perturbations(SAMPLES / "aao1729_data_s1.tsv", cell)
-    assert read_perturbations(path, cell).fingerprint() == expected.fingerprint()
+    assert numbers_of(read_perturbations(path, cell)) == numbers_of(expected)
     book.active["XFD1048576"] = "x"  # one cell at a sheet's end, which would take minutes
     book.save(tmp_path / "far.xlsx")
     assert len(read_perturbations(tmp_path / "far.xlsx", cell)) == 20

@@ -216,7 +216,7 @@ _VALUES: dict[str, Any] = {
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
     "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
     "gather_interval": NumberFrom1,
-    "compression": Literal["fp16", "bf16", "powersgd"],
+    "compression": Literal["fp16", "bf16"],
 }
 
 

@@ -144,8 +144,8 @@ class Point(Shown):
       "prefetch_factor:4": prefetch_factor, multiprocessing_context (how workers start), persistent_workers, pin_memory
       (on CUDA true unless given), timeout, in_order. Without workers pin_memory alone is kept.
     - `ddp`: options of `torch.nn.parallel.DistributedDataParallel` by its names, as those of the loader: bucket_cap_mb,
-      find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16",
-      "bf16" or "powersgd"; no_sync, whether gradients that add up over batches are exchanged in the last one alone
+      find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16"
+      or "bf16"; no_sync, whether gradients that add up over batches are exchanged in the last one alone
       (true unless given); gather_interval, passes between the all-gathers of a loss that has them. Empty for one rank.
     - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study's records, from
       LMDB). What a `stored_…` strategy stores for each sample is always in LMDB.

@@ -25,7 +25,7 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
-from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
 
@@ -43,8 +43,8 @@ def _reference(point: Point, stamp: object) -> EquivalenceReference:
 
 
 @lru_cache(maxsize=256)
-def _compared(point: Point, strategy: str, collation: str, numerics: Numerics, stamp: object) -> EquivalenceResult:
-    return _reference(point, stamp).compare(strategy, collation, numerics=numerics)
+def _compared(point: Point, strategy: str, collation: str, stamp: object, **numerics: Any) -> EquivalenceResult:
+    return _reference(point, stamp).compare(strategy, collation, **numerics)
 
 
 def equivalence_of(point: Point) -> EquivalenceResult:
@@ -54,9 +54,10 @@ def equivalence_of(point: Point) -> EquivalenceResult:
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
-    numerics = Numerics(point.dtype, point.compile, slices=point.micro_batch is not None)
-    numerics = Numerics() if numerics.plain else numerics
-    return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(file_stamps(point).items()))
+    stamp, slices = tuple(file_stamps(point).items()), point.micro_batch is not None
+    as_usual = point.dtype != "bfloat16" and not point.compile and not slices  # every check has float32 and float64
+    numerics = {} if as_usual else {"dtype": point.dtype, "compile": point.compile, "slices": slices}
+    return _compared(Point(**decides), point.strategy, point.collation, stamp, **numerics)
 
 
 def declared_exact(point: Point) -> bool:

@@ -19,7 +19,6 @@ import torch
 from tclab._display import Display, Shown, seconds_text
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError, check_whole, require
-from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve, screen_of
@@ -163,7 +162,7 @@ def full_steps(point: Point) -> int:
     Those of the published dataset, or of the point's own file of perturbations: 80 % of it are for training.
     """
     screen = screen_of(point)
-    samples = TRAINING_SAMPLES if screen is None else len(split(len(screen)).train)
+    samples = TRAINING_SAMPLES if screen is None else len(screen) - 2 * (len(screen) // 10)
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
 

@@ -21,7 +21,7 @@ from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.masking._edge_masks import StoredMask
 from tclab.perturbation import Perturbations
 from tclab.perturbation._dataset import TRAINING_SAMPLES
-from tclab.perturbation._sample_store import StoreSize
+from tclab.perturbation._sample_store import disk_bytes
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
@@ -56,8 +56,9 @@ class Fits(Shown):
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
     - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
-    - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
-      those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
+    - `disk`: what a store of all training samples takes at most, if they are like those of a batch: the published
+      265,851, or those of the file of perturbations. `None` for a strategy that stores none. A run stores those that
+      it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
 
@@ -71,7 +72,7 @@ class Fits(Shown):
     shared: int
     ranks: int
     on_host: bool
-    disk: StoreSize | None = None
+    disk: int | None = None
     process: int = PROCESS_BYTES
     host_limit: int | None = None
     shared_limit: int | None = None
@@ -116,7 +117,8 @@ class Fits(Shown):
         ]
         parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
         notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED]
-        notes += [f"a store of {self.disk}; a run stores the samples that it reads"] if self.disk is not None else []
+        if self.disk is not None:
+            notes.append(f"a store of all samples takes {bytes_text(self.disk)}; a run stores those that it reads")
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
@@ -186,11 +188,11 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     )
 
 
-def _whole_store(strategy: StoredMask, point: Point, samples: Perturbations) -> StoreSize:
-    """Return the size of a store of all training samples, if they are like these."""
+def _whole_store(strategy: StoredMask, point: Point, samples: Perturbations) -> int:
+    """Return the bytes of a store of all training samples, if they are like these."""
     screen = screen_of(point)
     number = TRAINING_SAMPLES if screen is None else len(screen)
-    return StoreSize.of(np.resize(strategy.encoded_bytes(samples.deletions), number))
+    return disk_bytes(np.resize(strategy.encoded_bytes(samples.deletions), number))
 
 
 def _bytes_in(value: Any) -> int:
