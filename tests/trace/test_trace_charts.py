@@ -6,7 +6,6 @@ import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
-from tclab.sweeps.store._row_frame import frame_html  # noqa: E402
 
 
 def charts(report):
@@ -32,10 +31,8 @@ def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
         assert chart.to_dict()["$schema"], name
 
 
-def test_what_a_trace_lacks_is_a_sentence_and_a_chart_names_its_file(write_trace, complete):
+def test_a_chart_names_its_file(write_trace, complete):
     report = trace.analyze(write_trace([complete("aten::mm", 0, 10)], "host.json"))
-    for table in (report.gaps, report.idle_causes, report.syncs.head(10), report.copies, report.collectives):
-        assert "in this trace" in frame_html(table)
     assert drawn.trace_chart(report, "stages").to_dict()["title"]["subtitle"] == [
         "host.json · no device event · 0 steps"
     ]

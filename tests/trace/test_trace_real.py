@@ -19,7 +19,7 @@ ROWS = list(csv.DictReader(REFERENCE.read_text().splitlines())) if REFERENCE.is_
 def test_device_times_agree_with_the_reference(row, real_traces):
     path = real_traces / row["trace"]
     if row["span_us"] == "not JSON":
-        with pytest.raises(trace.TraceError, match=r"not valid JSON at byte 6 \(line 2, column 5\)"):
+        with pytest.raises(trace.TraceError, match="not valid JSON at byte 6"):
             trace.analyze(path)
         return
     breakdown = trace.analyze(path).breakdown
