@@ -7,20 +7,18 @@ and query, `damp` DAmP allele, `S` suppressor.
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
 from tclab._source import opened
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, Report
@@ -35,8 +33,6 @@ _GENES_DELETED = {"digenic": 2, "trigenic": 3}
 _MISSING = ("", "NaN", "nan", "NA")
 _LARGEST_SCORE = 1e6  # fitness is about 1; beyond this it is no score, and float32 could not hold all of it
 _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
-_MOST_COLUMNS = 256  # of a sheet; one cell far out makes every row as long as its column number
-_TITLE_ROWS = 5  # of a sheet in which the header is searched: the published sheets begin with a title
 
 
 class ScreenFormat(NamedTuple):
@@ -59,7 +55,7 @@ _ADJUSTED = "adjusted genetic interaction score"
 SCREENS = {
     "kuzmin": ScreenFormat(
         "Kuzmin et al. 2018 Data S1, 2020 Tables S1 and S3",  # Science 360, eaao1729; Science 368, eaaz5667
-        re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|xlsx)(\.gz)?", re.I),
+        re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv)(\.gz)?", re.I),
         "trigenic",
         _ADJUSTED,
         mark="combined mutant type",
@@ -108,7 +104,7 @@ def read_perturbations(
     """Return the samples of a genetic interaction screen as deletions of a graph's nodes, with the file's scores.
 
     The format is found by the columns of the file, not by its name: Kuzmin et al. 2018 and 2020, Costanzo et
-    al. 2016, and the trigenic table of the SGA scoring pipeline; as text between tabs or commas, gzip, or XLSX.
+    al. 2016, and the trigenic table of the SGA scoring pipeline; as text between tabs or commas.
 
     Genes are systematic names (YAL001C), looked up in the graph's node names. Rows with a gene that the graph
     lacks, or without a score, are left out and counted in `report`. A query `A+YDL227C_tm1` deletes A only, as hoΔ is
@@ -138,46 +134,22 @@ def read_perturbations(
             f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes, so the genes of {path} have "
             "no nodes; expected node_names of systematic names such as YAL001C (a folder of public files gives them)"
         )
-    with _opened_table(path) as table:
+    with opened(path, "a genetic interaction screen", ReadError) as content:
+        table = Table(content, separator=None)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
-        frame = _rows(table, SCREENS[kind])
-        samples, genes, report = _samples(path, frame, names, wanted, unknown_limit)
+        samples, genes, report = _samples(path, _rows(table, SCREENS[kind]), names, wanted, unknown_limit)
         if not report.kept:
             why = "; ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
             raise ValueError(f"none of its {report.rows:,} rows is a {wanted} sample: {why}")
         notes = [f"format {kind}, {wanted} samples", f"the score is {SCREENS[kind].score}, ε of two genes, τ of three"]
-        if report.duplicates:
-            notes.append(f"{report.duplicates:,} rows delete the same genes as another row")
+        notes += report.notes
         if names is None:
             samples, note = _assigned(samples, genes, graph.num_nodes[graph.deleted_type])
             notes.append(note)
         dropped = {**report.dropped, "no node left for a gene": report.kept - len(samples)}
         report = replace(report, kept=len(samples), dropped={k: n for k, n in dropped.items() if n}, notes=tuple(notes))
     return ScreenPerturbations(samples.deletions, samples.scores, report)
-
-
-@contextmanager
-def _opened_table(path: str | Path) -> Iterator[Table]:
-    """Open a screen: text, or a workbook whose first sheet becomes text between tabs, a line a row."""
-    workbook = str(path).lower().endswith(".xlsx")
-    if workbook:
-        need("XLSX", "data", "openpyxl")
-    with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as file:
-        yield Table(io.BufferedReader(io.BytesIO(_sheet(file))) if workbook else file, separator=None)
-
-
-def _sheet(file: Any) -> bytes:
-    import openpyxl
-
-    sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
-    lines = [
-        "\t".join("" if cell is None else " ".join(str(cell).split()) for cell in row) if any(row) else ""
-        for row in sheet.iter_rows(max_col=_MOST_COLUMNS, values_only=True)
-    ]
-    heads = [map(plain_name, line.split("\t")) for line in lines[:_TITLE_ROWS]]
-    titles = next((i for i, cells in enumerate(heads) if "query strain id" in cells), 0)
-    return "\n".join(lines[titles:]).encode()
 
 
 def _format_of(table: Table) -> str:
@@ -219,36 +191,32 @@ def _samples(
     unknown_limit: float,
 ) -> tuple[Perturbations, Genes, Report]:
     """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named."""
-    names: dict[str, int] = {}  # of every gene that a strain names → its number
-    queries, arrays = (_deleted(frame[strain], names) for strain in ("query", "array"))
-    each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], below 0 where there is none
+    numbers: dict[str, int] = {}  # of every gene that a strain names
+    queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
+    each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
+    count = (each >= 0).sum(axis=1)
+    lookup = Lookup(path, sorted(numbers) if genes is None else genes, unknown_limit)
+    place_of = np.array([*map(lookup.place, numbers), _NO_GENE])
+    places = np.sort(place_of[each], axis=1)
+    twice = (places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)
+    reasons = {
+        "no score": frame["score"].isna().to_numpy(),
+        f"not {mutant_type}": count == 0 if mutant_type == "any" else count != _GENES_DELETED[mutant_type],
+        "unknown gene": (places < 0).any(axis=1),
+        "names a gene twice": twice.any(axis=1),
+    }
     dropped: dict[str, int] = {}
     kept = np.ones(len(frame), dtype=bool)
-
-    def drop(reason: str, bad: Any) -> None:
-        dropped[reason] = int((kept & bad).sum())
-        kept[bad] = False
-
-    drop("no score", frame["score"].isna().to_numpy())
-    count = (each >= 0).sum(axis=1)
-    if mutant_type != "any":
-        drop(f"not {mutant_type}", count != _GENES_DELETED[mutant_type])
-    drop("deletes nothing", count == 0)
-    named = {*np.unique(each[kept]).tolist()}
-    used = [name for name, number in names.items() if number in named]
-    lookup = Lookup(Genes.of(sorted(used) if genes is None else genes))
-    place_of = np.full(len(names) + 1, _NO_GENE)  # the last is that of no gene, -1
-    for name in used:
-        place_of[names[name]] = lookup.place(name)
-    places = np.sort(place_of[each], axis=1)
-    before = int(kept.sum())
-    drop("unknown gene", (places < 0).any(axis=1))
-    lookup.check_lost(before, dropped["unknown gene"], unknown_limit)
-    drop("names a gene twice", ((places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)).any(axis=1))
+    for reason, bad in reasons.items():
+        rows, kept = int(kept.sum()), kept & ~bad
+        dropped[reason] = rows - int(kept.sum())
+        if reason == "unknown gene":
+            lookup.check_lost(rows, dropped[reason])
 
     places = places[kept]
     repeated = int(pd.DataFrame(places).duplicated().sum())
-    report = lookup.report(path, len(frame), len(places), dropped, duplicates=repeated)
+    notes = (f"{repeated:,} rows delete the same genes as another row",) if repeated else ()
+    report = lookup.report(len(frame), len(places), dropped, notes=notes)
     deletions = Deletions.joined(places[places < _NO_GENE], (places < _NO_GENE).sum(axis=1))
     scores = torch.from_numpy(frame["score"].to_numpy(dtype=np.float32, copy=True)[kept])
     return Perturbations(deletions, scores), lookup.genes, report

@@ -6,18 +6,14 @@ https://github.com/SysBioChalmers/yeast-GEM, `model/yeast-GEM.yml`, as RAVEN's `
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from tclab._io import atomic_write, cache_folder
 from tclab._source import check_nesting, opened
 from tclab.errors import need
 from tclab.graph import Network
@@ -54,8 +50,7 @@ def yeast_gem(
     a rule has one branch that needs nothing. `gpr.report.node_names` names the reaction nodes,
     `stoichiometry.report.node_names` the metabolites.
 
-    Parsing takes seconds, so what was read is kept in `TCLAB_CACHE` or the user's cache folder, under a hash of the
-    file.
+    Parsing takes seconds: `CellGraph.save` keeps a graph that is made often.
 
     **Arguments:**
 
@@ -68,25 +63,16 @@ def yeast_gem(
     for too many unknown genes.
     """
     need("yeast-GEM.yml", "data", "yaml")
-    with opened(path, "a yeast-GEM model", ReadError) as file:
-        reactions, metabolites = _model(file.read())
-        return _relations(str(path), reactions, metabolites, genes, unknown_limit)
+    with opened(path, "a yeast-GEM model", ReadError) as content:
+        reactions, metabolites = _model(content)
+        rules = [_branches_of(reaction) for reaction in reactions]
+        in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
+        lookup = Lookup(path, in_rules if genes is None else genes, unknown_limit)
+        return _relations(reactions, rules, metabolites, lookup)
 
 
 def _model(content: bytes) -> tuple[list[Reaction], list[str]]:
-    """Return a model's reactions and metabolites, in the file's order; kept once they have been parsed."""
-    kept = cache_folder() / f"yeast_gem-3-{hashlib.sha256(content).hexdigest()}.json"
-    with suppress(OSError, ValueError, TypeError):  # not there, or not whole
-        reactions, metabolites = json.loads(kept.read_text(encoding="utf-8"))
-        return [Reaction(*each) for each in reactions], metabolites
-    model = _parsed(content)
-    with suppress(OSError):  # it is parsed again next time
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(kept, json.dumps(model))
-    return model
-
-
-def _parsed(content: bytes) -> tuple[list[Reaction], list[str]]:
+    """Return a model's reactions and metabolites, in the file's order."""
     import yaml
 
     check_nesting(content)
@@ -162,15 +148,11 @@ def branches(rule: str) -> list[tuple[str, ...]]:
 
 
 def _relations(
-    path: str,
     reactions: Sequence[Reaction],
+    rules: Sequence[Sequence[tuple[str, ...]]],
     metabolites: Sequence[str],
-    genes: Genes | Iterable[str] | None,
-    unknown_limit: float,
+    lookup: Lookup,
 ) -> Metabolism:
-    rules = [_branches_of(reaction) for reaction in reactions]
-    in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
-    lookup = Lookup(Genes.of(in_rules if genes is None else genes))
     row_of = {name: i for i, name in enumerate(metabolites)}
     names: list[str] = []
     needs: list[tuple[int, int]] = []  # gene, reaction node
@@ -183,9 +165,9 @@ def _relations(
                 names.append(f"{reaction.name} {i} {direction}")
     known = [pair for pair in needs if pair[0] >= 0]
     lost = len(needs) - len(known)
-    lookup.check_lost(len(needs), lost, unknown_limit, "gpr incidences")
-    report = lookup.report(path, len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
-    turned = Report(path, len(turns), len(turns), node_names=tuple(metabolites))
+    lookup.check_lost(len(needs), lost, "gpr incidences")
+    report = lookup.report(len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
+    turned = Report(report.path, len(turns), len(turns), node_names=tuple(metabolites))
     weight = torch.tensor([turn[2] for turn in turns], dtype=torch.float64)
     sizes = (len(lookup.genes), len(names), len(metabolites))
     return Metabolism(

@@ -129,8 +129,8 @@ def read_trace(path: Path) -> Trace:
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
     columns = _Columns()
-    with opened(path, "a trace of torch.profiler", TraceError) as file:
-        found = _parsed(file)
+    with opened(path, "a trace of torch.profiler", TraceError) as content:
+        found = _parsed(content)
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
             try:
@@ -141,12 +141,11 @@ def read_trace(path: Path) -> Trace:
     return _to_ticks(path, found, columns)
 
 
-def _parsed(file: Any) -> _File:
-    """Return the events of an open file, each as text, and its other keys.
+def _parsed(text: bytes) -> _File:
+    """Return the events of a file, each as text, and its other keys.
 
     **Raises:** `ValueError` with the place where its JSON breaks, or with what is there instead of a trace.
     """
-    text = file.read()
     if text.startswith(b"[") and not text.rstrip().endswith(b"]"):
         text = text.rstrip().rstrip(b",") + b"]"  # other writers than kineto may omit it, which the format allows
     try:
