@@ -194,14 +194,18 @@ def _samples(
     numbers: dict[str, int] = {}  # of every gene that a strain names
     queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
     each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
-    count = (each >= 0).sum(axis=1)
-    lookup = Lookup(path, sorted(numbers) if genes is None else genes, unknown_limit)
-    place_of = np.array([*map(lookup.place, numbers), _NO_GENE])
+    count, no_score = (each >= 0).sum(axis=1), frame["score"].isna().to_numpy()
+    other_type = count == 0 if mutant_type == "any" else count != _GENES_DELETED[mutant_type]
+    is_used = np.isin(np.arange(len(numbers)), each[~(no_score | other_type)])
+    used = [name for name, is_named in zip(numbers, is_used, strict=True) if is_named]
+    lookup = Lookup(path, sorted(used) if genes is None else genes, unknown_limit)
+    place_of = np.full(len(numbers) + 1, _NO_GENE)  # the last is that of no gene, -1
+    place_of[np.flatnonzero(is_used)] = [lookup.place(name) for name in used]
     places = np.sort(place_of[each], axis=1)
     twice = (places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)
     reasons = {
-        "no score": frame["score"].isna().to_numpy(),
-        f"not {mutant_type}": count == 0 if mutant_type == "any" else count != _GENES_DELETED[mutant_type],
+        "no score": no_score,
+        f"not {mutant_type}": other_type,
         "unknown gene": (places < 0).any(axis=1),
         "names a gene twice": twice.any(axis=1),
     }

@@ -27,14 +27,14 @@ _MOST_GENES = 100_000  # in all branches of a rule; yeast-GEM's longest rule has
 
 
 class Reaction(NamedTuple):
-    """One reaction: its gene rule, whether it runs backward too, and its metabolites' stoichiometric coefficients.
+    """One reaction: the branches of its gene rule, whether it runs backward too, and its metabolites' coefficients.
 
-    A coefficient is below 0 where the metabolite is consumed. A reaction is reversible where the lower bound of its
-    flux is below 0.
+    A stoichiometric coefficient is below 0 where the metabolite is consumed. A reaction is reversible where the lower
+    bound of its flux is below 0. A reaction without a rule has one branch, which needs no gene.
     """
 
     name: str
-    rule: str
+    branches: Sequence[tuple[str, ...]]
     reversible: bool
     coefficients: Mapping[str, float]
 
@@ -65,10 +65,8 @@ def yeast_gem(
     need("yeast-GEM.yml", "data", "yaml")
     with opened(path, "a yeast-GEM model", ReadError) as content:
         reactions, metabolites = _model(content)
-        rules = [_branches_of(reaction) for reaction in reactions]
-        in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
-        lookup = Lookup(path, in_rules if genes is None else genes, unknown_limit)
-        return _relations(reactions, rules, metabolites, lookup)
+        in_rules = sorted({gene for reaction in reactions for branch in reaction.branches for gene in branch})
+        return _relations(reactions, metabolites, Lookup(path, in_rules if genes is None else genes, unknown_limit))
 
 
 def _model(content: bytes) -> tuple[list[Reaction], list[str]]:
@@ -87,14 +85,14 @@ def _model(content: bytes) -> tuple[list[Reaction], list[str]]:
             raise ValueError(f"reaction {quoted(name)} appears twice")
         try:
             coefficients = {str(key): float(value) for key, value in _entries(fields.get("metabolites")).items()}
-            lower = float(fields["lower_bound"])
+            lower, rule = float(fields["lower_bound"]), branches(str(fields.get("gene_reaction_rule", "")))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"reaction {quoted(name)}: {type(error).__name__}: {error}") from error
         if not np.isfinite([lower, *coefficients.values()]).all():
             raise ValueError(f"reaction {quoted(name)}: a bound or coefficient is not a finite number")
         if strangers := sorted(coefficients.keys() - metabolites.keys()):
             raise ValueError(f"reaction {quoted(name)}: metabolite {quoted(strangers[0])} is not in the model's list")
-        reactions[name] = Reaction(name, str(fields.get("gene_reaction_rule", "")), lower < 0, coefficients)
+        reactions[name] = Reaction(name, rule or [()], lower < 0, coefficients)
     return list(reactions.values()), list(metabolites)
 
 
@@ -147,18 +145,13 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(genes)) for genes in expanded(tree))
 
 
-def _relations(
-    reactions: Sequence[Reaction],
-    rules: Sequence[Sequence[tuple[str, ...]]],
-    metabolites: Sequence[str],
-    lookup: Lookup,
-) -> Metabolism:
+def _relations(reactions: Sequence[Reaction], metabolites: Sequence[str], lookup: Lookup) -> Metabolism:
     row_of = {name: i for i, name in enumerate(metabolites)}
     names: list[str] = []
     needs: list[tuple[int, int]] = []  # gene, reaction node
     turns: list[tuple[int, int, float]] = []  # reaction node, metabolite, coefficient
-    for reaction, rule in zip(reactions, rules, strict=True):
-        for i, branch in enumerate(rule):
+    for reaction in reactions:
+        for i, branch in enumerate(reaction.branches):
             for direction, sign in (("forward", 1), ("reverse", -1))[: 1 + reaction.reversible]:
                 needs += [(lookup.place(gene), len(names)) for gene in branch]
                 turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
@@ -179,10 +172,3 @@ def _relations(
 def _edges(pairs: Sequence[tuple[Any, ...]]) -> torch.Tensor:
     """Return the first two of each tuple as an edge index, [2, E] int64."""
     return torch.tensor([pair[:2] for pair in pairs], dtype=torch.int64).reshape(-1, 2).T.contiguous()
-
-
-def _branches_of(reaction: Reaction) -> list[tuple[str, ...]]:
-    try:
-        return branches(reaction.rule) or [()]
-    except ValueError as error:
-        raise ValueError(f"reaction {reaction.name}: {error}") from None

@@ -72,17 +72,11 @@ def test_a_zip_of_several_tables_and_another_format_of_biogrid_are_named(tmp_pat
         biogrid(path, "AB")
 
 
-def test_transferred_evidence_is_combined_as_strings_own_script_does(tmp_path):  # 23
+def test_transferred_evidence_apart_is_refused_with_the_table_that_combines_it(tmp_path):  # 23
     path = tmp_path / "9606.protein.links.full.v11.0.txt"
-    head = "protein1 protein2 coexpression coexpression_transferred"
-    path.write_text(f"{head}\n9606.A 9606.B 200 180\n9606.B 9606.A 200 180\n")
-    (network,) = string_links(path, "AB", channels=["coexpression"]).values()
-    prior, parts = 0.041, [0.2, 0.18]
-    apart = 1.0
-    for part in parts:
-        apart *= 1 - (part - prior) / (1 - prior)
-    right = ((1 - apart) * (1 - prior) + prior) * 1000
-    assert network.report.scores.tolist() == [round(right)] == [316]
+    path.write_text("protein1 protein2 coexpression coexpression_transferred\n9606.A 9606.B 200 180\n")
+    with pytest.raises(ReadError, match=r"is STRING's full table; take links\.detailed"):
+        string_links(path, "AB", channels=["coexpression"])
 
 
 def event(name, ts, dur, cat="cpu_op", pid=1, tid=1, **args):
