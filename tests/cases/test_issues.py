@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from tclab import CellGraph, InputError, lab, trace
+from tclab import CellGraph, InputError, SharedGraph, lab, trace
 from tclab.readers import ReadError, biogrid, edge_list, string_links
 
 NOW = 1_615_207_264_505_000  # µs since 1970
@@ -33,6 +33,8 @@ TABLES = {  # number in README.md: the text, and the edges from source to target
     9: ("source,target\nNA,nan\nnan,None\n", {("NA", "nan"), ("nan", "None")}),
     10: ("A DavidL\nDavidL B\n", {("A", "DavidL"), ("DavidL", "B")}),
     11: ("Source,Target,Type,Id,Label,Weight\n1,2,Directed,0,,1\n2,3,Directed,0,,2\n3,1,Directed,0,,1\n", RING),
+    45: ("8278237827\t8237827382738273827382\n15830\t8278237827\n", {("8278237827", "8237827382738273827382"),
+                                                                      ("15830", "8278237827")}),
 }  # fmt: skip
 REFUSED = {
     12: (";A;B;C\nA;1,1;4,3;0\nB;1,4;2;1,1\nC;1;0;3,1\n", "commas and semicolons|which are source and target"),
@@ -187,6 +189,24 @@ def test_heterodata_of_a_wrong_shape_or_with_too_few_nodes_is_refused(tmp_path):
         data["gene", "binds", "gene"].edge_index = edges
         with pytest.raises(InputError, match=why):
             CellGraph.from_hetero_data(data, deleted_type="gene")
+
+
+def test_a_deleted_node_takes_its_own_edges_and_no_other():  # 42
+    keep = torch.tensor([[True], [True], [True], [False], [True]])
+    shared = SharedGraph(torch.tensor([[2, 0, 0, 0], [4, 1, 3, 2]]), 5)
+    assert shared(torch.arange(1.0, 6.0).view(5, 1, 1), keep).flatten().tolist() == [0, 1, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("edges", "why"),
+    [
+        ([[float("nan"), 1.0], [1.0, 2.0]], r"edge_index is torch\.float32, expected torch\.int64"),  # 43
+        ([[1, 2], [2, 3]], "index 3 is outside the 3 node nodes"),  # 44
+    ],
+)
+def test_edges_of_nodes_that_are_none_are_refused(edges, why):
+    with pytest.raises(InputError, match=why):
+        CellGraph.from_edges({"binds": torch.tensor(edges)}, num_nodes=3)
 
 
 def test_a_parameter_of_a_notebook_may_hold_an_equals_sign(tmp_path, monkeypatch):  # 41
