@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zipfile
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,24 +56,6 @@ def test_header_and_columns_are_parameters(write):
         edge_list(path, columns=(0, 7))
     with pytest.raises(InputError, match="columns is 'source', expected those of source, target"):
         edge_list(path, columns="source")
-
-
-HEADERS = [
-    "source target", "from,to", "Regulator\tTarget", "ORF1 ORF2", "item_id_a,item_id_b", "TF,TG", "bait,prey", "a b",
-    "u v", "query array", "protein1 protein2", "FromNodeId\tToNodeId", "head;tail", '"gene.1","gene.2"',
-    "Systematic Name Interactor A\tSystematic Name Interactor B",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("header", HEADERS)
-@pytest.mark.parametrize("weight", [False, True])
-def test_a_usual_header_is_no_edge(write, header, weight):
-    separator = next(sign for sign in "\t,; " if sign in header)
-    rows = [("YAL001C", "YBR002W"), ("YBR002W", "YCL003C"), ("YCL003C", "YAL001C")]
-    lines = [header + weight * f"{separator}score", *(separator.join((*row, *weight * ("2",))) for row in rows)]
-    network = edge_list(write("edges.txt", "\n".join(lines)))
-    assert network.report.node_names == ("YAL001C", "YBR002W", "YCL003C")
-    assert (network.num_edges, network.report.rows, network.weight is not None) == (3, 3, weight)
 
 
 @pytest.mark.parametrize("first", ["a b", "Quelle Ziel"])
@@ -151,21 +130,6 @@ def test_what_would_make_another_graph_is_refused(write, text, why):
     for name in ("edges.csv", "edges.csv.gz"):
         with pytest.raises(ReadError, match=rf"{name}: .*{why}.*\(read as an edge list\)"):
             edge_list(write(name, text), None if "A" in text else NAMES)
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_the_bytes_around_a_text_make_no_difference(tmp_path, end, mark):
-    lines = "# a comment\n\n# from\tto\nsource\ttarget\nBern\tOlten\n\nOlten\tChur\nChur\tBern\n"
-    text = mark + lines.replace("\n", end).encode()
-    path = tmp_path / "edges.tsv"
-    for content in (text, text.rstrip(), gzip.compress(text), gzip.compress(text) + bytes(512)):
-        path.write_bytes(content)
-        network = edge_list(path)
-        assert (network.edge_index.tolist(), network.report.rows) == ([[0, 0, 1], [1, 2, 2]], 3)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("edges.tsv", text)
-    assert edge_list(path).report.node_names == ("Bern", "Chur", "Olten")
 
 
 # any text that ends no cell and no line, is no byte order mark, no comment, and has no quote

@@ -38,19 +38,6 @@ def test_a_chart_names_its_file(write_trace, complete):
     ]
 
 
-def test_device_bars_sum_to_the_span(write_trace, complete):
-    events = [
-        complete("gemm", 0, 10, "kernel", pid=0, tid=7),
-        complete("ncclKernel", 5, 20, "kernel", pid=0, tid=8),
-        complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
-        complete("gemm", 50, 10, "kernel", pid=0, tid=7),
-    ]
-    chart = drawn.trace_chart(trace.analyze(write_trace(events)), "breakdown")
-    parts = {row["part"]: row["value"] for row in next(iter(chart.to_dict()["datasets"].values()))}
-    wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
-    assert parts == pytest.approx(wanted)
-
-
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
     """A kernel with the process and thread of thirty host events around it is a track of its own, at lane 30."""
     events = [complete(f"op {depth}", depth, 100 - 2 * depth) for depth in range(30)]

@@ -70,17 +70,13 @@ EVENTS = st.fixed_dictionaries(
         ),
     },
 )
-DAMAGE = st.lists(st.tuples(st.integers(0, 500), st.binary(max_size=3), st.integers(0, 3)), max_size=4)
 
 
-@settings(max_examples=5 * settings.default.max_examples)
-@given(st.lists(EVENTS, max_size=12), DAMAGE)
-def test_any_events_and_any_damage_give_a_report_or_an_error(tmp_path, events, damage):
-    text = bytearray(json.dumps({"traceEvents": events}).encode())
-    for place, put_in, taken in damage:
-        text[place : place + taken] = put_in
+@settings(max_examples=3 * settings.default.max_examples)
+@given(st.lists(EVENTS, max_size=12))
+def test_any_events_give_a_report_or_an_error(tmp_path, events):
     try:
-        report = trace.analyze(put(tmp_path, bytes(text)))
+        report = trace.analyze(put(tmp_path, json.dumps({"traceEvents": events})))
     except trace.TraceError:
         return
     assert report.findings

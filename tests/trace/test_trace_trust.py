@@ -158,17 +158,6 @@ def test_the_undamaged_gives_no_alarm(whole, tmp_path):
     assert trusted.verdict == "Nothing found that speaks against this trace's figures."
 
 
-def test_real_traces_give_the_one_alarm_that_their_file_explains(real_traces):
-    for path in sorted(real_traces.glob("*.json.gz")):
-        if "BROKEN" in path.name:
-            continue
-        found = trace.analyze(path).trust.table
-        if "mi250" in path.name:  # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began
-            assert found[["pathology", "concerned_us"]].to_numpy().tolist() == [["steps cut off", 49.073]]
-        else:
-            assert len(found) == 0, path.name
-
-
 def test_a_capture_of_a_graph_and_a_copy_of_no_bytes_launch_nothing(write_trace, complete):
     events = [
         complete("cudaStreamBeginCapture", 0, 1, "cuda_runtime", correlation=1),
