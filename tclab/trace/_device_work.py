@@ -128,7 +128,6 @@ def step_table(trace: Trace, work: DeviceWork) -> pd.DataFrame:
 class Idle:
     """The gaps of one device and their causes, HTA's idle time breakdown."""
 
-    count: int
     gaps: pd.DataFrame  # the longest gaps
     causes: pd.DataFrame  # what the host did while the device was idle
     split_us: tuple[float, ...] | None
@@ -164,7 +163,6 @@ def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by, "late_us": late_us})
     split = (late[known], (length - late)[known & ~queued], length[queued])
     return Idle(
-        count=len(length),
         gaps=_longest(trace, device, host, table),
         causes=_causes(trace, host, table),
         split_us=tuple(float(trace.us(part.sum())) for part in split) if known.any() else None,

@@ -74,7 +74,7 @@ def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
     span = int(busy.end[-1] - busy.start[0])
     total = float(trace.us(span - busy.length))
     share = (span - busy.length) / span if span else 0.0
-    text = f"{us_text(total)} in {counted(idle.count, 'gap')}, {place}"
+    text = f"{us_text(total)} in {counted(len(busy.start) - 1, 'gap')}, {place}"
     yield f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
     if total == 0:
         return
