@@ -1,7 +1,5 @@
 """What speaks against a trace: a pathology put in at a known size is named with it; the undamaged gives no alarm."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -45,10 +43,8 @@ def lose_kernels(events, first, last):
 
 
 def begin_before_the_launch(events):
-    for i, (kernel, call) in enumerate(
-        zip(of(events, "kernel")[10:30], of(events, "cuda_runtime")[10:30], strict=True)
-    ):
-        kernel["ts"] = call["ts"] - 100 - i
+    for i in range(20):
+        of(events, "kernel")[10 + i]["ts"] = of(events, "cuda_runtime")[10 + i]["ts"] - 100 - i
     return 20, sum(100 + i for i in range(20))
 
 
@@ -67,7 +63,7 @@ def cut_the_last_step(events, closes):
 # name → the damage, what it is, and what it is besides
 DAMAGE = {
     "kernels lost at the head": (lambda events: lose_kernels(events, 0, 7), "launches without kernels", set()),
-    "kernels lost within": (lambda events: lose_kernels(events, 80, 92), "launches without kernels", set()),
+    "kernels lost within": (lambda events: lose_kernels(events, 90, 102), "launches without kernels", set()),
     "kernels before their launch": (
         begin_before_the_launch, "kernels before their launch", {"overlap on a stream"}),
     "a silent end": (
@@ -135,9 +131,8 @@ def test_a_shifted_clock_is_named(ahead, write_trace):
 
 def test_clocks_count_from_the_base_of_each_file(write_trace):
     for rank in (0, 1):
-        path = write_trace(
-            made(5e6 * rank), f"run/rank{rank}.json", baseTimeNanoseconds=1_700_000_000_000_000_000 - rank * 5 * 10**9
-        )
+        base = {"baseTimeNanoseconds": 1_700_000_000_000_000_000 - rank * 5_000_000_000}
+        path = write_trace(made(5e6 * rank), f"run/rank{rank}.json", **base)
     assert len(trace.analyze(path.parent).trust.table) == 0
 
 
