@@ -94,8 +94,8 @@ def edge_list(
       has. Several spaces are like one.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
       line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
-      number, or all other lines have numbers for names. It is an edge if another line has one of its names, or if
-      both are numbered as other names are. Else it may be either, and is asked about.
+      number, or all other lines have numbers for names. It is an edge if its names are no such words and another
+      line has one of them, or if both are numbered as other names are. Else it may be either, and is asked about.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
       `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,

@@ -140,7 +140,7 @@ class Lookup:
         """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
         column = column.cat.remove_unused_categories()  # a filter leaves some
         found = np.array([self.place(name) for name in column.cat.categories], dtype=np.int32)
-        return found[column.cat.codes]
+        return found[column.cat.codes.to_numpy()]
 
     def check_lost(self, rows: int, lost: int, what: str = "rows") -> None:
         """Raise `ValueError` where a larger share than the limit of the file's rows have an unknown name."""

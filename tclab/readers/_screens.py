@@ -38,7 +38,6 @@ _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 class ScreenFormat(NamedTuple):
     """One published format of screens, known by the columns in its header."""
 
-    description: str  # where it is published
     files: re.Pattern[str]  # of its files' names
     mutant_type: MutantType  # the one that it is published for
     score: str  # what its scores are, as the header calls them
@@ -54,21 +53,21 @@ _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
     "kuzmin": ScreenFormat(
-        "Kuzmin et al. 2018 Data S1, 2020 Tables S1 and S3",  # Science 360, eaao1729; Science 368, eaaz5667
+        # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
         re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv)(\.gz)?", re.I),
         "trigenic",
         _ADJUSTED,
         mark="combined mutant type",
     ),
     "costanzo": ScreenFormat(
-        "Costanzo et al. 2016 Data File S1, SGA_*.txt",  # Science 353, aaf1420
+        # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
         re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I),
         "digenic",
         "genetic interaction score",
         mark="arraytype/temp",
     ),
     "sga_trigenic": ScreenFormat(
-        "trigenic table of the SGA scoring pipeline",  # `print_trigenic.m` of github.com/csbio/SGA_Public
+        # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
         re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"),
         "trigenic",
         _ADJUSTED,
@@ -158,9 +157,8 @@ def _format_of(table: Table) -> str:
     nearest = min(SCREENS, key=lambda name: len(lacks[name]))
     if not lacks[nearest]:
         return nearest
-    known = "; ".join(f"{name} ({format.description})" for name, format in SCREENS.items())
     why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(lacks[nearest])}"
-    raise ValueError(f"is no screen that tclab reads; the nearest is {nearest}, {why}; known: {known}")
+    raise ValueError(f"is no screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
 
 
 def _rows(table: Table, format: ScreenFormat) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._events import Trace, TraceError
 from tclab.trace._read_trace import read_trace
 from tclab.trace._trace_findings import RankWork, findings, short
-from tclab.trace._trust import Trust, trust_of
+from tclab.trace._trust import trust_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +37,7 @@ class Report(Shown):
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[str]
     traces: list[Trace]
-    trust: Trust  # what speaks against the figures; `findings` begin with its verdict
+    trust: pd.DataFrame  # what speaks against the figures; `findings` begin with it
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
@@ -102,8 +102,8 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
     tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
     tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
-    trust = trust_of(traces, [rank.device for rank in ranks])
-    sentences = [trust.verdict, *trust.table["what"], *findings(ranks, tables["collectives"])]
+    trust, verdict = trust_of(traces, [rank.device for rank in ranks])
+    sentences = [verdict, *trust["what"], *findings(ranks, tables["collectives"])]
     return Report(**tables, findings=sentences, traces=traces, trust=trust)
 
 

@@ -1,7 +1,6 @@
 """Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ FEW = 20  # events below which a trace is too short to say what is usual in it
 
 
 class Doubt(NamedTuple):
-    """One thing that speaks against a trace: a row of `Trust.table`."""
+    """One thing that speaks against a trace: a row of `Report.trust`."""
 
     pathology: str
     events: int
@@ -33,21 +32,12 @@ class Doubt(NamedTuple):
     what: str  # a sentence without its end
 
 
-@dataclass(frozen=True)
-class Trust:
-    """What speaks against the figures of a run's traces.
+def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> tuple[pd.DataFrame, str]:
+    """Return what speaks against the figures of one trace, or of one per rank: a table, and a sentence of it all.
 
-    - `table`: one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the tables of
-      `Report` that it spoils, and a sentence.
-    - `verdict`: a sentence.
+    The table has one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the tables of
+    `Report` that it spoils, and a sentence, what.
     """
-
-    table: pd.DataFrame
-    verdict: str
-
-
-def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> Trust:
-    """Return what speaks against the figures of one trace, or of one per rank."""
     rows: list[tuple[object, ...]] = []
     ahead = [_ahead(traces[0], works[0], trace, work) for trace, work in zip(traces[1:], works[1:], strict=True)]
     for i, (trace, work) in enumerate(zip(traces, works, strict=True)):
@@ -55,7 +45,7 @@ def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> Trust:
         doubts += _unaligned(traces[0], ahead[i - 1]) if i else []
         rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
     table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
-    return Trust(table, _verdict(table, list(_not_judged(traces, ahead))))
+    return table, _verdict(table, list(_not_judged(traces, ahead)))
 
 
 def _not_torch(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:

@@ -110,30 +110,30 @@ def test_kernels_at_time_0_are_left_out_and_their_launches_named(tmp_path, share
     times = report.breakdown.iloc[0]
     assert (times["kernels"], times["busy_us"]) == (40 - lost, 60 * (40 - lost))
     assert any(f"{lost} at time 0" in said for said in report.findings)
-    assert "launches without kernels" in {*report.trust.table["pathology"]}
+    assert "launches without kernels" in {*report.trust["pathology"]}
 
 
 @pytest.mark.parametrize("at", [3, 20, 39])
 def test_a_duration_that_runs_over_the_next_kernels_is_named(tmp_path, at):  # 25, 26
     report = analyzed(tmp_path, run(change=lambda i, k: k | {"dur": 1_600_000} if i == at else k))
-    found = report.trust.table.set_index("pathology")["concerned_us"].to_dict()
+    found = report.trust.set_index("pathology")["concerned_us"].to_dict()
     assert found["silence"] == 1_600_000 - 100 * (39 - at) - (60 if at < 39 else 20)
     assert at == 39 or found["overlap on a stream"] == 1_600_000 - 100
     assert report.findings[0].startswith("Do not believe these yet: breakdown")
-    assert not len(analyzed(tmp_path, run()).trust.table)
+    assert not len(analyzed(tmp_path, run()).trust)
 
 
 def test_events_that_are_there_twice_overlap(tmp_path):  # 27
     report = analyzed(tmp_path, run() + run())
     assert report.breakdown["busy_us"].item() == 40 * 60
-    assert report.trust.table.set_index("pathology").loc["overlap on a stream", "concerned_us"] == 40 * 60
+    assert report.trust.set_index("pathology").loc["overlap on a stream", "concerned_us"] == 40 * 60
 
 
 @pytest.mark.parametrize("events", [1, 3, 40])
 def test_two_windows_in_a_file_are_named(tmp_path, events):  # 28
     later = [one | {"ts": one["ts"] + 10_000_000_000} for one in run(events)]
     report = analyzed(tmp_path, run() + later)
-    (row,) = report.trust.table.to_dict("records")
+    (row,) = report.trust.to_dict("records")
     assert (row["pathology"], row["concerned_us"]) == ("silence", 10_000_000_000 - 100 * 39 - 80)
 
 
@@ -146,7 +146,7 @@ def test_a_graph_that_launches_many_kernels_loses_none(tmp_path):  # 30
     kernels = [event("k", 20 + 10 * i, 8, "kernel", 0, 7, correlation=1, device=0, stream=7) for i in range(50)]
     report = analyzed(tmp_path, [event("hipGraphLaunch", 0, 10, "cuda_runtime", correlation=1), *kernels])
     assert report.breakdown[["kernels", "busy_us", "idle_us"]].to_numpy().tolist() == [[50, 400, 98]]
-    assert not len(report.trust.table)
+    assert not len(report.trust)
 
 
 def test_ranges_that_cross_count_each_moment_once(tmp_path):  # 31

@@ -6,8 +6,6 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tclab import InputError
 from tclab.readers import (
@@ -218,27 +216,6 @@ def test_a_bad_table_is_an_error_with_file_and_row(write, name, text, why):
 def test_an_adjacency_needs_its_gene_list(write):
     with pytest.raises(ReadError, match=r"yeast_string_genes\.txt: no such file \(read as a list of genes\)"):
         string_dango(write(DANGO_FILE, DANGO))
-
-
-NAMES = st.sampled_from(["A", "B", "C", "D", "E"])
-
-
-@given(
-    rows=st.lists(st.tuples(NAMES, NAMES, st.integers(0, 1000)), min_size=1, max_size=20),
-    threshold=st.integers(0, 1000),
-)
-def test_a_link_table_is_that_of_a_dictionary(tmp_path, rows, threshold):
-    path = tmp_path / "4932.protein.links.detailed.v1.0.txt"
-    path.write_text("protein1 protein2 fusion\n" + "".join(f"4932.{a} 4932.{b} {score}\n" for a, b, score in rows))
-    (network,) = string_links(path, "ABCDE", threshold=threshold).values()
-    expected: dict[tuple[int, ...], int] = {}
-    for *names, score in rows:
-        pair = tuple(sorted(map("ABCDE".index, names)))
-        if score >= max(threshold, 1):
-            expected[pair] = max(score, expected.get(pair, 0))
-    pairs = map(tuple, network.edge_index.T.tolist())
-    assert dict(zip(pairs, network.report.scores.tolist(), strict=True)) == expected
-    assert network.report.rows == network.report.kept + sum(network.report.dropped.values())
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_genes_that_are_not_in_the_graph_are_dropped_and_reported(write):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a\tb\n1\t2\n", r"is no screen.*'a \| b' lacks .*; known: kuzmin \(.*costanzo"),
+        ("a\tb\n1\t2\n", r"is no screen that tclab reads, kuzmin, costanzo, .*'a \| b' lacks"),
         (HEADER.replace("P-value", "P") + ROWS, "the nearest is kuzmin, of whose columns .* lacks p-value"),
         (HEADER + ROWS.replace("\t0.3\t0.3", "\t0.3\tlow"), "row 4: .* invalid value 'low'"),
         (HEADER + ROWS.replace("\t0.3\t0.3", "\t0.3\t1e9"), r"row 4: .* is 1e\+09, expected -1e\+06 to 1e\+06"),

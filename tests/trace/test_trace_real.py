@@ -56,7 +56,7 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     assert all(finding.endswith(".") for finding in report.findings)
     # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began
     alarms = [["steps cut off", 49.073]] if "mi250" in name else []
-    assert report.trust.table[["pathology", "concerned_us"]].to_numpy().tolist() == alarms
+    assert report.trust[["pathology", "concerned_us"]].to_numpy().tolist() == alarms
 
 
 def test_no_rank_and_no_device_are_null(real_report):

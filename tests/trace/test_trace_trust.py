@@ -79,21 +79,20 @@ def test_damage_of_a_known_size_is_named_with_it(damage, write_trace):
     events = made()
     count, us = spoil(events)
     report = trace.analyze(write_trace(events))
-    named = report.trust.table.set_index("pathology")
+    named = report.trust.set_index("pathology")
     assert {pathology} <= set(named.index) <= {pathology} | besides
     row = named.loc[pathology]
     assert row["events"] == count
     assert row["concerned_us"] == pytest.approx(us, rel=0.01)
-    assert all(table in report.trust.verdict for table in row["spoils"].split(", "))
-    assert report.findings[0] == report.trust.verdict
+    assert all(table in report.findings[0] for table in row["spoils"].split(", "))
     assert report.findings[0].startswith("Do not believe these yet: ")
     assert row["what"] in report.findings[1:]
 
 
 def test_the_undamaged_gives_no_alarm(write_trace):
-    trusted = trace.analyze(write_trace(made())).trust
-    assert len(trusted.table) == 0
-    assert trusted.verdict == "Nothing found that speaks against this trace's figures."
+    report = trace.analyze(write_trace(made()))
+    assert len(report.trust) == 0
+    assert report.findings[0] == "Nothing found that speaks against this trace's figures."
 
 
 def test_a_capture_of_a_graph_and_a_copy_of_no_bytes_launch_nothing(write_trace, complete):
@@ -106,24 +105,24 @@ def test_a_capture_of_a_graph_and_a_copy_of_no_bytes_launch_nothing(write_trace,
         complete("gemm", 50, 10, "kernel", pid=0, tid=7, correlation=5),
         complete("gemm", 60, 10, "kernel", pid=0, tid=7, correlation=5),
     ]
-    assert len(trace.analyze(write_trace(events)).trust.table) == 0
-    (row,) = trace.analyze(write_trace(events[:5])).trust.table.to_dict("records")
+    assert len(trace.analyze(write_trace(events)).trust) == 0
+    (row,) = trace.analyze(write_trace(events[:5])).trust.to_dict("records")
     assert (row["events"], row["concerned_us"]) == (1, 5)
 
 
 def test_real_ranks_of_one_host_have_one_clock(real_traces, tmp_path):
     for path in real_traces.glob("hta_fsdp_ws128_rank?.json.gz"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    trusted = trace.analyze(tmp_path).trust
-    assert len(trusted.table) == 0
-    assert "share fewer than three collectives" not in trusted.verdict
+    report = trace.analyze(tmp_path)
+    assert len(report.trust) == 0
+    assert "share fewer than three collectives" not in report.findings[0]
 
 
 @pytest.mark.parametrize("ahead", [70_000, -11_560_000, 3_600e6])
 def test_a_shifted_clock_is_named(ahead, write_trace):
     for rank in (0, 1):
         path = write_trace(made(ahead * rank), f"run/rank{rank}.json")
-    (row,) = trace.analyze(path.parent).trust.table.to_dict("records")
+    (row,) = trace.analyze(path.parent).trust.to_dict("records")
     assert (row["pathology"], row["rank"], row["events"]) == ("unaligned clocks", 1, 4)
     assert row["concerned_us"] == pytest.approx(abs(ahead), rel=0.01)
     assert f"{'ahead of' if ahead > 0 else 'behind'} that of rank 0" in row["what"]
@@ -133,10 +132,10 @@ def test_clocks_count_from_the_base_of_each_file(write_trace):
     for rank in (0, 1):
         base = {"baseTimeNanoseconds": 1_700_000_000_000_000_000 - rank * 5_000_000_000}
         path = write_trace(made(5e6 * rank), f"run/rank{rank}.json", **base)
-    assert len(trace.analyze(path.parent).trust.table) == 0
+    assert len(trace.analyze(path.parent).trust) == 0
 
 
 def test_ranks_that_share_no_collective_have_no_known_clock(write_trace, complete, tmp_path):
     for rank in (0, 1):
         write_trace([complete("aten::mm", 0, 10)], f"run/rank{rank}.json")
-    assert "share fewer than three collectives" in trace.analyze(tmp_path / "run").trust.verdict
+    assert "share fewer than three collectives" in trace.analyze(tmp_path / "run").findings[0]
