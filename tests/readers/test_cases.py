@@ -86,7 +86,7 @@ def test_a_usual_header_is_no_edge(write, header, weight):
         ("0,10,11\n1,11,12\n2,12,10\n", "the first column counts the rows: pass columns="),
         ("1\t7\t8\n2\t8\t9\n3\t9\t7\n", "the first column counts the rows: pass columns="),
         ("gene1,gene2\ngene3,gene4\n", "'gene1, gene2', is a header or an edge: pass header="),
-        ("target,source\nsource,Bern\n", "'target, source', is a header or an edge: pass header="),
+        ("target,source\nsource,Bern\n", "'source, target', is a header or an edge: pass header="),
         ("A;B;0,5\nB;C;1,5\n", "has commas and semicolons: pass sep="),
         ("source;target;weight\nA;B;0,5\n", "the weight is '0,5'"),  # a decimal comma
         ("%%MatrixMarket matrix coordinate real general\n4 4 1\n2 1 0.5\n", "MatrixMarket: scipy.io.mmread"),

@@ -66,7 +66,8 @@ def test_overlap_counts_pairs_without_direction():
 
 def test_reach_chart_and_sentence_are_from_its_rows():
     graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
-    assert network_table(graphs).set_index("graph").loc["real", "published_edges"].isna().all()
+    published = network_table(graphs).set_index(["graph", "network"])["published_edges"]
+    assert published.isna().loc[("real", "biogrid_physical")]
     rows = reports.reach_rows(graphs, samples=5, deleted=2)
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
