@@ -72,13 +72,17 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], object]]]:
     genes = tuple(samples["yeast_string_genes.txt"].decode().split())
     cell = CellGraph({"gene": len(genes)}, {}, "gene", {"gene": genes})
     screen = partial(readers.read_perturbations, graph=cell)
+
+    def dango(path: Path) -> object:
+        path.with_name("yeast_string_genes.txt").write_bytes(samples["yeast_string_genes.txt"])
+        return readers.string_dango(path)
+
     read: dict[str, tuple[str, Callable[[Path], object]]] = {
         "dango_genes": ("yeast_string_genes.txt", readers.dango_genes),
         "sgd_features": ("SGD_features.tab", readers.sgd_features),
         "sgd_gene_names": ("SGDgeneNames.tsv", readers.sgd_gene_names),
-        "string_dango": ("yeast_string_fusion_adjacency.txt", partial(readers.string_dango, counted_in=genes)),
+        "string_dango": ("yeast_string_fusion_adjacency.txt", dango),
         "string_links": ("4932.protein.links.detailed.v12.0.txt", partial(readers.string_links, genes=genes)),
-        "string_links_full": ("4932.protein.links.full.v10.5.txt", partial(readers.string_links, genes=genes)),
         "biogrid": ("BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt", partial(readers.biogrid, genes=genes)),
         "tflink": ("TFLink_made_up_simpleFormat_v1.0.tsv", partial(readers.tflink, genes=genes, unknown_limit=1)),
         "sgd_regulation": ("sgd_regulation.tsv", partial(readers.sgd_regulation, genes=genes)),

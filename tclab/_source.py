@@ -8,7 +8,6 @@ Python, whose error becomes a sentence as well; a parser in C that has no limit 
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import re
 import stat
@@ -28,7 +27,7 @@ from tclab.errors import InputError, require
 LIMIT_BYTES = 8 << 30  # of what a packed file unpacks to; STRING's largest table of one organism is a fortieth of this
 
 _MOST_NESTED = 1_000  # brackets in brackets, or columns of indentation
-_BUFFER_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _MEANING: dict[type[Exception], str] = {
@@ -84,39 +83,37 @@ def _why(cause: Exception) -> str:
 @contextmanager
 def opened(
     path: str | Path, what: str, error: type[InputError] = InputError, *, archive: bool = False
-) -> Iterator[Any]:
-    """Open a user's file for reading within `guarded`: plain, gzipped, or the one file in a ZIP, whatever its name.
+) -> Iterator[bytes]:
+    """Give the content of a user's file within `guarded`: plain, gzipped, or the one file in a ZIP, whatever its name.
 
-    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read.
+    It is UTF-8 text without a byte order mark.
 
     **Arguments:**
 
     - `path`, `what`, `error`: see `guarded`.
-    - `archive`: the format itself is a ZIP, such as XLSX or NPZ: what is read, and can be sought in, is the file as it
-      is; its parts are held to the limits.
+    - `archive`: the format itself is a ZIP, such as XLSX or NPZ: the content is the file as it is, and its parts are
+      held to the limits.
 
     **Raises:** `error` for a missing file, with the nearest name in its folder; a folder, a FIFO, a device; an empty
     file; one that unpacks to more than `LIMIT_BYTES`, or to more than 150 times its size beyond 256 MiB; a ZIP of
     several files; text in UTF-16 or with a NUL byte; and for whatever the block raises.
     """
     require("path", path, (str, os.PathLike), "the path of a file")
-    path = Path(path)
     with guarded(path, what, error):
-        _check_regular(path)
+        _check_regular(Path(path))
         with open(path, "rb") as file:
             if archive:
                 parts = zipfile.ZipFile(file).infolist()
                 _check_size(sum(part.file_size for part in parts), sum(part.compress_size for part in parts))
                 file.seek(0)
-                yield file
+                yield file.read()
                 return
-            with io.BufferedReader(_Unpacked(file), _BUFFER_BYTES) as text:
-                head = text.peek(3)
-                if not head:
-                    raise ValueError("is empty")
-                if head.startswith(_BYTE_ORDER_MARK):
-                    text.read(len(_BYTE_ORDER_MARK))
-                yield text
+            content = _unpacked(file)
+        if not content:
+            raise ValueError("is empty")
+        if (hole := content.find(b"\0")) >= 0:
+            raise ValueError(f"byte {hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
+        yield content.removeprefix(_BYTE_ORDER_MARK)
 
 
 def check_nesting(content: bytes) -> None:
@@ -141,6 +138,24 @@ def _check_regular(path: Path) -> None:
         raise ValueError("is neither a file nor a folder")
 
 
+def _unpacked(file: IO[bytes]) -> bytes:
+    """Return the content of an open file, unpacked a piece at a time and held to the limits."""
+    head = file.read(4)
+    file.seek(0)
+    stream: Any = file
+    if head.startswith(_GZIP):
+        stream = gzip.GzipFile(fileobj=file)
+    elif head == _ZIP:
+        stream = _only_member(file)
+    pieces, size = [], 0
+    while piece := stream.read(_PIECE_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        if stream is not file:
+            _check_size(size, file.tell())
+    return b"".join(pieces)
+
+
 def _check_size(unpacked: int, packed: int) -> None:
     if unpacked > LIMIT_BYTES:
         raise ValueError(f"unpacks to more than {LIMIT_BYTES:,} bytes, the limit; cut out the rows that are needed")
@@ -148,37 +163,13 @@ def _check_size(unpacked: int, packed: int) -> None:
         raise ValueError(f"unpacks to {unpacked // max(packed, 1):,} times its size or more")
 
 
-class _Unpacked(io.RawIOBase):
-    """The bytes of an open file, unpacked as they are read and held to the limits."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        head = file.read(4)
-        file.seek(0)
-        self._file, self._stream, self._count = file, file, 0
-        if head.startswith(_GZIP):
-            self._stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
-        elif head == _ZIP:
-            self._stream = _only_member(file)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._stream.read(len(buffer))
-        if (hole := chunk.find(b"\0")) >= 0:
-            raise ValueError(f"byte {self._count + hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
-        self._count += len(chunk)
-        if self._stream is not self._file:
-            _check_size(self._count, self._file.tell())
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-
 def _only_member(file: IO[bytes]) -> IO[bytes]:
     """Open the one file in a ZIP; macOS adds a folder of its own, which is none."""
     archive = zipfile.ZipFile(file)
     names = [part.filename for part in archive.infolist() if not part.is_dir()]
     names = [name for name in names if not name.startswith("__MACOSX/")]
+    if "[Content_Types].xml" in names:
+        raise ValueError("is a workbook of Excel; save its sheet as text, with tabs between the cells")
     if len(names) != 1:
         raise ValueError(f"is a ZIP of {len(names)} files, expected one: {', '.join(names[:5]) or 'none'}")
     return archive.open(names[0])

@@ -46,7 +46,7 @@ SPLIT = (
     "test_equality.py",
 )
 # Files whose tests need the graph of full size, which one process makes.
-FULL_SIZE = ("test_graph.py", "test_models.py", "test_strategies.py", "test_stores.py", "test_synthetic_degrees.py")
+FULL_SIZE = ("test_graph.py", "test_models.py", "test_strategies.py", "test_stores.py", "test_degrees.py")
 
 
 # Notebooks begin before all tests, these first; the second of a pair finds the first one's rows.

@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Blocked())
 """
 BROUGHT = {
     "torch_geometric", "pandas", "pyarrow", "msgspec", "scipy", "tqdm", "geomloss", "cyclopts", "lmdb",
-    "openpyxl", "yaml", "lightning", "submitit", "altair", "ipywidgets", "anywidget", "papermill", "IPython",
+    "yaml", "lightning", "submitit", "altair", "ipywidgets", "anywidget", "papermill", "IPython",
 }  # fmt: skip
 
 

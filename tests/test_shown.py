@@ -4,7 +4,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import tempfile
 import time
 from collections import Counter
 
@@ -43,14 +42,6 @@ def ledger():
             with made.stage("forward"):
                 time.sleep(0.002)
     return made
-
-
-def recorded():
-    with tempfile.TemporaryDirectory() as folder, trace.record(folder, wait=0, active=1) as recorder:
-        assert str(recorder).startswith("0 steps so far; steps 2 to 2 are recorded")
-        recorder.step()
-        recorder.step()
-    return recorder
 
 
 def profiled():
@@ -96,7 +87,6 @@ def advice(measured=PAIR):
 RESULTS = {
     "Point": (lambda: POINT, "batch_size"),
     "Points": (lambda: tclab.grid(models="hetero_cell,dango", batch_sizes="2,5"), "5, 2"),
-    "Recorder": (recorded, "2 steps so far; steps 2 to 2 are recorded"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),

@@ -15,9 +15,9 @@ class DoorError(InputError):
     pass
 
 
-def read(path, **options):
-    with opened(path, "a list", DoorError, **options) as file:
-        return file.read()
+def read(path):
+    with opened(path, "a list", DoorError) as content:
+        return content
 
 
 def zipped(**files):
@@ -62,6 +62,7 @@ def test_a_file_is_unpacked_whatever_its_name(tmp_path, content, text):
         (gzip.compress(LONG)[:2000] + b"\1" * 2000, "is damaged|is cut short"),
         (zipped(a=TEXT)[:40], "is damaged or cut short"),
         (zipped(a=TEXT, b=TEXT), "is a ZIP of 2 files, expected one: a, b"),
+        (zipped(**{"[Content_Types].xml": TEXT, "sheet": TEXT}), "is a workbook of Excel; save its sheet as text"),
         (TEXT + b"\0", "byte 9 is NUL"),
         ("one".encode("utf-16"), "byte 4 is NUL: the file has a hole, or is no text in UTF-8"),
         (BOMB, r"unpacks to \d{3} times its size or more|unpacks to 1,\d\d\d times its size or more"),
@@ -79,23 +80,10 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, monkeypatch):
     for content in (gzip.compress(TEXT), zipped(a=TEXT)):
         path.write_bytes(content)
         monkeypatch.setattr("tclab._source.LIMIT_BYTES", 7)
-        for archive in {False, content.startswith(b"PK")}:
-            with pytest.raises(DoorError, match="unpacks to more than 7 bytes, the limit; cut out the rows"):
-                read(path, archive=archive)
+        with pytest.raises(DoorError, match="unpacks to more than 7 bytes, the limit; cut out the rows"):
+            read(path)
         monkeypatch.setattr("tclab._source.LIMIT_BYTES", 8)
         assert read(path) == TEXT
-
-
-def test_an_archive_is_read_as_it_is_and_held_to_the_limits(tmp_path):
-    path = tmp_path / "book.xlsx"
-    path.write_bytes(zipped(a=TEXT, b=TEXT))
-    assert read(path, archive=True) == path.read_bytes()
-    path.write_bytes(zipped(a=b" " * (300 << 20)))
-    with pytest.raises(DoorError, match=r"unpacks to [\d,]+ times its size"):
-        read(path, archive=True)
-    path.write_bytes(TEXT)
-    with pytest.raises(DoorError, match="is damaged or cut short"):
-        read(path, archive=True)
 
 
 @pytest.mark.parametrize(

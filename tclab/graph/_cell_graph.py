@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import warnings
 from collections import Counter
@@ -106,8 +107,8 @@ class CellGraph:
         **Raises:** `InputError` where there is no such file, or it holds something else, with file and cause.
         """
         with (
-            opened(path, "a graph that CellGraph.save wrote", archive=True) as file,
-            np.load(file, allow_pickle=False) as arrays,
+            opened(path, "a graph that CellGraph.save wrote", archive=True) as content,
+            np.load(io.BytesIO(content), allow_pickle=False) as arrays,
         ):
             header = json.loads(str(arrays["header"]))
             if header.pop("format") != _FORMAT:

@@ -24,25 +24,24 @@ from tclab.readers._table import NAME, Column, ReadError, Table, quoted
 _ENDS = ("source", "target")
 _SEPARATORS = ("\t", ",", ";", " ")
 _COMMENTS = ("#", "%")
-# What a header calls an edge's two ends, each in one word: the source's and the target's.
-_SOURCES = {"source", "src", "from", "head", "tf", "regulator", "bait", "start", "query", "parent", "subject"}
-_TARGETS = {
-    "target", "dst", "to", "tail", "tg", "prey", "end", "destination", "dest", "regulated", "array", "child", "object",
-}  # fmt: skip
-# Or by one name and its number: node1 and node2, gene_a and gene_b, u and v.
-_PAIRS = [("1", "2"), ("a", "b"), ("u", "v"), ("x", "y"), ("i", "j"), ("one", "two"), ("first", "second"),
-          ("left", "right")]  # fmt: skip
-_NUMBERS = {number for pair in _PAIRS for number in pair}
+# What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
+# gene_b.
+_ROLES = [
+    ("source", "target"), ("source", "destination"), ("origin", "destination"), ("src", "dst"), ("from", "to"),
+    ("start", "end"), ("head", "tail"), ("parent", "child"), ("subject", "object"), ("bait", "prey"), ("tf", "tg"),
+    ("tf", "target"), ("regulator", "target"), ("query", "array"),
+]  # fmt: skip
+_NUMBERS = [("1", "2"), ("a", "b"), ("u", "v"), ("x", "y"), ("i", "j"), ("one", "two"), ("first", "second"),
+            ("left", "right")]  # fmt: skip
 # The other words that such names are made of.
 _WORDS = frozenset(
     """entity entrez factor gene genes id ids identifier index interactor item key label locus n name node nodes no
     number official orf partner protein standard string sym symbol systematic t uniprot vertex""".split()  # noqa: SIM905
 )
-_OF_HEADERS = _WORDS | _SOURCES | _TARGETS | _NUMBERS
+_OF_HEADERS = _WORDS.union(*_ROLES, *_NUMBERS)
 _WEIGHTS = {"weight", "weights", "w", "score", "combined_score", "value"}
 _NO_WEIGHTS = {"id", "index", "unnamed", "edge", "key", "time", "timestamp", "date", "year", "type", "label", "name"}
 _WORD = re.compile(r"\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z\d\s_.:-]+")
-_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
 _OTHER_FORMATS = {  # how the file of another format begins, in any case → its name, and what reads it
     r"%%MatrixMarket": "MatrixMarket: scipy.io.mmread",
     r"\*(vertices|network)": "Pajek: networkx.read_pajek",
@@ -95,8 +94,8 @@ def edge_list(
       has. Several spaces are like one.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
       line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
-      number, or all other lines have numbers for names. It is an edge if another line has one of its names, or if
-      both are numbered as other names are. Else it may be either, and is asked about.
+      number, or all other lines have numbers for names. It is an edge if its names are no such words and another
+      line has one of them, or if both are numbered as other names are. Else it may be either, and is asked about.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
       `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
@@ -113,11 +112,11 @@ def edge_list(
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
-    with opened(path, "an edge list", ReadError) as file:
-        _refuse_other_formats(Path(path), file.peek(1)[:10_000].decode(errors="replace"), columns)
-        table = Table(file, comment=_COMMENTS, loose=True)
+    with opened(path, "an edge list", ReadError) as content:
+        _refuse_other_formats(Path(path), content[:10_000].decode(errors="replace"), columns)
+        table = Table(content, comment=_COMMENTS, loose=True)
         table.separator = sep or _separator(table.first)
-        table.columns = cells = [_without_blanks(cell) for cell in table.cells(table.first)]
+        table.columns = cells = table.cells(table.first)
         chosen, is_named = _chosen(table, columns, header)
         lines = _lines(table, chosen)
         guessed = header is None or (header and table.has_comments)  # the header may be a comment
@@ -125,6 +124,9 @@ def edge_list(
         edges = lines[1:] if is_header else lines
         if edges.empty:
             raise ValueError("holds no rows after its header")
+        again = np.logical_and.reduce([edges[end] == lines[end].iloc[0] for end in _ENDS])
+        if is_header and again.any():
+            raise ValueError(f"its header comes again as row {again.argmax() + 1}; are these two files?")
         if columns is None and not is_header and chosen[:2] != [0, 1]:
             raise _unclear(cells)
         if columns is None and header is None:
@@ -137,12 +139,11 @@ def edge_list(
             notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
         if columns is None and weights is not None and _SECONDS[0] < weights.min() and weights.max() < _SECONDS[1]:
             notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
-        lookup = Lookup(Genes.of(sorted(_names(edges)) if genes is None else genes))
+        lookup = Lookup(path, sorted(_names(edges)) if genes is None else genes, unknown_limit)
         source, target = (lookup.places(edges[end]) for end in _ENDS)
         return network_of(
-            path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
-            node_type=node_type, scores=weights, weighted=True, unknown_limit=unknown_limit,
-            notes=(f"guessed: {', '.join(notes)}",) if notes else (),
+            lookup, name or Path(path).name.split(".")[0], source, target, directed=directed, node_type=node_type,
+            scores=weights, weighted=True, notes=(f"guessed: {', '.join(notes)}",) if notes else (),
             node_names=lookup.genes.names if genes is None else None,
         )  # fmt: skip
 
@@ -185,30 +186,28 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
     ends = [] if header is False else _named_ends(cells)
-    is_named = bool(ends)
-    reads_so = is_named or (header is not False and _is_no_edge(cells))
-    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or header)]
-    weights = weights if len(cells) > 2 else []
-    if not ends and (len(cells) > 3 or ((reads_so or header) and {*range(len(cells))} - {*weights} != {0, 1})):
+    # An end without a name, or a third cell that is no number, is a header's.
+    reads_so = header is not False and (bool(header or ends) or "" in cells[:2] or not _is_number(cells[2:3]))
+    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and reads_so and len(cells) > 2]
+    if not ends and (len(cells) > 3 or (reads_so and len(cells) - len(weights) > 2) or {*weights} & {0, 1}):
         raise _unnamed(cells)
     chosen = ends or [0, 1]
     further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
-    return [*chosen, *[*weights, *further][:1]], is_named
+    return [*chosen, *[*weights, *further][:1]], bool(ends)
 
 
 def _named_ends(cells: Sequence[str]) -> list[int]:
-    """Return the columns that a header calls source and target, or by two names that differ in a number; or none."""
+    """Return the columns that a header calls source and target, by a pair of words; or none."""
     words = [set() if cell.isdecimal() else _words(cell) for cell in cells]
-    ends = [[i for i, each in enumerate(words) if _says(each, end)] for end in (_SOURCES, _TARGETS)]
-    pairs = [ends] if ends[0] and ends[1] else []
-    for one, other in _PAIRS if not pairs else []:
-        firsts = [i for i, each in enumerate(words) if one in each and _says(each, {one})]
+    pairs = []
+    for one, other in _ROLES + _NUMBERS:
+        firsts = [i for i, each in enumerate(words) if one in each and each <= _OF_HEADERS]
         seconds = [i for i in range(len(cells)) for j in firsts if words[i] == words[j] - {one} | {other}]
-        # The letters A and B head a matrix, too.
+        # Letters and numbers head a matrix, too: beside them there are but weights and ids.
         rest = [cell for i, cell in enumerate(cells) if i not in (*firsts, *seconds)]
         is_matrix = not all(cell.lower() in _WEIGHTS or (cell and _words(cell) <= _NO_WEIGHTS) for cell in rest)
-        if seconds and not (is_matrix and one.isalpha() and words[seconds[0]] == {other}):
-            pairs.append([firsts, seconds])
+        if seconds and not (is_matrix and (one, other) in _NUMBERS and words[seconds[0]] == {other}):
+            pairs.append((firsts, seconds))
     if not pairs:
         return []
     if len(pairs) > 1 or len(pairs[0][0]) > 1 or len(pairs[0][1]) > 1:
@@ -221,31 +220,20 @@ def _unnamed(cells: Sequence[str]) -> ValueError:
     return ValueError(f"its columns are {few}: which are source and target? pass columns=, by name or position from 0")
 
 
-def _is_no_edge(cells: Sequence[str]) -> bool:
-    """Return whether the first line can only be a header: an end without a name, or no number for a weight."""
-    return "" in cells[:2] or (len(cells) > 2 and number_of(cells[2]) is None and cells[2].lower() not in _MISSING)
+def _is_number(cells: Sequence[str]) -> bool:
+    """Return whether the cell of a weight, which may not be there, is a number or says that it is missing."""
+    return all(number_of(cell) is not None or cell.lower() in _MISSING for cell in cells)
 
 
 def _words(cell: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(cell)} or {"index"}  # a column without a name is an index
 
 
-def _says(words: set[str], end: set[str]) -> bool:
-    """Return whether the words of a column's name are one of an end, and such as names of columns are made of."""
-    return bool(words & end) and words <= _OF_HEADERS
-
-
 def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
     """Return the chosen cells of all lines, the first included, without blanks: source, target, perhaps weight."""
     table.columns = [f"column {i}" for i in range(1, len(table.columns) + 1)]
     faults = {"source": _no_source, "target": _no_name, "weight": lambda text: None}
-    columns = {name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)}
-    frame = table.read(columns)
-    for name in frame:
-        names = frame[name].cat.categories
-        codes, bare = pd.factorize(np.array(list(map(_without_blanks, names)), dtype=object))
-        frame[name] = pd.Categorical.from_codes(codes[frame[name].cat.codes], pd.Index(bare))
-    return frame
+    return table.read({name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)})
 
 
 def _names(lines: pd.DataFrame) -> set[str]:
@@ -270,33 +258,27 @@ def _is_header(lines: pd.DataFrame, is_named: bool) -> bool:
     An edge whose two names no other line has is taken for one only if they are numbered as others are: a header of
     two words, in any language, looks like all other edges.
     """
-    first, rest = lines.iloc[0].tolist(), lines[1:]
-    ends, names = {*first[:2]}, _names(rest)
-    if len(first) > 2 and (number_of(first[2]) is not None or first[2].lower() in _MISSING):
-        return False
-    if len(ends) == 1:  # an edge from a node to itself
+    first = lines.iloc[0].tolist()
+    ends, names = {*first[:2]}, _names(lines[1:])
+    if len(ends) == 1 or (len(first) > 2 and _is_number(first[2:])):
         return False
     no_number = not any(cell.isdecimal() for cell in ends)
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
-    stem, stems = _stem(first[0]), {_stem(name) for name in names - ends}
-    if reads_so and stem and stem in stems:
-        raise _unclear(first)  # gene1 and gene2, before gene3
     letters = len(first) == 2 and all(len(name) == 1 and name.isalpha() for name in (*ends, *names))
-    if not names & ends:
-        if reads_so and not letters:
-            return True
-        if no_number and all(name.isdecimal() for name in names):
-            return True
-        shapes = {_shape(name) for name in names}
-        is_pair = stem == _stem(first[1]) and stem not in stems
-        if is_pair or not all("9" in _shape(cell) and _shape(cell) in shapes for cell in ends):
+    stem, stems = _stem(first[0]), {_stem(name) for name in names - ends}
+    if reads_so and not letters:
+        if names & ends or (stem and stem in stems):  # gene1 and gene2, before gene3
             raise _unclear(first)
+        return True
+    if names & ends:
         return False
-    whole = ((rest["source"] == first[0]) & (rest["target"] == first[1])).to_numpy()
-    if not reads_so or letters or (rest[[*_ENDS]].isin(ends).any(axis=1) & ~whole).any():
-        return False
-    again = f"the header, {quoted(', '.join(first))}, comes again as row {int(np.argmax(whole)) + 1}"
-    raise ValueError(f"{again}; are these two files?")
+    if no_number and all(name.isdecimal() for name in names):
+        return True
+    shapes = {_shape(name) for name in names}
+    is_pair = stem == _stem(first[1]) and stem not in stems
+    if is_pair or not all("9" in _shape(cell) and _shape(cell) in shapes for cell in ends):
+        raise _unclear(first)
+    return False
 
 
 def _unclear(first: Sequence[str]) -> ValueError:
@@ -318,7 +300,8 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
     """Raise `ValueError` where columns may be other than they seem.
 
     Under a header that names no ends, it may be a table of nodes, where no name comes twice. Without one, before the
-    two nodes there may be a running number, a time, or a letter that says what a line is, and between them a relation.
+    two nodes there may be a running number, a time, or a letter that says what a line is, and between them a relation;
+    and the first line may be that of a METIS file.
     """
     edges = lines[1:] if is_header else lines
     source, target = (edges[end].unique() for end in _ENDS)
@@ -329,40 +312,28 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
         raise ValueError(f"its columns are {quoted(', '.join(cells))}: nodes and their names, or edges? pass columns=")
     if is_header:
         return
-    _refuse_counts(cells, lines[1:])
+    if _counts(cells, lines[1:]):
+        raise ValueError("may begin with its numbers of nodes and edges, as METIS does; else pass header=False")
     third = {*lines["weight"].unique()[:1000]} - {"nan", "NaN", ""} if "weight" in lines else set()
-    why = ""
-    if third and {*target} <= _RELATIONS:
-        why = "the second column is a relation, as in SIF"
-    elif third and is_counted and len(lines) > 2 and all(name.isdecimal() for name in third):
-        why = "the first column counts the rows"
-    elif strangers and third & {*target}:
-        why = "the third column has names of the second"
-    if why:
-        raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
+    reasons = {
+        "the second column is a relation, as in SIF": {*target} <= _RELATIONS,
+        "the first column counts the rows": is_counted and len(lines) > 2 and all(map(str.isdecimal, third)),
+        "the third column has names of the second": strangers and third & {*target},
+    }
+    for why, holds in reasons.items():
+        if third and holds:
+            raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
 
 
-def _refuse_counts(first: Sequence[str], rest: pd.DataFrame) -> None:
-    """Raise `ValueError` where the first line may count nodes and edges, as that of a METIS file."""
-    if not all(cell.isdecimal() for cell in first[:2]) or len(first[0]) > 12 or len(first[1]) > 12:
-        return
-    nodes, edges = int(first[0]), int(first[1])
-    is_metis = nodes == len(rest) and len(rest) * len(first) == 2 * edges
-    if is_metis or (edges == len(rest) and len(first) == 2):
-        numbers = [int(name) if name.isdecimal() else -1 for name in _names(rest)]
-        if min(numbers, default=-1) >= 0 and max(numbers) <= nodes:
-            raise ValueError(
-                "may begin with its numbers of nodes and edges, as METIS does; if that is an edge, pass header=False"
-            )
-
-
-def _without_blanks(name: str) -> str:
-    """Return a name without blanks around it, those included that do not break or have no width."""
-    return name.strip(_BLANKS)
+def _counts(first: Sequence[str], rest: pd.DataFrame) -> bool:
+    """Return whether a first line may count nodes and edges: two numbers, one that of the lines, and none is larger."""
+    if not all(cell.isdecimal() and len(cell) < 12 for cell in first[:2]) or str(len(rest)) not in first[:2]:
+        return False
+    return all(name.isdecimal() and int(name) <= int(first[0]) for name in _names(rest))
 
 
 def _no_name(name: str) -> str | None:
-    return None if _without_blanks(name) else "is empty, expected a name"
+    return None if name else "is empty, expected a name"
 
 
 def _no_source(name: str) -> str | None:

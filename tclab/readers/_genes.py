@@ -16,7 +16,7 @@ from tclab._source import opened
 from tclab.errors import InputError
 from tclab.readers._table import NAME, Column, ReadError, Table, quoted
 
-UNKNOWN, AMBIGUOUS = -1, -2
+UNKNOWN = -1
 UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown names is another organism's
 
 DANGO_GENES_FILE = "yeast_string_genes.txt"
@@ -32,11 +32,7 @@ class Report:
     - `rows`: how many rows it has, without the header.
     - `kept`: how many of them became an edge, a gene, or a sample.
     - `dropped`: reason → number of rows, so that `rows == kept + sum(dropped.values())`.
-    - `mapped`: distinct names that are a standard name or an alias and were translated.
-    - `unknown`: distinct names that mean no gene, or several genes.
-    - `unknown_examples`: up to five of them.
-    - `self_loops`: edges from a node to itself; they are kept unless `dropped` lists them.
-    - `duplicates`: rows that repeat an earlier row's edge, or a sample's set of genes.
+    - `unknown`: distinct names that mean no gene, or several genes, sorted.
     - `notes`: further observations, as text.
     - `scores`: [kept] float, the edges' published scores in the order of the network's edges, where the format has
       scores. Models sum without weights, so they are not the network's weight.
@@ -47,11 +43,7 @@ class Report:
     rows: int
     kept: int
     dropped: Mapping[str, int] = field(default_factory=dict)
-    mapped: int = 0
-    unknown: int = 0
-    unknown_examples: tuple[str, ...] = ()
-    self_loops: int = 0
-    duplicates: int = 0
+    unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     scores: Any = field(default=None, repr=False, compare=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
@@ -59,9 +51,7 @@ class Report:
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.kept:,} of {self.rows:,} rows kept"]
         parts += [f"{n:,} dropped ({why})" for why, n in sorted(self.dropped.items(), key=lambda item: -item[1])]
-        parts += [f"{self.mapped:,} names translated"] * bool(self.mapped)
-        parts += [f"{self.unknown:,} names unknown, such as {', '.join(self.unknown_examples)}"] * bool(self.unknown)
-        parts += [f"{self.self_loops:,} self-loops"] * bool(self.self_loops)
+        parts += [f"{len(self.unknown):,} names unknown, such as {', '.join(self.unknown[:5])}"] * bool(self.unknown)
         return "; ".join([*parts, *self.notes])
 
 
@@ -107,19 +97,12 @@ class Genes:
         return len(self.names)
 
     def place(self, name: str) -> int:
-        """Return the index of the gene with a name; `UNKNOWN` (-1) or `AMBIGUOUS` (-2) where there is none."""
+        """Return the index of the gene with a name; `UNKNOWN` (-1) where there is none, or several have it."""
         index: dict[str, int] = self._index  # type: ignore[attr-defined]
         if name in index:
             return index[name]
         owners = [index[owner] for owner in self.also.get(name, ()) if owner in index]
-        if len(owners) > 1:
-            return AMBIGUOUS
-        return owners[0] if owners else UNKNOWN
-
-    @property
-    def ambiguous(self) -> dict[str, tuple[str, ...]]:
-        """The names that several genes share: name → the genes."""
-        return {name: owners for name, owners in self.also.items() if self.place(name) == AMBIGUOUS}
+        return owners[0] if len(owners) == 1 else UNKNOWN
 
 
 def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -131,13 +114,20 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 class Lookup:
-    """Lookup of a file's names in a gene list, which remembers every distinct name.
+    """Lookup of one file's names in a gene list, which remembers every distinct name.
 
-    `clean` makes of a name what is looked up: without STRING's taxon, say.
+    **Arguments:**
+
+    - `path`: the file.
+    - `genes`: the list.
+    - `unknown_limit`: the share of the file's rows that may be lost to unknown names.
+    - `clean`: makes of a name what is looked up: without STRING's taxon, say.
     """
 
-    def __init__(self, genes: Genes, clean: Callable[[str], str] = str) -> None:
-        self.genes, self.clean = genes, clean
+    def __init__(
+        self, path: str | Path, genes: Genes | Iterable[str], unknown_limit: float, clean: Callable[[str], str] = str
+    ) -> None:
+        self.path, self.genes, self.unknown_limit, self.clean = path, Genes.of(genes), unknown_limit, clean
         self.index_of: dict[str, int] = {}  # name as in the file → index, below 0 where it means no gene
 
     def place(self, name: str) -> int:
@@ -148,36 +138,25 @@ class Lookup:
 
     def places(self, column: pd.Series) -> np.ndarray:
         """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
-        codes = column.cat.codes.to_numpy()
-        names = column.cat.categories.tolist()
-        found = np.full(len(names), UNKNOWN, dtype=np.int32)
-        for code in np.flatnonzero(np.bincount(codes, minlength=len(names))):  # a filter leaves some unused
-            found[code] = self.place(names[code])
-        return found[codes]
+        column = column.cat.remove_unused_categories()  # a filter leaves some
+        found = np.array([self.place(name) for name in column.cat.categories], dtype=np.int32)
+        return found[column.cat.codes.to_numpy()]
 
-    def check_lost(self, rows: int, lost: int, limit: float, what: str = "rows") -> None:
-        """Raise `ValueError` where a larger share than `limit` of a file's rows have an unknown name."""
-        if rows and lost / rows > limit:
+    def check_lost(self, rows: int, lost: int, what: str = "rows") -> None:
+        """Raise `ValueError` where a larger share than the limit of the file's rows have an unknown name."""
+        if rows and lost / rows > self.unknown_limit:
             first = next(name for name, i in self.index_of.items() if i < 0)
             raise ValueError(
                 f"{lost:,} of {rows:,} {what} name a gene that is not in the gene list of {len(self.genes):,} "
                 f"(first {quoted(first)}, expected one like {quoted(next(iter(self.genes.names), 'none'))}); "
-                f"unknown_limit is {limit:g}"
+                f"unknown_limit is {self.unknown_limit:g}"
             )
 
-    def report(self, path: str | Path, rows: int, kept: int, dropped: Mapping[str, int], **more: Any) -> Report:
-        """Return the report of a file whose names were looked up here; reasons that dropped no row are left out."""
-        unknown = sorted(name for name, i in self.index_of.items() if i < 0)
-        return Report(
-            str(path),
-            rows,
-            kept,
-            {reason: count for reason, count in dropped.items() if count},
-            mapped=sum(i >= 0 and self.genes.names[i] != self.clean(name) for name, i in self.index_of.items()),
-            unknown=len(unknown),
-            unknown_examples=tuple(unknown[:5]),
-            **more,
-        )
+    def report(self, rows: int, kept: int, dropped: Mapping[str, int], **more: Any) -> Report:
+        """Return the report of the file; reasons that dropped no row are left out."""
+        dropped = {reason: count for reason, count in dropped.items() if count}
+        unknown = tuple(sorted(name for name, i in self.index_of.items() if i < 0))
+        return Report(str(self.path), rows, kept, dropped, unknown, **more)
 
 
 def dango_genes(path: str | Path) -> Genes:
@@ -186,8 +165,8 @@ def dango_genes(path: str | Path) -> Genes:
     **Raises:** `ReadError` with the line for a line that is not one name, or a name that appears twice.
     """
     line_of: dict[str, int] = {}
-    with opened(path, "a list of genes", ReadError) as file:
-        for line, text in enumerate(file.read().decode().splitlines(), 1):
+    with opened(path, "a list of genes", ReadError) as content:
+        for line, text in enumerate(content.decode().splitlines(), 1):
             name = text.strip()
             if not re.fullmatch(r"[^\s,;]*", name):
                 raise ValueError(f"line {line}: {quoted(text)}, expected one systematic name such as YAL001C")
@@ -207,14 +186,13 @@ def sgd_features(path: str | Path) -> Genes:
     """Return the open reading frames of the Saccharomyces Genome Database's `SGD_features.tab`, as genes.
 
     16 columns between tabs, no header. Standard names and aliases become names of their genes. An alias of several
-    genes (hundreds are: SGD lists free text such as `acetyltransferase` there) is in `genes.ambiguous` and unknown in a
-    lookup.
+    genes (hundreds are: SGD lists free text such as `acetyltransferase` there) is unknown in a lookup.
 
     **Raises:** `ReadError` with the row for a wrong number of columns; for a gene without a name or that appears
     twice, and where no row is a gene.
     """
-    with opened(path, "SGD's table of features", ReadError) as file:
-        table = Table(file, columns=[f"column {i}" for i in range(1, 17)])
+    with opened(path, "SGD's table of features", ReadError) as content:
+        table = Table(content, columns=[f"column {i}" for i in range(1, 17)])
         frame = table.read({name: Column(i, NAME) for name, i in _FEATURES.items()})
         kept = frame[frame["type"] == "ORF"]
         others = frame["type"][frame["type"] != "ORF"].astype(str).value_counts()
@@ -227,8 +205,8 @@ def sgd_gene_names(path: str | Path) -> Genes:
 
     **Raises:** `ReadError` with the row for a bad row; for a gene that appears twice.
     """
-    with opened(path, "SGD's table of gene names", ReadError) as file:
-        table = Table(file)
+    with opened(path, "SGD's table of gene names", ReadError) as content:
+        table = Table(content)
         columns = [table.column("Systematic_name"), table.column("Standard_name")]
         frame = table.read({"name": Column(columns[0], NAME), "standard": Column(columns[1], NAME)})
         rows = [(name, "" if standard == name else standard, "") for name, standard in frame.itertuples(index=False)]

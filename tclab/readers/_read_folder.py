@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.readers import _networks as networks
 from tclab.readers._genes import DANGO_GENES_FILE, Genes, Report, dango_genes, sgd_features, sgd_gene_names
-from tclab.readers._networks import OtherOrganismError
+from tclab.readers._networks import NoRowError
 from tclab.readers._screens import SCREENS
 from tclab.readers._table import ReadError
 from tclab.readers._yeast_gem import YML_FILE, yeast_gem
@@ -26,18 +26,18 @@ _GENE_FILES: _Formats = [
     (re.compile(r"SGD_features.*\.tab(\.gz)?"), sgd_features),
     (re.compile(r"SGDgeneNames\.tsv"), sgd_gene_names),
 ]
+# Regulatory, physical, TFLink, STRING: the order of the synthetic graph.
 _NETWORK_FILES: _Formats = [
+    *((networks.FORMATS[name].files, getattr(networks, name)) for name in ("sgd_regulation", "biogrid", "tflink")),
     (networks.ADJACENCY_FILE, networks.string_dango),
     (networks.LINKS_FILE, networks.string_links),
-    *((format.files, getattr(networks, name)) for name, format in networks.FORMATS.items()),
 ]
 _NOT_THE_GRAPH = [
     *((screen.files, "perturbations: read it with tclab.readers.read_perturbations") for screen in SCREENS.values()),
     (re.compile(r"RegulationTwoColumnTable_.*|.*yeastract.*"), "read it with tclab.readers.edge_list"),
+    (re.compile(r".*\.links\.full\..*"), "STRING's full table; take links.detailed"),
     (YML_FILE, "a second metabolic model"),
 ]
-# Regulatory, physical, TFLink, STRING: the order of the synthetic graph.
-_ORDER = ("sgd_regulation", "biogrid", "tflink", "string")
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,24 @@ class FolderReport:
     - `path`: the folder.
     - `read`: file → its report, in the order of the file names.
     - `ignored`: file → why it was not read.
-    - `ambiguous`: name → the genes that the gene lists give it to, where they are several; such a name is unknown.
     """
 
     path: str
     read: Mapping[str, Report]
     ignored: Mapping[str, str]
-    ambiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {len(self.read)} files read, {len(self.ignored)} ignored"]
         lines += [f"  {report}" for report in self.read.values()]
-        lines += [f"  {path}: {why}" for path, why in self.ignored.items()]
-        if self.ambiguous:
-            few = ", ".join(sorted(self.ambiguous)[:5])
-            lines.append(
-                f"  {len(self.ambiguous):,} names belong to several genes and are treated as unknown, such as {few}"
-            )
-        return "\n".join(lines)
+        return "\n".join(lines + [f"  {path}: {why}" for path, why in self.ignored.items()])
 
 
 def read_folder(path: str | Path) -> CellGraph:
     """Return the graph of all files in a folder and its subfolders that tclab can read.
 
     The nodes, of type "gene", are the sorted union of the folder's gene lists. The networks are in the order
-    regulatory, physical, TFLink, STRING's channels, as in the synthetic graph; one without an edge is left
-    out. Formats are recognised by the files' names.
+    regulatory, physical, TFLink, STRING's, as in the synthetic graph; one without an edge is left out. Formats are
+    recognised by the files' names.
 
     `graph.report` lists the files that were read and ignored, `graph.networks[name].report` the rows that were kept.
 
@@ -101,7 +93,7 @@ def _graph(path: Path) -> CellGraph:
     for name, function in _known(files, _NETWORK_FILES):
         try:
             result = function(files[name], genes)
-        except OtherOrganismError as error:
+        except NoRowError as error:
             ignored[name] = str(error)
             continue
         for network in result.values() if isinstance(result, dict) else [result]:
@@ -113,7 +105,7 @@ def _graph(path: Path) -> CellGraph:
                 found[network.name] = network
                 read[name] = network.report
     num_nodes, node_names = {"gene": len(genes)}, {"gene": genes.names}
-    relations = {name: found[name] for name in sorted(found, key=_place)}
+    relations = dict(found)
     for name, function in _known(files, [(YML_FILE, yeast_gem)])[:1]:  # a second is ignored
         gpr, stoichiometry = function(files[name], genes)
         relations |= {"gpr": gpr, "stoichiometry": stoichiometry}
@@ -127,7 +119,7 @@ def _graph(path: Path) -> CellGraph:
         why = next((why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(files[name].name)), None)
         ignored[name] = why or "not a file name of a known format"
     ignored = {name: why for name, why in sorted(ignored.items()) if name not in read}
-    report = FolderReport(str(path), read, ignored, genes.ambiguous)
+    report = FolderReport(str(path), dict(sorted(read.items())), ignored)
     return CellGraph(num_nodes, relations, "gene", node_names, source=path.resolve().name, report=report)
 
 
@@ -138,13 +130,5 @@ def _files(path: Path) -> dict[str, Path]:
 
 
 def _known(files: Mapping[str, Path], formats: _Formats) -> list[tuple[str, Callable[..., Any]]]:
-    return [(name, read) for name, file in files.items() for form, read in formats if form.fullmatch(file.name)]
-
-
-def _place(name: str) -> tuple[int, list[int], int, str]:
-    """Return the sort key of a network: source, then STRING's version and channel."""
-    kind = next((i for i, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
-    start, _, channel = name.rpartition("_")
-    version = [int(part) for part in re.findall(r"\d+", start)] if name.startswith("string") else []
-    channels = networks.CHANNELS
-    return kind, version, channels.index(channel) if channel in channels else len(channels), name
+    """Return the files of some formats and what reads them, in the order of the formats, then of the names."""
+    return [(name, read) for form, read in formats for name, file in files.items() if form.fullmatch(file.name)]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -34,15 +33,14 @@ _STRAIN = re.compile(r"(?P<first>[^\s+_]+)(?:\+(?P<second>[^\s+_]+))?_[A-Za-z]+\
 _GENES_DELETED = {"digenic": 2, "trigenic": 3}
 _MISSING = ("", "NaN", "nan", "NA")
 _LARGEST_SCORE = 1e6  # fitness is about 1; beyond this it is no score, and float32 could not hold all of it
-_NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 _MOST_COLUMNS = 256  # of a sheet; one cell far out makes every row as long as its column number
 _TITLE_ROWS = 5  # of a sheet in which the header is searched: the published sheets begin with a title
+_NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 
 
 class ScreenFormat(NamedTuple):
     """One published format of screens, known by the columns in its header."""
 
-    description: str  # where it is published
     files: re.Pattern[str]  # of its files' names
     mutant_type: MutantType  # the one that it is published for
     score: str  # what its scores are, as the header calls them
@@ -58,21 +56,21 @@ _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
     "kuzmin": ScreenFormat(
-        "Kuzmin et al. 2018 Data S1, 2020 Tables S1 and S3",  # Science 360, eaao1729; Science 368, eaaz5667
-        re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|xlsx)(\.gz)?", re.I),
+        # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
+        re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv|xlsx)(\.gz)?", re.I),
         "trigenic",
         _ADJUSTED,
         mark="combined mutant type",
     ),
     "costanzo": ScreenFormat(
-        "Costanzo et al. 2016 Data File S1, SGA_*.txt",  # Science 353, aaf1420
+        # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
         re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I),
         "digenic",
         "genetic interaction score",
         mark="arraytype/temp",
     ),
     "sga_trigenic": ScreenFormat(
-        "trigenic table of the SGA scoring pipeline",  # `print_trigenic.m` of github.com/csbio/SGA_Public
+        # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
         re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"),
         "trigenic",
         _ADJUSTED,
@@ -108,7 +106,8 @@ def read_perturbations(
     """Return the samples of a genetic interaction screen as deletions of a graph's nodes, with the file's scores.
 
     The format is found by the columns of the file, not by its name: Kuzmin et al. 2018 and 2020, Costanzo et
-    al. 2016, and the trigenic table of the SGA scoring pipeline; as text between tabs or commas, gzip, or XLSX.
+    al. 2016, and the trigenic table of the SGA scoring pipeline; as text between tabs or commas,
+    or as the first sheet of a workbook (XLSX).
 
     Genes are systematic names (YAL001C), looked up in the graph's node names. Rows with a gene that the graph
     lacks, or without a score, are left out and counted in `report`. A query `A+YDL227C_tm1` deletes A only, as hoΔ is
@@ -138,17 +137,17 @@ def read_perturbations(
             f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes, so the genes of {path} have "
             "no nodes; expected node_names of systematic names such as YAL001C (a folder of public files gives them)"
         )
-    with _opened_table(path) as table:
+    workbook = str(path).lower().endswith(".xlsx")
+    with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as content:
+        table = Table(_sheet(content) if workbook else content, separator=None)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
-        frame = _rows(table, SCREENS[kind])
-        samples, genes, report = _samples(path, frame, names, wanted, unknown_limit)
+        samples, genes, report = _samples(path, _rows(table, SCREENS[kind]), names, wanted, unknown_limit)
         if not report.kept:
             why = "; ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
             raise ValueError(f"none of its {report.rows:,} rows is a {wanted} sample: {why}")
         notes = [f"format {kind}, {wanted} samples", f"the score is {SCREENS[kind].score}, ε of two genes, τ of three"]
-        if report.duplicates:
-            notes.append(f"{report.duplicates:,} rows delete the same genes as another row")
+        notes += report.notes
         if names is None:
             samples, note = _assigned(samples, genes, graph.num_nodes[graph.deleted_type])
             notes.append(note)
@@ -157,27 +156,18 @@ def read_perturbations(
     return ScreenPerturbations(samples.deletions, samples.scores, report)
 
 
-@contextmanager
-def _opened_table(path: str | Path) -> Iterator[Table]:
-    """Open a screen: text, or a workbook whose first sheet becomes text between tabs, a line a row."""
-    workbook = str(path).lower().endswith(".xlsx")
-    if workbook:
-        need("XLSX", "data", "openpyxl")
-    with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as file:
-        yield Table(io.BufferedReader(io.BytesIO(_sheet(file))) if workbook else file, separator=None)
-
-
-def _sheet(file: Any) -> bytes:
+def _sheet(content: bytes) -> bytes:
+    """Return the first sheet of a workbook as text between tabs, from its header on."""
+    need("XLSX", "data", "openpyxl")
     import openpyxl
 
-    sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+    sheet = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True).worksheets[0]
     lines = [
         "\t".join("" if cell is None else " ".join(str(cell).split()) for cell in row) if any(row) else ""
         for row in sheet.iter_rows(max_col=_MOST_COLUMNS, values_only=True)
     ]
-    heads = [map(plain_name, line.split("\t")) for line in lines[:_TITLE_ROWS]]
-    titles = next((i for i, cells in enumerate(heads) if "query strain id" in cells), 0)
-    return "\n".join(lines[titles:]).encode()
+    begin = next((i for i, line in enumerate(lines[:_TITLE_ROWS]) if "query strain id" in line.lower()), 0)
+    return "\n".join(lines[begin:]).encode()
 
 
 def _format_of(table: Table) -> str:
@@ -186,9 +176,8 @@ def _format_of(table: Table) -> str:
     nearest = min(SCREENS, key=lambda name: len(lacks[name]))
     if not lacks[nearest]:
         return nearest
-    known = "; ".join(f"{name} ({format.description})" for name, format in SCREENS.items())
     why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(lacks[nearest])}"
-    raise ValueError(f"is no screen that tclab reads; the nearest is {nearest}, {why}; known: {known}")
+    raise ValueError(f"is no screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
 
 
 def _rows(table: Table, format: ScreenFormat) -> pd.DataFrame:
@@ -219,36 +208,36 @@ def _samples(
     unknown_limit: float,
 ) -> tuple[Perturbations, Genes, Report]:
     """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named."""
-    names: dict[str, int] = {}  # of every gene that a strain names → its number
-    queries, arrays = (_deleted(frame[strain], names) for strain in ("query", "array"))
-    each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], below 0 where there is none
+    numbers: dict[str, int] = {}  # of every gene that a strain names
+    queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
+    each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
+    count, no_score = (each >= 0).sum(axis=1), frame["score"].isna().to_numpy()
+    other_type = count == 0 if mutant_type == "any" else count != _GENES_DELETED[mutant_type]
+    is_used = np.isin(np.arange(len(numbers)), each[~(no_score | other_type)])
+    used = [name for name, is_named in zip(numbers, is_used, strict=True) if is_named]
+    lookup = Lookup(path, sorted(used) if genes is None else genes, unknown_limit)
+    place_of = np.full(len(numbers) + 1, _NO_GENE)  # the last is that of no gene, -1
+    place_of[np.flatnonzero(is_used)] = [lookup.place(name) for name in used]
+    places = np.sort(place_of[each], axis=1)
+    twice = (places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)
+    reasons = {
+        "no score": no_score,
+        f"not {mutant_type}": other_type,
+        "unknown gene": (places < 0).any(axis=1),
+        "names a gene twice": twice.any(axis=1),
+    }
     dropped: dict[str, int] = {}
     kept = np.ones(len(frame), dtype=bool)
-
-    def drop(reason: str, bad: Any) -> None:
-        dropped[reason] = int((kept & bad).sum())
-        kept[bad] = False
-
-    drop("no score", frame["score"].isna().to_numpy())
-    count = (each >= 0).sum(axis=1)
-    if mutant_type != "any":
-        drop(f"not {mutant_type}", count != _GENES_DELETED[mutant_type])
-    drop("deletes nothing", count == 0)
-    named = {*np.unique(each[kept]).tolist()}
-    used = [name for name, number in names.items() if number in named]
-    lookup = Lookup(Genes.of(sorted(used) if genes is None else genes))
-    place_of = np.full(len(names) + 1, _NO_GENE)  # the last is that of no gene, -1
-    for name in used:
-        place_of[names[name]] = lookup.place(name)
-    places = np.sort(place_of[each], axis=1)
-    before = int(kept.sum())
-    drop("unknown gene", (places < 0).any(axis=1))
-    lookup.check_lost(before, dropped["unknown gene"], unknown_limit)
-    drop("names a gene twice", ((places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)).any(axis=1))
+    for reason, bad in reasons.items():
+        rows, kept = int(kept.sum()), kept & ~bad
+        dropped[reason] = rows - int(kept.sum())
+        if reason == "unknown gene":
+            lookup.check_lost(rows, dropped[reason])
 
     places = places[kept]
     repeated = int(pd.DataFrame(places).duplicated().sum())
-    report = lookup.report(path, len(frame), len(places), dropped, duplicates=repeated)
+    notes = (f"{repeated:,} rows delete the same genes as another row",) if repeated else ()
+    report = lookup.report(len(frame), len(places), dropped, notes=notes)
     deletions = Deletions.joined(places[places < _NO_GENE], (places < _NO_GENE).sum(axis=1))
     scores = torch.from_numpy(frame["score"].to_numpy(dtype=np.float32, copy=True)[kept])
     return Perturbations(deletions, scores), lookup.genes, report

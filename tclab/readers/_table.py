@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from tclab.errors import InputError
@@ -21,6 +22,7 @@ INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 
 _LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
 _LARGEST = np.finfo(np.float64).max
+_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
 _SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
 
 
@@ -39,36 +41,36 @@ class Column(NamedTuple):
 
 
 class Table:
-    """A delimited text file that is open: its columns, and its rows as a data frame. Every row has every column.
+    """The content of a delimited text file: its columns, and its rows as a data frame. Every row has every column.
 
     Rows are counted from 1, without the header, comments before it, and blank lines.
 
     **Arguments:**
 
-    - `file`: of bytes, as `tclab._source.opened` gives it; lines end with LF, CR LF or CR.
+    - `content`: as `tclab._source.opened` gives it; lines end with LF, CR LF or CR.
     - `separator`: None takes a tab, or a comma where the first line has no tab.
     - `columns`: their names, in a file without a header; None takes those of the first line that is neither blank nor
       a comment, without quotes or a leading `#`.
     - `comment`: prefix, or several, of lines before that.
-    - `loose`: whether quotes around a cell are no part of it (RFC 4180), several spaces separate like one, and the
-      first line, which may be a header, is read as a row. Else quotes have no meaning, and two spaces have an empty
-      cell between them.
+    - `loose`: whether quotes around a cell (RFC 4180) and blanks around a name, those included that do not break or
+      have no width, are no part of it, several spaces separate like one, and the first line, which may be a header, is
+      read as a row. Else quotes have no meaning, and two spaces have an empty cell between them.
 
     **Raises:** `ValueError` for a file without such a line, or with a line longer than 1 MiB.
     """
 
     def __init__(
         self,
-        file: Any,
+        content: bytes,
         *,
         separator: str | None = "\t",
         columns: list[str] | None = None,
         comment: str | tuple[str, ...] = (),
         loose: bool = False,
     ) -> None:
-        if b"\r" in (head := file.peek(1)) and b"\n" not in head:  # as old Macs end lines
-            file = io.BytesIO(file.read().replace(b"\r", b"\n"))
-        self._file, self.loose, self.has_comments = file, loose, False
+        if b"\n" not in content:  # as old Macs end lines
+            content = content.replace(b"\r", b"\n")
+        self._file, self.loose, self.has_comments = io.BytesIO(content), loose, False
         while (line := self._line()).strip() == b"" or line.decode().startswith(comment):
             if not line:
                 raise ValueError("holds nothing but blank lines and comments")
@@ -79,7 +81,7 @@ class Table:
         self.columns = columns or self.cells(self.first.lstrip("#"))
 
     def _line(self) -> bytes:
-        line: bytes = self._file.readline(_LONGEST_LINE_BYTES)
+        line = self._file.readline(_LONGEST_LINE_BYTES)
         if len(line) == _LONGEST_LINE_BYTES:
             raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is no table")
         return line
@@ -88,7 +90,7 @@ class Table:
         """Return the cells of a line, without quotes and blanks around them."""
         if self.loose and self.separator == " ":
             line = " ".join(line.split())
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=self.separator))]
+        return [cell.strip(_BLANKS) for cell in next(csv.reader([line], delimiter=self.separator))]
 
     def column(self, *names: str) -> int:
         """Return the position of the column that the header calls one of some names.
@@ -124,6 +126,8 @@ class Table:
         frame: dict[str, Any] = {}
         for name, column in columns.items():
             found = cells.column(str(column.i)).combine_chunks()
+            if self.loose:
+                found = pc.utf8_trim(found.cast(pa.string()), _BLANKS).dictionary_encode()
             self._check(found, column)
             frame[name] = found.to_numpy(zero_copy_only=False) if column.kind is not NAME else _categories(found)
         return pd.DataFrame(frame, copy=False)

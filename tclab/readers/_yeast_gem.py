@@ -6,18 +6,14 @@ https://github.com/SysBioChalmers/yeast-GEM, `model/yeast-GEM.yml`, as RAVEN's `
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from tclab._io import atomic_write, cache_folder
 from tclab._source import check_nesting, opened
 from tclab.errors import need
 from tclab.graph import Network
@@ -31,14 +27,14 @@ _MOST_GENES = 100_000  # in all branches of a rule; yeast-GEM's longest rule has
 
 
 class Reaction(NamedTuple):
-    """One reaction: its gene rule, whether it runs backward too, and its metabolites' stoichiometric coefficients.
+    """One reaction: the branches of its gene rule, whether it runs backward too, and its metabolites' coefficients.
 
-    A coefficient is below 0 where the metabolite is consumed. A reaction is reversible where the lower bound of its
-    flux is below 0.
+    A stoichiometric coefficient is below 0 where the metabolite is consumed. A reaction is reversible where the lower
+    bound of its flux is below 0. A reaction without a rule has one branch, which needs no gene.
     """
 
     name: str
-    rule: str
+    branches: Sequence[tuple[str, ...]]
     reversible: bool
     coefficients: Mapping[str, float]
 
@@ -54,8 +50,7 @@ def yeast_gem(
     a rule has one branch that needs nothing. `gpr.report.node_names` names the reaction nodes,
     `stoichiometry.report.node_names` the metabolites.
 
-    Parsing takes seconds, so what was read is kept in `TCLAB_CACHE` or the user's cache folder, under a hash of the
-    file.
+    Parsing takes seconds: `CellGraph.save` keeps a graph that is made often.
 
     **Arguments:**
 
@@ -68,25 +63,14 @@ def yeast_gem(
     for too many unknown genes.
     """
     need("yeast-GEM.yml", "data", "yaml")
-    with opened(path, "a yeast-GEM model", ReadError) as file:
-        reactions, metabolites = _model(file.read())
-        return _relations(str(path), reactions, metabolites, genes, unknown_limit)
+    with opened(path, "a yeast-GEM model", ReadError) as content:
+        reactions, metabolites = _model(content)
+        in_rules = sorted({gene for reaction in reactions for branch in reaction.branches for gene in branch})
+        return _relations(reactions, metabolites, Lookup(path, in_rules if genes is None else genes, unknown_limit))
 
 
 def _model(content: bytes) -> tuple[list[Reaction], list[str]]:
-    """Return a model's reactions and metabolites, in the file's order; kept once they have been parsed."""
-    kept = cache_folder() / f"yeast_gem-3-{hashlib.sha256(content).hexdigest()}.json"
-    with suppress(OSError, ValueError, TypeError):  # not there, or not whole
-        reactions, metabolites = json.loads(kept.read_text(encoding="utf-8"))
-        return [Reaction(*each) for each in reactions], metabolites
-    model = _parsed(content)
-    with suppress(OSError):  # it is parsed again next time
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(kept, json.dumps(model))
-    return model
-
-
-def _parsed(content: bytes) -> tuple[list[Reaction], list[str]]:
+    """Return a model's reactions and metabolites, in the file's order."""
     import yaml
 
     check_nesting(content)
@@ -101,14 +85,14 @@ def _parsed(content: bytes) -> tuple[list[Reaction], list[str]]:
             raise ValueError(f"reaction {quoted(name)} appears twice")
         try:
             coefficients = {str(key): float(value) for key, value in _entries(fields.get("metabolites")).items()}
-            lower = float(fields["lower_bound"])
+            lower, rule = float(fields["lower_bound"]), branches(str(fields.get("gene_reaction_rule", "")))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"reaction {quoted(name)}: {type(error).__name__}: {error}") from error
         if not np.isfinite([lower, *coefficients.values()]).all():
             raise ValueError(f"reaction {quoted(name)}: a bound or coefficient is not a finite number")
         if strangers := sorted(coefficients.keys() - metabolites.keys()):
             raise ValueError(f"reaction {quoted(name)}: metabolite {quoted(strangers[0])} is not in the model's list")
-        reactions[name] = Reaction(name, str(fields.get("gene_reaction_rule", "")), lower < 0, coefficients)
+        reactions[name] = Reaction(name, rule or [()], lower < 0, coefficients)
     return list(reactions.values()), list(metabolites)
 
 
@@ -161,31 +145,22 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(genes)) for genes in expanded(tree))
 
 
-def _relations(
-    path: str,
-    reactions: Sequence[Reaction],
-    metabolites: Sequence[str],
-    genes: Genes | Iterable[str] | None,
-    unknown_limit: float,
-) -> Metabolism:
-    rules = [_branches_of(reaction) for reaction in reactions]
-    in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
-    lookup = Lookup(Genes.of(in_rules if genes is None else genes))
+def _relations(reactions: Sequence[Reaction], metabolites: Sequence[str], lookup: Lookup) -> Metabolism:
     row_of = {name: i for i, name in enumerate(metabolites)}
     names: list[str] = []
     needs: list[tuple[int, int]] = []  # gene, reaction node
     turns: list[tuple[int, int, float]] = []  # reaction node, metabolite, coefficient
-    for reaction, rule in zip(reactions, rules, strict=True):
-        for i, branch in enumerate(rule):
+    for reaction in reactions:
+        for i, branch in enumerate(reaction.branches):
             for direction, sign in (("forward", 1), ("reverse", -1))[: 1 + reaction.reversible]:
                 needs += [(lookup.place(gene), len(names)) for gene in branch]
                 turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
                 names.append(f"{reaction.name} {i} {direction}")
     known = [pair for pair in needs if pair[0] >= 0]
     lost = len(needs) - len(known)
-    lookup.check_lost(len(needs), lost, unknown_limit, "gpr incidences")
-    report = lookup.report(path, len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
-    turned = Report(path, len(turns), len(turns), node_names=tuple(metabolites))
+    lookup.check_lost(len(needs), lost, "gpr incidences")
+    report = lookup.report(len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
+    turned = Report(report.path, len(turns), len(turns), node_names=tuple(metabolites))
     weight = torch.tensor([turn[2] for turn in turns], dtype=torch.float64)
     sizes = (len(lookup.genes), len(names), len(metabolites))
     return Metabolism(
@@ -197,10 +172,3 @@ def _relations(
 def _edges(pairs: Sequence[tuple[Any, ...]]) -> torch.Tensor:
     """Return the first two of each tuple as an edge index, [2, E] int64."""
     return torch.tensor([pair[:2] for pair in pairs], dtype=torch.int64).reshape(-1, 2).T.contiguous()
-
-
-def _branches_of(reaction: Reaction) -> list[tuple[str, ...]]:
-    try:
-        return branches(reaction.rule) or [()]
-    except ValueError as error:
-        raise ValueError(f"reaction {reaction.name}: {error}") from None

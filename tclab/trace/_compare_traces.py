@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._display import Display, Shown, us_text
 from tclab.trace._report import Report, analyze, shown_parts
 
-_SETTINGS = ("world_size", "record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
+_SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "device_names")
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +20,6 @@ class Comparison(Shown):
     categories: pd.DataFrame  # category, a_us, b_us, ratio, a_us_per_step, b_us_per_step, ratio_per_step
     stages: pd.DataFrame  # as categories, by stage
     ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us
-    device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks and devices added
     warnings: list[str]  # why the two may not be comparable
     a: str  # the files of `a`, or their folder
     b: str
@@ -52,7 +51,6 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
         categories=_per_step(a.categories, b.categories, "category", a, b),
         stages=_per_step(a.stages, b.stages, "stage", a, b),
         ops=_ops(a.ops, b.ops),
-        device=_per_step(_device(a), _device(b), "quantity", a, b),
         warnings=list(_warnings(a, b)),
         a=_place(a),
         b=_place(b),
@@ -64,28 +62,19 @@ def _place(report: Report) -> str:
     return str(paths[0] if len(paths) == 1 else paths[0].parent)
 
 
-def _device(report: Report) -> pd.DataFrame:
-    times = [column for column in report.breakdown.columns if column.endswith("_us")]
-    return report.breakdown[times].sum(min_count=1).rename_axis("quantity").reset_index(name="self_us")
-
-
 def _ratio(b: "pd.Series[float]", a: "pd.Series[float]") -> "pd.Series[float]":
     return b / a.where(a > 0)
 
 
 def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return the rows of both sides by their keys: self_us as a_us and b_us, calls likewise, and the ratio."""
-    sides = [
-        side.rename(columns={"self_us": f"{name}_us", "calls": f"{name}_calls"}) for side, name in ((a, "a"), (b, "b"))
-    ]
-    table = sides[0].merge(sides[1], on=keys, how="outer", sort=False)
+    sides = [side.set_index(keys).rename(columns={"self_us": "us"}) for side in (a, b)]
+    table = pd.concat([sides[0].add_prefix("a_"), sides[1].add_prefix("b_")], axis=1).reset_index()
     return table.assign(ratio=_ratio(table["b_us"], table["a_us"]))
 
 
 def _per_step(a: pd.DataFrame, b: pd.DataFrame, key: str, of_a: Report, of_b: Report) -> pd.DataFrame:
     table = _side_by_side(a[[key, "self_us"]], b[[key, "self_us"]], [key])
-    order = {name: index for index, name in enumerate(dict.fromkeys([*a[key], *b[key]]))}
-    table = table.sort_values(key, key=lambda names: names.map(order), ignore_index=True)
     # Without ProfilerStep marks there is no step to divide by: null.
     table["a_us_per_step"] = table["a_us"] / (len(of_a.steps) or np.nan)
     table["b_us_per_step"] = table["b_us"] / (len(of_b.steps) or np.nan)
@@ -108,21 +97,9 @@ def _warnings(a: Report, b: Report) -> Iterator[str]:
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
         yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals"
-    costs = [_profiled_over_unprofiled(side) for side in (a, b)]
-    if costs[0] and costs[1]:
-        yield (
-            f"a step with the profiler took {costs[0]:.2f} × as long as one without in a, and {costs[1]:.2f} × in b: "
-            f"so the ratio b : a of steps here is {costs[1] / costs[0]:.2f} × the ratio without the profiler"
-        )
     if 0 in steps:
         yield "without ProfilerStep marks on both sides there is no figure per step"
     for name in _SETTINGS:
         values = [sorted({"unknown" if value is pd.NA else str(value) for value in r.settings[name]}) for r in (a, b)]
         if values[0] != values[1]:
             yield f"{name.replace('_size', ' size')} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b"
-
-
-def _profiled_over_unprofiled(report: Report) -> float | None:
-    """Return what profiling made of a step's time, the mean over ranks; `None` where `record` did not measure it."""
-    ratios = [ratio for record in report.settings["record"] if record and (ratio := record.get("overhead_ratio"))]
-    return sum(ratios) / len(ratios) if ratios else None

@@ -128,7 +128,6 @@ def step_table(trace: Trace, work: DeviceWork) -> pd.DataFrame:
 class Idle:
     """The gaps of one device and their causes, HTA's idle time breakdown."""
 
-    count: int
     gaps: pd.DataFrame  # the longest gaps
     causes: pd.DataFrame  # what the host did while the device was idle
     split_us: tuple[float, ...] | None
@@ -164,7 +163,6 @@ def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by, "late_us": late_us})
     split = (late[known], (length - late)[known & ~queued], length[queued])
     return Idle(
-        count=len(length),
         gaps=_longest(trace, device, host, table),
         causes=_causes(trace, host, table),
         split_us=tuple(float(trace.us(part.sum())) for part in split) if known.any() else None,
@@ -212,9 +210,6 @@ def copy_table(trace: Trace) -> pd.DataFrame:
     from there. Times are sums of durations; copies on two streams may overlap.
     """
     rows = np.flatnonzero(trace.is_category(COPY_CATEGORIES))
-    columns = ["rank", "direction", "memory", "size", "copies", "bytes", "time_us", "median_bytes", "gb_per_s"]
-    if len(rows) == 0:
-        return pd.DataFrame(columns=columns)
     call = launches(trace, rows)
     size = trace.size[rows]
     size = np.where(np.isnan(size) & (call >= 0), trace.size[call], size)
@@ -229,11 +224,14 @@ def copy_table(trace: Trace) -> pd.DataFrame:
         }
     )
     groups = table.groupby(["direction", "memory", "size"], dropna=False, sort=False)
-    sums = {"copies": ("time_us", "size"), "time_us": ("time_us", "sum"), "median_bytes": ("bytes", "median")}
-    table = groups.agg(**sums, bytes=("bytes", lambda sizes: sizes.sum(skipna=False))).reset_index()
+    table = groups.agg(
+        copies=("time_us", "size"),
+        bytes=("bytes", lambda sizes: sizes.sum(skipna=False)),
+        time_us=("time_us", "sum"),
+        median_bytes=("bytes", "median"),
+    ).reset_index()
     table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
-    table = trace.ranked(table).sort_values("time_us", ascending=False, ignore_index=True)
-    return table[columns]
+    return trace.ranked(table).sort_values("time_us", ascending=False, ignore_index=True)
 
 
 def collective_table(calls: list[pd.DataFrame]) -> pd.DataFrame:
@@ -248,8 +246,6 @@ def collective_table(calls: list[pd.DataFrame]) -> pd.DataFrame:
     - `calls`: `calls_of` each rank.
     """
     found = pd.concat(calls, ignore_index=True)
-    if len(found) == 0:
-        return pd.DataFrame(columns=COLLECTIVE_COLUMNS)
     durations = found.groupby(["collective", "index"])["duration_us"]
     shared = (durations.transform("size") == len(calls)) & (len(calls) > 1)
     found["own_us"] = durations.transform("min").where(shared)

@@ -59,8 +59,7 @@ class Trace:
 
     path: Path
     settings: dict[str, Any]  # a row of `Report.settings`
-    origin_us: float  # the file's time of tick 0
-    base_ns: int  # what the file says is to be added to its times, ns
+    clock_us: float  # the time of tick 0 on the clock of its machine, µs
     ts: Floats  # µs as in the file, with a float's rounding
     dur: Floats
     start: Ints  # ticks
@@ -75,7 +74,6 @@ class Trace:
     categories: list[str]  # in lower case
     tracks: list[tuple[Hashable, Hashable]]  # (pid, tid)
     collectives: list[str]  # "allreduce of group 0"; "" where it is not recorded
-    memory: pd.DataFrame  # the allocator in the order of time: device, time_us, allocated_bytes, reserved_bytes
     left_out: dict[str, int]  # reason → how many events
 
     def __len__(self) -> int:

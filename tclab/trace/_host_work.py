@@ -118,11 +118,8 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     `op` is the operator around the call, such as `aten::item`, and `site` the nearest Python frame outside libraries,
     where stacks are recorded; both are null where nothing is recorded.
     """
-    columns = ["call", "op", "site", "stage"]
     is_wait = trace.is_runtime & trace.names_match(WAITING_CALL)
     found = np.flatnonzero(is_wait[host.rows])
-    if len(found) == 0:
-        return pd.DataFrame(columns=["rank", *columns, "calls", "wait_us"])
     is_op = trace.is_category(OPERATOR_CATEGORIES)
     is_site = trace.is_category({"python_function"}) & ~trace.names_match(LIBRARY_CODE)
 
@@ -139,6 +136,6 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
             "wait_us": trace.us(trace.duration[host.rows[found]]),
         }
     )
-    waits = table.groupby(columns, dropna=False, sort=False)["wait_us"]
+    waits = table.groupby(["call", "op", "site", "stage"], dropna=False, sort=False)["wait_us"]
     table = trace.ranked(waits.agg(calls="size", wait_us="sum").reset_index())
     return table.sort_values("wait_us", ascending=False, ignore_index=True, kind="stable")

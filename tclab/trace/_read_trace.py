@@ -24,10 +24,7 @@ _LONGEST_US = 4e15  # 2^62 ns: more than a century
 _SINCE_1970_US = 1e10  # three hours: times of today, or since the quarter of a year that kineto counts from, are later
 
 
-_TORCH_NAMES = {
-    "collective": "Collective name", "group": "Process Group Name", "allocated": "Total Allocated",
-    "reserved": "Total Reserved", "device_type": "Device Type", "device_id": "Device Id",
-}  # fmt: skip
+_TORCH_NAMES = {"collective": "Collective name", "group": "Process Group Name"}
 
 
 class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
@@ -40,10 +37,6 @@ class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
     stream: Any = None
     collective: Any = None
     group: Any = None
-    allocated: float | None = None
-    reserved: float | None = None
-    device_type: Any = None
-    device_id: Any = None
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -63,12 +56,10 @@ class _File(msgspec.Struct):
     """A trace: its events, each as text, and the keys next to them that describe how it was made."""
 
     traceEvents: list[msgspec.Raw]
-    schemaVersion: Any = None
     distributedInfo: dict[str, Any] = {}
     deviceProperties: list[dict[str, Any]] = []
-    baseTimeNanoseconds: int = 0
+    baseTimeNanoseconds: float = 0.0
     record_shapes: Any = None
-    tclab_record: dict[str, int | float | None] | None = None  # of `tclab.trace.record`
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
@@ -101,7 +92,6 @@ class _Columns:
         self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
         self.left_out: Counter[str] = Counter()
         self.events: list[pd.DataFrame] = []  # those with a duration
-        self.memory: list[pd.DataFrame] = []  # what the allocator did
 
     def add(self, events: list[_Event]) -> None:
         """Take a chunk of events."""
@@ -121,14 +111,6 @@ class _Columns:
             "collective": self.collectives.of(groups),
         }
         self.events.append(pd.DataFrame(columns))
-        held = [(event.ts, event.args) for event in events if event.ph == "i" and event.name == "[memory]"]
-        memory = {
-            "device": ["cpu" if a.device_type == 0 else f"device {a.device_id}" for _, a in held],
-            "time_us": _numbers([ts for ts, _ in held]),
-            "allocated_bytes": _numbers([a.allocated for _, a in held]),
-            "reserved_bytes": _numbers([a.reserved for _, a in held]),
-        }
-        self.memory.append(pd.DataFrame(memory))
 
 
 def _category(event: _Event) -> str:
@@ -147,8 +129,8 @@ def read_trace(path: Path) -> Trace:
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
     columns = _Columns()
-    with opened(path, "a trace of torch.profiler", TraceError) as file:
-        found = _parsed(file)
+    with opened(path, "a trace of torch.profiler", TraceError) as content:
+        found = _parsed(content)
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
             try:
@@ -159,14 +141,11 @@ def read_trace(path: Path) -> Trace:
     return _to_ticks(path, found, columns)
 
 
-def _parsed(file: Any) -> _File:
-    """Return the events of an open file, each as text, and its other keys.
+def _parsed(text: bytes) -> _File:
+    """Return the events of a file, each as text, and its other keys.
 
     **Raises:** `ValueError` with the place where its JSON breaks, or with what is there instead of a trace.
     """
-    text = bytearray()
-    while chunk := file.read(1 << 20):
-        text += chunk
     if text.startswith(b"[") and not text.rstrip().endswith(b"]"):
         text = text.rstrip().rstrip(b",") + b"]"  # other writers than kineto may omit it, which the format allows
     try:
@@ -178,15 +157,13 @@ def _parsed(file: Any) -> _File:
     return found if isinstance(found, _File) else _File(found)
 
 
-def _broken(text: bytearray, error: str) -> str:
+def _broken(text: bytes, error: str) -> str:
     place = re.search(r" ?\(byte (\d+)\)", error)
     if place is None:
         return f"is not valid JSON: the file ends in the middle of a value, after {len(text):,} bytes"
-    at = int(place[1])
-    line, column = text.count(b"\n", 0, at) + 1, at - text.rfind(b"\n", 0, at)
-    found = text[at : at + 12].decode("utf-8", "replace")
+    found = text[int(place[1]) :][:12].decode("utf-8", "replace")
     what = error.replace(place[0], "").removeprefix("JSON is malformed: ")
-    return f"is not valid JSON at byte {at} (line {line}, column {column}): {what}, found {found!r}"
+    return f"is not valid JSON at byte {place[1]}: {what}, found {found!r}"
 
 
 def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
@@ -214,14 +191,10 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
     span_us = float((ts - origin + dur).max())
     if span_us > _LONGEST_US:
         raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
-    memory = pd.concat(found.memory)
-    memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
-    memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
     return Trace(
         path=path,
-        settings=_settings(file, path, set(found.categories), len(memory) > 0),
-        origin_us=origin,
-        base_ns=file.baseTimeNanoseconds,
+        settings=_settings(file, path, set(found.categories)),
+        clock_us=file.baseTimeNanoseconds / 1e3 + origin,
         # A float of 10¹² µs lacks the last fraction of a nanosecond: rounding restores what was written.
         start=np.rint((ts - origin) * US).astype(np.int64),
         duration=np.rint(dur * US).astype(np.int64),
@@ -231,7 +204,6 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
         categories=list(found.categories),  # type: ignore[arg-type]
         tracks=list(found.tracks),  # type: ignore[arg-type]
         collectives=list(found.collectives),  # type: ignore[arg-type]
-        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * US) / US),
         left_out=+left_out,  # those that occur
     )
 
@@ -255,7 +227,7 @@ def _far(ts: Floats, dur: Floats) -> Bools:
     return far
 
 
-def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:
+def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
     ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
     known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
@@ -263,13 +235,9 @@ def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -
     return {
         "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
         "file": path.name,
-        "schema": file.schemaVersion,
         "world_size": known["world_size"],
-        "backend": file.distributedInfo.get("backend"),
         "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
         "record_shapes": bool(file.record_shapes),
         "with_stack": "python_function" in categories,
-        "profile_memory": has_memory,
         "device_events": bool(categories & DEVICE_CATEGORIES),
-        "record": file.tclab_record,
     }

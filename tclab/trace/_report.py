@@ -1,7 +1,6 @@
 """Reports on a trace file, or on a folder of them: all tables and findings of a run."""
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,7 @@ from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._events import Trace, TraceError
 from tclab.trace._read_trace import read_trace
 from tclab.trace._trace_findings import RankWork, findings, short
-from tclab.trace._trust import Trust, trust_of
-
-_EMPTY = {  # what a table without rows shows
-    "gaps": "No idle time of a device in this trace.",
-    "idle_causes": "No idle time of a device in this trace.",
-    "syncs": "No call in this trace waits for a device.",
-    "copies": "No copy to, from or on a device in this trace.",
-    "collectives": "No collective of ranks in this trace.",
-}
+from tclab.trace._trust import trust_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,11 +34,10 @@ class Report(Shown):
     syncs: pd.DataFrame
     copies: pd.DataFrame
     collectives: pd.DataFrame
-    memory: pd.DataFrame
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[str]
     traces: list[Trace]
-    trust: Trust  # what speaks against the figures; `findings` begin with its verdict
+    trust: pd.DataFrame  # what speaks against the figures; `findings` begin with it
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
@@ -112,10 +102,8 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
     tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
     tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
-    for name, sentence in _EMPTY.items():
-        tables[name].attrs["empty"] = sentence
-    trust = trust_of(traces, [rank.device for rank in ranks])
-    sentences = [trust.verdict, *trust.table["what"], *findings(ranks, tables["collectives"])]
+    trust, verdict = trust_of(traces, [rank.device for rank in ranks])
+    sentences = [verdict, *trust["what"], *findings(ranks, tables["collectives"])]
     return Report(**tables, findings=sentences, traces=traces, trust=trust)
 
 
@@ -135,7 +123,6 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
         "idle_causes": _of_devices(trace, {pid: idle.causes for pid, idle in idles.items()}),
         "syncs": host_work.sync_table(trace, host),
         "copies": device_work.copy_table(trace),
-        "memory": trace.ranked(trace.memory.copy()),
         "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
     }
     return RankWork(trace, host, device, [(devices[pid], idle) for pid, idle in idles.items()], tables)
@@ -149,13 +136,13 @@ def _of_devices(trace: Trace, tables: dict[Any, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the path itself, or a folder's `.json` and `.json.gz` files, 2 before 10."""
+    """Return the path itself, or a folder's `.json` and `.json.gz` files."""
     if not path.is_dir():
         return [path]
     found = [p for p in path.iterdir() if p.is_file() and p.name.endswith((".json", ".json.gz"))]
     if not found:
         raise TraceError(f"{path}: has no .json or .json.gz file; expected one trace per rank")
-    return sorted(found, key=lambda p: [int(s) if s.isdigit() else s for s in re.split(r"([0-9]+)", p.name)])
+    return sorted(found)
 
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:

@@ -22,8 +22,10 @@ def timeline_rows(
     - `start_us`, `end_us`: the window; None takes the last recorded step, or the whole trace without steps.
     - `most`: how many events at most; the shortest are left out.
     """
-    first, last = _last_step(trace)
-    start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
+    steps = trace.steps
+    begins, ends = (steps.start[-1], steps.end[-1]) if steps.names else (0, trace.stop.max())
+    start_us = trace.us(begins) if start_us is None else start_us
+    end_us = trace.us(ends) if end_us is None else end_us
     begin, finish = start_us * US, end_us * US
     rows = np.flatnonzero(
         (trace.kind != ANNOTATION) & (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
@@ -42,20 +44,10 @@ def timeline_rows(
     )
 
 
-def _last_step(trace: Trace) -> tuple[float, float]:
-    if len(trace.steps.names):
-        return float(trace.us(trace.steps.start[-1])), float(trace.us(trace.steps.end[-1]))
-    counted = trace.kind != ANNOTATION if (trace.kind != ANNOTATION).any() else trace.kind == ANNOTATION
-    return float(trace.us(trace.start[counted].min())), float(trace.us(trace.stop[counted].max()))
-
-
 def _track_name(trace: Trace, row: int, main: int | None) -> str:
     process, thread = trace.tracks[trace.track[row]]
-    kind = trace.kind[row]
-    if kind == DEVICE:
+    if trace.kind[row] == DEVICE:
         return f"device {process}, stream {thread}"
-    if kind == ANNOTATION:
-        return f"{process}"
     return f"main thread ({thread})" if trace.track[row] == main else f"thread {thread}"
 
 

@@ -47,7 +47,7 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
         for device, idle in rank.devices:
             found += [*_idle(rank.trace, device, idle), *_kernels(rank.trace, device)]
         found += [*_steps(rank.trace, rank.tables["steps"]), *_left_out(rank.trace)]
-    for name, of_rank in (("syncs", _syncs), ("copies", _copies), ("memory", _memory)):
+    for name, of_rank in (("syncs", _syncs), ("copies", _copies)):
         for rank in ranks:
             found += of_rank(rank.trace, rank.tables[name])
     return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
@@ -70,16 +70,11 @@ def _where_time_went(trace: Trace, threads: pd.DataFrame) -> Iterator[str]:
 
 def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
     place = device.label
-    graphs = trace.names_match(r"^(cuda|hip)GraphLaunch")
-    if graphs.any() and not np.isin(trace.correlation[device.rows], trace.correlation[graphs]).any():
-        why = "its kernels ran in graph replays, which this trace records without kernels"
-        yield _not_enough("whether the device was idle", place, why)
-        return
     busy = device.times["busy"]
     span = int(busy.end[-1] - busy.start[0])
     total = float(trace.us(span - busy.length))
     share = (span - busy.length) / span if span else 0.0
-    text = f"{us_text(total)} in {counted(idle.count, 'gap')}, {place}"
+    text = f"{us_text(total)} in {counted(len(busy.start) - 1, 'gap')}, {place}"
     yield f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
     if total == 0:
         return
@@ -154,13 +149,6 @@ def _left_out(trace: Trace) -> Iterator[str]:
     if overhead.any():
         spent = float(trace.us(trace.duration[overhead].sum()))
         yield f"The profiler reports {us_text(spent)} of its own overhead ({place})."
-    record = trace.settings["record"] or {}
-    if ratio := record.get("overhead_ratio"):
-        slow = " A profiler makes no step faster: the others were slower for another reason, often warm-up."
-        yield (
-            f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
-            f"of the same run, median over median ({place}).{slow if ratio < 1 else ''}"
-        )
 
 
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
@@ -193,22 +181,6 @@ def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
         yield (
             f"{counted(row['copies'], 'copy', 'copies')} {row['direction']}{volume} in {us_text(row['time_us'])}{rate} "
             f"({row['memory']}, each {row['size']}, {trace.label})."
-        )
-
-
-def _memory(trace: Trace, memory: pd.DataFrame) -> Iterator[str]:
-    place = trace.label
-    memory = memory[memory["allocated_bytes"].notna()]
-    if len(memory) == 0:
-        why = "it was recorded without memory (profile_memory=True)"
-        yield _not_enough("how much memory was used when", place, why)
-    for device, held in memory.groupby("device"):
-        peak = held.iloc[int(held["allocated_bytes"].argmax())]
-        growth = float(held["allocated_bytes"].iloc[-1] - held["allocated_bytes"].iloc[0])
-        yield (
-            f"Memory of {device} peaked at {bytes_text(float(peak['allocated_bytes']))} allocated, "
-            f"{us_text(float(peak['time_us']))} into the trace; it ended {bytes_text(abs(growth))} "
-            f"{'above' if growth >= 0 else 'below'} where it began ({place})."
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from tclab import CellGraph, InputError, lab, trace
+from tclab import CellGraph, InputError, SharedGraph, lab, trace
 from tclab.readers import ReadError, biogrid, edge_list, string_links
 
 NOW = 1_615_207_264_505_000  # µs since 1970
@@ -33,6 +33,8 @@ TABLES = {  # number in README.md: the text, and the edges from source to target
     9: ("source,target\nNA,nan\nnan,None\n", {("NA", "nan"), ("nan", "None")}),
     10: ("A DavidL\nDavidL B\n", {("A", "DavidL"), ("DavidL", "B")}),
     11: ("Source,Target,Type,Id,Label,Weight\n1,2,Directed,0,,1\n2,3,Directed,0,,2\n3,1,Directed,0,,1\n", RING),
+    45: ("8278237827\t8237827382738273827382\n15830\t8278237827\n", {("8278237827", "8237827382738273827382"),
+                                                                      ("15830", "8278237827")}),
 }  # fmt: skip
 REFUSED = {
     12: (";A;B;C\nA;1,1;4,3;0\nB;1,4;2;1,1\nC;1;0;3,1\n", "commas and semicolons|which are source and target"),
@@ -72,17 +74,11 @@ def test_a_zip_of_several_tables_and_another_format_of_biogrid_are_named(tmp_pat
         biogrid(path, "AB")
 
 
-def test_transferred_evidence_is_combined_as_strings_own_script_does(tmp_path):  # 23
+def test_transferred_evidence_apart_is_refused_with_the_table_that_combines_it(tmp_path):  # 23
     path = tmp_path / "9606.protein.links.full.v11.0.txt"
-    head = "protein1 protein2 coexpression coexpression_transferred"
-    path.write_text(f"{head}\n9606.A 9606.B 200 180\n9606.B 9606.A 200 180\n")
-    (network,) = string_links(path, "AB", channels=["coexpression"]).values()
-    prior, parts = 0.041, [0.2, 0.18]
-    apart = 1.0
-    for part in parts:
-        apart *= 1 - (part - prior) / (1 - prior)
-    right = ((1 - apart) * (1 - prior) + prior) * 1000
-    assert network.report.scores.tolist() == [round(right)] == [316]
+    path.write_text("protein1 protein2 coexpression coexpression_transferred\n9606.A 9606.B 200 180\n")
+    with pytest.raises(ReadError, match=r"is STRING's full table; take links\.detailed"):
+        string_links(path, "AB", channels=["coexpression"])
 
 
 def event(name, ts, dur, cat="cpu_op", pid=1, tid=1, **args):
@@ -114,30 +110,30 @@ def test_kernels_at_time_0_are_left_out_and_their_launches_named(tmp_path, share
     times = report.breakdown.iloc[0]
     assert (times["kernels"], times["busy_us"]) == (40 - lost, 60 * (40 - lost))
     assert any(f"{lost} at time 0" in said for said in report.findings)
-    assert "launches without kernels" in {*report.trust.table["pathology"]}
+    assert "launches without kernels" in {*report.trust["pathology"]}
 
 
 @pytest.mark.parametrize("at", [3, 20, 39])
 def test_a_duration_that_runs_over_the_next_kernels_is_named(tmp_path, at):  # 25, 26
     report = analyzed(tmp_path, run(change=lambda i, k: k | {"dur": 1_600_000} if i == at else k))
-    found = report.trust.table.set_index("pathology")["concerned_us"].to_dict()
+    found = report.trust.set_index("pathology")["concerned_us"].to_dict()
     assert found["silence"] == 1_600_000 - 100 * (39 - at) - (60 if at < 39 else 20)
     assert at == 39 or found["overlap on a stream"] == 1_600_000 - 100
     assert report.findings[0].startswith("Do not believe these yet: breakdown")
-    assert not len(analyzed(tmp_path, run()).trust.table)
+    assert not len(analyzed(tmp_path, run()).trust)
 
 
 def test_events_that_are_there_twice_overlap(tmp_path):  # 27
     report = analyzed(tmp_path, run() + run())
     assert report.breakdown["busy_us"].item() == 40 * 60
-    assert report.trust.table.set_index("pathology").loc["overlap on a stream", "concerned_us"] == 40 * 60
+    assert report.trust.set_index("pathology").loc["overlap on a stream", "concerned_us"] == 40 * 60
 
 
 @pytest.mark.parametrize("events", [1, 3, 40])
 def test_two_windows_in_a_file_are_named(tmp_path, events):  # 28
     later = [one | {"ts": one["ts"] + 10_000_000_000} for one in run(events)]
     report = analyzed(tmp_path, run() + later)
-    (row,) = report.trust.table.to_dict("records")
+    (row,) = report.trust.to_dict("records")
     assert (row["pathology"], row["concerned_us"]) == ("silence", 10_000_000_000 - 100 * 39 - 80)
 
 
@@ -150,7 +146,7 @@ def test_a_graph_that_launches_many_kernels_loses_none(tmp_path):  # 30
     kernels = [event("k", 20 + 10 * i, 8, "kernel", 0, 7, correlation=1, device=0, stream=7) for i in range(50)]
     report = analyzed(tmp_path, [event("hipGraphLaunch", 0, 10, "cuda_runtime", correlation=1), *kernels])
     assert report.breakdown[["kernels", "busy_us", "idle_us"]].to_numpy().tolist() == [[50, 400, 98]]
-    assert not len(report.trust.table)
+    assert not len(report.trust)
 
 
 def test_ranges_that_cross_count_each_moment_once(tmp_path):  # 31
@@ -193,6 +189,24 @@ def test_heterodata_of_a_wrong_shape_or_with_too_few_nodes_is_refused(tmp_path):
         data["gene", "binds", "gene"].edge_index = edges
         with pytest.raises(InputError, match=why):
             CellGraph.from_hetero_data(data, deleted_type="gene")
+
+
+def test_a_deleted_node_takes_its_own_edges_and_no_other():  # 42
+    keep = torch.tensor([[True], [True], [True], [False], [True]])
+    shared = SharedGraph(torch.tensor([[2, 0, 0, 0], [4, 1, 3, 2]]), 5)
+    assert shared(torch.arange(1.0, 6.0).view(5, 1, 1), keep).flatten().tolist() == [0, 1, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("edges", "why"),
+    [
+        ([[float("nan"), 1.0], [1.0, 2.0]], r"edge_index is torch\.float32, expected torch\.int64"),  # 43
+        ([[1, 2], [2, 3]], "index 3 is outside the 3 node nodes"),  # 44
+    ],
+)
+def test_edges_of_nodes_that_are_none_are_refused(edges, why):
+    with pytest.raises(InputError, match=why):
+        CellGraph.from_edges({"binds": torch.tensor(edges)}, num_nodes=3)
 
 
 def test_a_parameter_of_a_notebook_may_hold_an_equals_sign(tmp_path, monkeypatch):  # 41

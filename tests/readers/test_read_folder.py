@@ -21,7 +21,7 @@ def test_the_samples_become_a_graph():
     graph = CellGraph.from_folder(SAMPLES)
     assert graph.num_nodes["gene"] == 40
     kinds = [name.split("_")[0] for name in graph.networks]
-    assert kinds == ["sgd", "biogrid", "tflink", *["string9"] * 6, *["string10"] * 6, *["string12"] * 6]
+    assert kinds == ["sgd", "biogrid", "tflink", *["string9"] * 6, *["string12"] * 6]
     assert "gpr" in graph.relations
     ignored = {"SGA_NxN.txt", "aao1729_data_s1.tsv", "edge_list.csv", "scored_made_up_trigenic.txt"}
     assert set(graph.report.ignored) == {*ignored, "targets_of_P00000.tsv"}
@@ -35,16 +35,19 @@ def test_a_nested_folder_becomes_one_graph(write, tmp_path):
     write("SGDgeneNames.tsv", NAMES)
     header = "UniprotID.TF\tName.TF\tName.Target\tOrganism\n"
     write("tflink/simpleFormat.tsv", header + "P1\tGCN4\tTFC3\tSaccharomyces cerevisiae\n")
+    write("4932.protein.links.full.v10.5.txt", "what is in it is not read")
     write("SOURCE.md", "Where it is from.")
     write(".hidden/SGDgeneNames.tsv", "never opened")
     graph = CellGraph.from_folder(tmp_path)
     assert graph.node_names == {"gene": ("YAL001C", "YEL009C", "YOR202W")}
     assert (graph.deleted_type, graph.source) == ("gene", tmp_path.name)
-    assert list(graph.networks) == ["tflink", "string9_1_neighborhood", "string9_1_fusion"]
+    assert list(graph.networks) == ["tflink", "string9_1_fusion", "string9_1_neighborhood"]
     assert graph.networks["tflink"].edge_index.tolist() == [[1], [0]]
     assert graph.networks["string9_1_fusion"].edge_index.tolist() == [[0], [2]]
-    assert (list(graph.report.ignored), len(graph.report.read)) == (["SOURCE.md"], 5)
-    assert "5 files read, 1 ignored" in str(graph.report)
+    full, source = graph.report.ignored.items()
+    assert "take links.detailed" in full[1]
+    assert (source[0], len(graph.report.read)) == ("SOURCE.md", 5)
+    assert "5 files read, 2 ignored" in str(graph.report)
     assert graph.select(2).report is graph.report
 
 
@@ -66,8 +69,6 @@ def test_what_is_there_twice_or_empty_is_ignored_with_the_reason(write, tmp_path
     assert (
         "none of its rows is of organism Saccharomyces cerevisiae, but of Homo sapiens" in ignored["simpleFormat.tsv"]
     )
-    assert graph.report.ambiguous == {"TFC3": ("YAL001C", "YEL009C")}
-    assert "1 names belong to several genes and are treated as unknown, such as TFC3" in str(graph.report)
 
 
 def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path):
@@ -100,8 +101,7 @@ def test_a_model_whose_package_is_not_installed_is_said(tmp_path, monkeypatch):
         read_folder(tmp_path)
 
 
-def test_the_public_folder_is_read(public, monkeypatch, tmp_path):
-    monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
+def test_the_public_folder_is_read(public):
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486
     assert graph.num_nodes["reaction"] == 7_122

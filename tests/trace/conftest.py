@@ -2,9 +2,12 @@
 
 import gzip
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
+import tclab.trace as trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -36,9 +39,15 @@ def _shared(name):
     return SHARED / name
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real_traces():
     return _shared("data/torch_traces")
+
+
+@pytest.fixture(scope="session")
+def real_report(real_traces):
+    """Return the report of a real trace by the begin of its file's name; each is read once."""
+    return lru_cache(lambda begin: trace.analyze(next(real_traces.glob(f"{begin}*"))))
 
 
 @pytest.fixture

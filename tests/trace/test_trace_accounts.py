@@ -130,17 +130,6 @@ def test_idle_is_split_by_when_the_next_work_was_launched(write_trace, complete)
     assert report.gaps["late_us"].tolist() == [10, 0]
 
 
-def test_graph_replays_without_kernels_give_no_verdict(write_trace, complete):
-    events = [
-        complete("cudaGraphLaunch", 0, 50, "cuda_runtime", correlation=9),
-        *launch(complete, 60, 2, 65, 5, 1),
-        *launch(complete, 160, 2, 165, 5, 2),
-    ]
-    report = trace.analyze(write_trace(events))
-    assert said(report, "Not enough in this trace to say whether the device was idle")
-    assert not any("The device was idle" in finding for finding in report.findings)
-
-
 def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
     events = [
         complete("ProfilerStep#1", 0, 100, "user_annotation"),
@@ -222,17 +211,6 @@ def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
     assert copies["bytes"].isna()["DtoH"]
     assert copies["size"].isna()["DtoH"]
     assert copies["size"]["HtoD"] == "16 kB to 1 MB"
-
-
-def test_memory_over_time(write_trace, complete):
-    marks = [
-        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": t}
-        | {"args": {"Total Allocated": held, "Total Reserved": 999, "Device Type": 1, "Device Id": 0}}
-        for t, held in ((30, 700), (10, 100), (50, 300))
-    ]
-    report = trace.analyze(write_trace([complete("aten::mm", 0, 100), *marks]))
-    assert report.memory["allocated_bytes"].tolist() == [100, 700, 300]
-    assert said(report, "peaked at 700 B allocated, 30 µs into the trace; it ended 200 B above")
 
 
 def test_compare_by_category_step_and_op(write_trace, complete):

@@ -1,6 +1,5 @@
 """Traces as people bring them: other makers' devices, several of them, stray events, other programs; by their kind."""
 
-import json
 import random
 
 import pytest
@@ -28,61 +27,32 @@ def accounts(report):
         report.breakdown[TIMES], report.categories, report.stages, report.idle_causes, report.ops)]  # fmt: skip
 
 
-def renamed(old, new):
-    return lambda events: [event | {"cat": new} if event["cat"] == old else event for event in events]
-
-
-def renumbered(pid):
-    return lambda events: [event | {"pid": pid} if event["pid"] == 0 else event for event in events]
-
-
-def in_other_years(events):
-    return [event | {"ts": event["ts"] + 1_700_000_000_000_000} for event in events]
+def replaced(key, old, new):
+    return lambda events: [event | {key: new} if event[key] == old else event for event in events]
 
 
 def by_stream_alone(events):
-    changed = renamed("kernel", "of_my_npu")(events)
-    for event in changed:
-        if "device" in event.get("args", {}):
-            event["args"] = event["args"] | {"stream": event["args"]["device"]}
-            del event["args"]["device"]
-    return changed
+    events = replaced("cat", "kernel", "of_my_npu")(events)
+    return [event | {"args": {"stream": event["args"].get("device")}} if "args" in event else event for event in events]
 
 
-def shuffled(events):
-    return random.Random(3).sample(events, len(events))
+def with_marks(kind):
+    mark = {"ph": "X", "cat": kind, "name": "mark", "pid": 0, "tid": 7, "dur": 100, "args": {"device": 0}}
+    return lambda events: [*events, *(mark | {"ts": 100 * i} for i in range(20))]
 
 
-def with_marks_of_the_device(kind):
-    def changed(events):
-        mark = {"ph": "X", "cat": kind, "name": "mark", "pid": 0, "tid": 7, "dur": 100, "args": {"device": 0}}
-        return [*events, *(mark | {"ts": 100 * i} for i in range(20))]
-
-    return changed
-
-
-def with_flows_and_counters(events):
-    return [*events, {"ph": "s", "id": 1, "ts": 5, "name": "ac2g"}, {"ph": "C", "name": "x", "ts": 1, "args": {}}]
-
-
+OTHERS = [{"ph": "s", "id": 1, "ts": 5, "name": "ac2g"}, {"ph": "C", "name": "x", "ts": 1, "args": {}}]
+KERNELS = ("of_my_npu", "mtia_ccp_events", "hpu_op", "Kernel")
 SAME = {
-    "an NPU's kernels": renamed("kernel", "of_my_npu"),
-    "MTIA's kernels": renamed("kernel", "mtia_ccp_events"),
-    "HPU's kernels": renamed("kernel", "hpu_op"),
+    **{f"kernels called {name}": replaced("cat", "kernel", name) for name in KERNELS},
+    **{f"calls of {name}": replaced("cat", "cuda_runtime", name) for name in ("xpu_driver", "driver", "mtia_runtime")},
+    **{f"device {pid}": replaced("pid", 0, pid) for pid in (5, "GPU 3")},
+    **{f"marks of {kind}": with_marks(kind) for kind in ("cuda_event", "mtia_counters", "xpu_sync")},
+    "privateuse1's copies": replaced("cat", "gpu_memcpy", "PrivateUse1_Memcpy"),
     "kernels with a stream and no device": by_stream_alone,
-    "kernels in other letters": renamed("kernel", "Kernel"),
-    "privateuse1's copies": renamed("gpu_memcpy", "PrivateUse1_Memcpy"),
-    "XPU's driver": renamed("cuda_runtime", "xpu_driver"),
-    "a driver": renamed("cuda_runtime", "driver"),
-    "privateuse1's runtime": renamed("cuda_runtime", "privateuse1_runtime"),
-    "another number": renumbered(5),
-    "a name for a number": renumbered("GPU 3"),
-    "another year": in_other_years,
-    "another order": shuffled,
-    "CUDA's events": with_marks_of_the_device("cuda_event"),
-    "MTIA's counters": with_marks_of_the_device("mtia_counters"),
-    "XPU's waits": with_marks_of_the_device("xpu_sync"),
-    "flows and counters": with_flows_and_counters,
+    "another year": lambda events: [event | {"ts": event["ts"] + 1_700_000_000_000_000} for event in events],
+    "another order": lambda events: random.Random(3).sample(events, len(events)),
+    "flows and counters": lambda events: [*events, *OTHERS],
 }
 
 
@@ -149,14 +119,3 @@ def test_two_windows_of_one_process_name_the_files(write_trace, complete):
         path = write_trace([complete("aten::mm", 0, 5)], f"log/{name}", distributedInfo={"rank": 0})
     with pytest.raises(trace.TraceError, match=r"200\.pt\.trace\.json and host_1\.100.* are both rank 0|both rank 0"):
         trace.analyze(path.parent)
-
-
-def test_the_accounts_of_a_file_are_those_of_plain_arithmetic(cases):
-    """Busy time of each device by hand, as `right.py` of the case counts it."""
-    path = cases / "f09_two_devices" / "two_devices.json"
-    spans = {}
-    for event in json.loads(path.read_text())["traceEvents"]:
-        if event.get("cat") == "kernel":
-            spans.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
-    found = trace.analyze(path).breakdown.set_index("device")["busy_us"].to_dict()
-    assert found == pytest.approx({pid: sum(b - a for a, b in of) for pid, of in spans.items()})

@@ -6,7 +6,6 @@ import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
-from tclab.sweeps.store._row_frame import frame_html  # noqa: E402
 
 
 def charts(report):
@@ -32,26 +31,11 @@ def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
         assert chart.to_dict()["$schema"], name
 
 
-def test_what_a_trace_lacks_is_a_sentence_and_a_chart_names_its_file(write_trace, complete):
+def test_a_chart_names_its_file(write_trace, complete):
     report = trace.analyze(write_trace([complete("aten::mm", 0, 10)], "host.json"))
-    for table in (report.gaps, report.idle_causes, report.syncs.head(10), report.copies, report.collectives):
-        assert "in this trace" in frame_html(table)
     assert drawn.trace_chart(report, "stages").to_dict()["title"]["subtitle"] == [
         "host.json · no device event · 0 steps"
     ]
-
-
-def test_device_bars_sum_to_the_span(write_trace, complete):
-    events = [
-        complete("gemm", 0, 10, "kernel", pid=0, tid=7),
-        complete("ncclKernel", 5, 20, "kernel", pid=0, tid=8),
-        complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
-        complete("gemm", 50, 10, "kernel", pid=0, tid=7),
-    ]
-    chart = drawn.trace_chart(trace.analyze(write_trace(events)), "breakdown")
-    parts = {row["part"]: row["value"] for row in next(iter(chart.to_dict()["datasets"].values()))}
-    wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
-    assert parts == pytest.approx(wanted)
 
 
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):

@@ -22,15 +22,12 @@ def loop(recorder, steps):
         recorder.step()
 
 
-def test_records_the_window_and_states_its_overhead(tmp_path):
+def test_records_the_window(tmp_path):
     with trace.record(tmp_path, wait=4, warmup=1, active=2, steps=10) as recorder:
         loop(recorder, 10)
     assert recorder.path == tmp_path / "rank0.pt.trace.json.gz"
     assert [p.name for p in tmp_path.iterdir()] == [recorder.path.name]
-    report = trace.analyze(tmp_path)
-    assert report.steps["step"].tolist() == ["ProfilerStep#5", "ProfilerStep#6"]
-    assert report.settings["record"][0]["overhead_ratio"] == recorder.overhead_ratio > 0
-    assert any(f"took {recorder.overhead_ratio:.2f} × as long as 6 unprofiled" in f for f in report.findings)
+    assert trace.analyze(tmp_path).steps["step"].tolist() == ["ProfilerStep#5", "ProfilerStep#6"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,6 @@ def test_a_loop_too_short_is_an_error_or_a_warning(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.warns(UserWarning, match="made 3: it holds 1"), trace.record(tmp_path, wait=1, active=5) as recorder:
         loop(recorder, 3)
-    assert recorder.overhead_ratio is None
     assert len(trace.analyze(recorder.path).steps) >= 1
 
 

@@ -1,4 +1,8 @@
+"""Degrees of synthetic and of real networks, and how far a deletion reaches: as tables and charts."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +13,16 @@ from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
 from tclab.lab.reports._graphs import degrees, gini, network_table, overlap_table, reach_rows
 from tclab.readers import edge_list, string_dango
 
+pytest.importorskip("altair")
+from tclab.lab import charts, reports
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
+
 
 def test_every_network_is_listed_with_its_size(full):
     sizes = network_table({"full": full}).set_index("network")
-    listed = {name: (row.nodes, row.edges) for name, row in sizes.iterrows()}
-    assert listed == {name: (size.nodes, size.edges) for name, size in NETWORK_SIZES.items()}
+    listed = {name: (row.nodes, row.edges, row.published_edges) for name, row in sizes.iterrows()}
+    assert listed == {name: (size.nodes, size.edges, size.edges) for name, size in NETWORK_SIZES.items()}
     assert not sizes["self_loops"].any()
 
 
@@ -53,3 +62,16 @@ def test_overlap_counts_pairs_without_direction():
     found = overlap_table(CellGraph.from_edges(edges, num_nodes=4))
     assert found.loc["one", "other"] == pytest.approx(1 / 3)
     assert found.loc["one", "one"] == found.loc["other", "other"] == 1
+
+
+def test_reach_chart_and_sentence_are_from_its_rows():
+    graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
+    published = network_table(graphs).set_index(["graph", "network"])["published_edges"]
+    assert published.isna().loc[("real", "biogrid_physical")]
+    rows = reports.reach_rows(graphs, samples=5, deleted=2)
+    (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
+    assert len(drawn) == 2 * 3 * 3
+    assert all(0 <= row["low"] <= row["y"] <= row["high"] <= 1 for row in drawn)
+    (words,) = [one for one in reports.reach_findings(rows) if one.startswith("real: ")]
+    middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
+    assert words.startswith(f"real: after layer 1 a deletion has changed {middle:.0%} of the rows")
