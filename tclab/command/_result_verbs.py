@@ -111,7 +111,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
-    return seen.exit_code
+    return 0
 
 
 @helped

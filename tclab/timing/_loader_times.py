@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -35,7 +35,6 @@ class BatchTimes(NamedTuple):
     ready_ns: int  # when its worker had started and had run its worker_init_fn; 0 without workers
     begin_ns: int
     end_ns: int
-    cpu_ns: int  # processor time; less than the whole where it waited for a disk or for a core
     collate_ns: int  # in collate_fn, a part of the whole
     wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
 
@@ -54,7 +53,6 @@ class LoaderPass:
     - `begin_ns`: by `perf_counter_ns`.
     - `start_seconds`: `iter(loader)` and the wait for the first batch, where workers were started for it.
     - `wait_seconds`: the waits for all other batches.
-    - `end_seconds`: ending the workers; 0 where the pass did not get there, or keeps them.
     - `batches`: the `BatchTimes` of each batch that came with them; workers that were there before have none.
     """
 
@@ -66,7 +64,6 @@ class LoaderPass:
     begin_ns: int
     start_seconds: float = 0.0
     wait_seconds: float = 0.0
-    end_seconds: float = 0.0
     batches: list[BatchTimes] = field(default_factory=list)
 
     @property
@@ -77,8 +74,8 @@ class LoaderPass:
 
     @property
     def seconds_saved_if_persistent(self) -> float:
-        """What persistent workers would have saved: their start, without the first batch, and their end."""
-        return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds)) + self.end_seconds
+        """What persistent workers would have saved: the start of the slowest, without the first batch."""
+        return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds))
 
 
 @dataclass(repr=False)
@@ -137,7 +134,7 @@ class LoaderTimes(Shown):
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
         notes = []
         for name, again in self.restarts().items():
-            cost = seconds_text(sum(one.start_seconds + one.end_seconds for one in again))
+            cost = seconds_text(sum(one.start_seconds for one in again))
             workers, times = counted(again[0].workers, "worker"), counted(len(again), "time")
             notes.append(f"{name} started {workers} anew {times}, {cost} in all: persistent_workers=True keeps them")
         passes = counted(len(self.passes), "pass", "passes")
@@ -169,11 +166,10 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
             return batch
 
         fetcher.collate_fn = collating
-        cpu, begin = thread_time_ns(), perf_counter_ns()
+        begin = perf_counter_ns()
         batch = fetch(fetcher, index)
         fetcher.collate_fn = users
-        end, cpu = perf_counter_ns(), thread_time_ns() - cpu
-        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, sum(collated)))
+        return _Timed(batch, BatchTimes(worker, ready_ns, begin, perf_counter_ns(), sum(collated)))
 
     return timed
 
@@ -240,19 +236,14 @@ class _Watch:
     def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
         now: Any = iterator()
-        begin = perf_counter_ns()
-        try:
-            batch = type(now)._next_data(now)
-        except StopIteration:
-            if self.open and one.workers and not now._persistent_workers:
-                one.end_seconds = (perf_counter_ns() - begin) / 1e9
-            raise
-        end, times = perf_counter_ns(), None
+        begin, times = perf_counter_ns(), None
+        batch = type(now)._next_data(now)
+        end = perf_counter_ns()
+        waited_ns = end - begin
         if isinstance(batch, _Timed):
             batch, times = batch
         if not self.open:
             return batch
-        waited_ns = end - begin
         if one.fresh and not one.start_seconds:
             one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
         one.wait_seconds += waited_ns / 1e9

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -49,13 +49,11 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
-    - `exit_code`: the script's.
     - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
     samples: dict[str, Counter[Line]]
     seconds: float
-    exit_code: int = 0
     loaders: LoaderTimes | None = None
 
     def shares(self, where: str = MAIN) -> dict[Line, float]:
@@ -129,8 +127,8 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         seconds = perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
             raise _failed(log.read_text())
-        ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
-        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
+        loaders = msgspec.json.decode(result.read_bytes(), type=list[LoaderTimes]) if result.exists() else []
+        return Profile(read_samples(samples.read_text()), seconds, *loaders)
 
 
 def _spy(output: Path) -> list[str]:
@@ -151,44 +149,32 @@ def _failed(said: str) -> InputError:
 # ---- in the script's process
 
 
-@dataclass
-class _Ended:
-    """How a script ended; by default as one that was killed."""
-
-    exit_code: int = 1
-    loaders: LoaderTimes | None = None
-
-
 def run_script() -> None:
-    """Run the script that the command line names after a file for how it ended and two streams."""
+    """Run the script that the command line names, after a file for its loaders' times and its two streams."""
     import msgspec
 
     result, out, err, *sys.argv = sys.argv[1:]
     for stream, at in ((int(out), 1), (int(err), 2)):
         os.dup2(stream, at)
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-    ended = _Ended()
+    found: list[LoaderTimes] = []
     with ExitStack() as watch:
-        sys.meta_path.insert(0, _Torch(watch, ended))
+        sys.meta_path.insert(0, _AfterTorch(lambda: found.append(watch.enter_context(loader_times()))))
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
-            ended.exit_code = 0
-        except SystemExit as end:
-            ended.exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            raise
         finally:
             watch.close()
-            Path(result).write_bytes(msgspec.json.encode(ended))
+            Path(result).write_bytes(msgspec.json.encode(found))
 
 
-class _Torch:
-    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself.
+class _AfterTorch:
+    """An importer's hook: calls a function when the script has imported DataLoaders, and imports nothing by itself.
 
     A script may set the environment before it imports torch.
     """
 
-    def __init__(self, watch: ExitStack, ended: _Ended) -> None:
-        self.watch, self.ended = watch, ended
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch.utils.data.dataloader":
@@ -199,7 +185,7 @@ class _Torch:
 
         def executed(module: Any) -> None:
             execute(module)
-            self.ended.loaders = self.watch.enter_context(loader_times())
+            self.call()
 
         spec.loader.exec_module = executed
         return spec

@@ -13,8 +13,7 @@ import numpy as np
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import mean_columns
 from tclab.timing import Ledger
-from tclab.timing._step_means import cycle_means, cycle_of, steps_wait
-from tclab.timing._warmup import steady_state
+from tclab.timing._step_means import cycle_means, cycle_of, steady_state, steps_wait
 
 Samples = list[float | None]
 Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
