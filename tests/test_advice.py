@@ -20,7 +20,7 @@ from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE
-from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._ledger import BatchTiming
 from tclab.timing._verdict import FASTER, SLOWER, UNDECIDED, Pair
 
 

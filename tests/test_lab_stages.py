@@ -11,7 +11,7 @@ from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports import _cells as parts
 from tclab.lab.reports._cells import stage_parts
 from tclab.sweeps.store._rows import frame, mean_columns, table
-from tclab.timing._ledger_rows import STAGES
+from tclab.timing._ledger import STAGES
 
 
 def framed(made):

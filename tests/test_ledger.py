@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tclab import InputError
 from tclab.timing import Ledger
-from tclab.timing._ledger_rows import STAGES, BatchTiming
+from tclab.timing._ledger import STAGES, BatchTiming
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import torch
 
 from tclab import timing
 from tclab.timing import conditions, contention, environment
-from tclab.timing._contention import Contention
-from tclab.timing._environment import cores_within, gpu_free_bytes, usable_cores
+from tclab.timing._environment import Contention, cores_within, gpu_free_bytes, usable_cores
 
 
 def run(code):

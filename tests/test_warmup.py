@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tclab.timing._warmup import NOT_STEADY, STEADY, steady_state
 
 from tclab.errors import InputError
-from tclab.timing._warmup import NOT_STEADY, STEADY, steady_state
 
 
 def series(n, seed=0, *, memory=0.0):

@@ -17,8 +17,7 @@ import numpy as np
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError
 from tclab.timing._environment import usable_cores
-from tclab.timing._ledger import Ledger
-from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import NOT_STEADY, cycle_means, cycle_of, made_ahead, share_of, steady_state, steps_wait

@@ -19,8 +19,7 @@ from uuid import uuid4
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, shown, unknown
-from tclab.timing._contention import busy_notes, conditions, contention
-from tclab.timing._environment import fingerprint
+from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample
 from tclab.timing._race_record import open_record
 from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
@@ -78,7 +77,7 @@ class Race(Shown):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of `ratio`."""
+        """The interval of `ratio` that decides."""
         return self.pairs[0].interval
 
     @property
@@ -289,7 +288,7 @@ class _Session:
         Noise of one arm that has not shown itself by then is taken to be below 30 %.
         """
         pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin).values()
-        ends = [pair.decision_interval for pair in pairs if pair.verdict != UNDECIDED]
+        ends = [pair.interval for pair in pairs if pair.verdict != UNDECIDED]
         far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
         return 0 < len(pairs) == sum(far)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._contention import busy_notes
+from tclab.timing._environment import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:

@@ -182,18 +182,18 @@ def lag_one(values: Reals) -> float:
 
 
 class SteadyState(NamedTuple):
-    """Whether warm-up was over before a series of steps, or within its first half."""
+    """Whether a series of steps is steady: warm-up was over before it, or within its first half."""
 
     verdict: str | None  # "steady", "not steady", or `None` if there are too few steps for a verdict
     why: str
 
 
 def steady_state(seconds: Sequence[float]) -> SteadyState:
-    """Return whether a series of steps is steady: without a change of more than 1 % in its larger half.
+    """Return whether a series of steps is steady: whether Pettitt's test finds no change of more than 1 % in it.
 
-    While Pettitt's test finds such a change, everything before it is left out, down to half of the steps: fewer may be
-    a lull in a drift. The test runs on medians of five steps, or of more where adjacent steps are correlated, so that
-    neither an outlier nor autocorrelated noise counts as a change.
+    Of a series of 40 steps and more that is its second half: warm-up may be in the first. The test runs on medians of
+    five steps, or of more where adjacent steps are correlated, so that neither an outlier nor autocorrelated noise
+    counts as a change.
 
     **Arguments:**
 
@@ -207,17 +207,14 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     times = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
-    values, begin = np.log(times), 0
-    while begin <= n // 2:
-        size = _batch_size(values[begin:])
-        whole = values[begin + (n - begin) % size :]  # the first steps, which fill no batch, are left out
-        batches = np.median(whole.reshape(-1, size), axis=1)
-        at, p = pettitt(batches)
-        change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
-        if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
-            return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} from step {begin} on")
-        begin += (n - begin) % size + (at + 1) * size
-    return SteadyState(NOT_STEADY, f"the steps still changed by {change:+.1%} at step {begin} of {n}")
+    values = np.log(times[-max(_MIN_STEPS, n // 2) :])
+    size = _batch_size(values)
+    batches = np.median(values[len(values) % size :].reshape(-1, size), axis=1)
+    at, p = pettitt(batches)
+    change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
+    if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
+        return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values)} steps")
+    return SteadyState(NOT_STEADY, f"the steps still changed by {change:+.1%} among the last {len(values)} of {n}")
 
 
 def pettitt(values: Reals) -> tuple[int, float]:

@@ -37,14 +37,13 @@ class Pair(Shown):
     **Arguments:**
 
     - `a`, `b`: names of the arms.
-    - `verdict`: of `a`: FASTER or SLOWER if `decision_interval` lies wholly beyond the margin and `q` is at most
-      `alpha`; SAME if the interval lies wholly within the margin, and noise has not made the margin wider than 10 %;
-      otherwise UNDECIDED, and also if an arm differs from itself.
+    - `verdict`: of `a`: FASTER or SLOWER if `interval` lies wholly beyond the margin and `q` is at most `alpha`; SAME
+      if it lies wholly within the margin, and noise has not made the margin wider than 10 %; otherwise UNDECIDED, and
+      also if an arm differs from itself.
     - `reason`: why no interval decides, in words; empty where one does.
     - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer rounds than parts of a race.
-    - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._statistics`.
-    - `decision_interval`: decides the verdict: the interval at level `1 - alpha`, made wider where needed so that it
-      holds the centre of each of the race's 8 parts.
+    - `interval`: of `ratio`, at level `1 - alpha`; it decides the verdict. A race's pays for noise with a memory (see
+      `tclab.timing._statistics`), and is made wider where needed so that it holds the centre of each of its 8 parts.
     - `alpha`: the allowed probability of a false verdict at this test, half of the whole race's (0.05).
     - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
@@ -54,7 +53,7 @@ class Pair(Shown):
     - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
     - `cell`: name of the cell in a race of several.
-    - `basis`: what `decision_interval` is, in words.
+    - `basis`: what `interval` is, in words.
     - `notes`: what else belongs to the reason.
     - `why`: the reason of the verdict in words, made of the others: how the interval lies to the margin, the largest
       difference that is excluded, and `notes`.
@@ -66,7 +65,6 @@ class Pair(Shown):
     reason: str = ""
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    decision_interval: tuple[float, float] | None = None
     alpha: float = ALPHA
     p: float | None = None
     q: float | None = None
@@ -84,31 +82,27 @@ class Pair(Shown):
         object.__setattr__(self, "why", self.reason or self._by_interval())
 
     def _by_interval(self) -> str:
-        if self.decision_interval is None:
+        if self.interval is None:
             return ""
         edge = f"±{100 * self.margin:.3g}%"
-        lies = decide(*self.decision_interval, self.margin, widest=inf)
+        lies = decide(*self.interval, self.margin, widest=inf)
         where = {SAME: f"within {edge}", UNDECIDED: f"across {edge}"}.get(lies, f"beyond {edge}")
         if lies == SAME and self.verdict != SAME:
             where += ", a margin so wide by noise that nothing is called the same"
-        ends = "" if self.decision_interval == self.interval else f", {_ends_text(*self.decision_interval)},"
         alone = ["of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
         excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
-        return "; ".join([f"{self.basis}{ends} lies {where}", excluded, *self.notes, *alone])
+        return "; ".join([f"{self.basis} lies {where}", excluded, *self.notes, *alone])
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
-        interval, decisive = (ends and (1 / ends[1], 1 / ends[0]) for ends in (self.interval, self.decision_interval))
         verdict, ratio = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio
-        return replace(
-            self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval, decision_interval=decisive
-        )
+        interval = self.interval and (1 / self.interval[1], 1 / self.interval[0])
+        return replace(self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval)
 
     @property
     def excluded(self) -> float | None:
         """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
-        ends = self.decision_interval
-        return None if ends is None else max(ends[1] - 1, 1 - ends[0])
+        return None if self.interval is None else max(self.interval[1] - 1, 1 - self.interval[0])
 
     @property
     def sentence(self) -> str:
@@ -123,10 +117,10 @@ class Pair(Shown):
 
     @property
     def ratio_text(self) -> str:
-        """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
+        """The ratio and its interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
         if self.ratio is None:
             return "no ratio"
-        ends = f" {_ends_text(*self.interval)}" if self.interval else ""
+        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
         return f"{self.ratio:.4g} × the time{ends}"
 
     def _display(self) -> Display:
@@ -147,7 +141,7 @@ def pairs_display(pairs: Iterable[Pair], title: str = "", notes: Iterable[str] =
         (" · ".join(filter(None, (pair.cell, f"{pair.a} against {pair.b}"))), pair.verdict, pair.ratio_text, pair.why)
         for pair in pairs
     ]
-    columns = ("comparison", "verdict", "ratio [95 % interval]", "why") if lines else ()
+    columns = ("comparison", "verdict", "ratio [interval]", "why") if lines else ()
     return _PairsDisplay(title, columns, lines, tuple(notes))
 
 
@@ -159,10 +153,6 @@ def decide(low: float, high: float, margin: float, *, widest: float = MOST_MARGI
         return SLOWER
     within = 1 / (1 + margin) < low and high < 1 + margin
     return SAME if within and margin <= widest else UNDECIDED
-
-
-def _ends_text(low: float, high: float) -> str:
-    return f"[{low:.4g}, {high:.4g}]"
 
 
 def _about(value: float) -> str:
@@ -220,7 +210,7 @@ def floor_of(rounds: Iterable[Round]) -> float | None:
     return expm1(abs(np.median(differences))) if differences else None
 
 
-def _decisive(series: Series, centre: Centre) -> tuple[float, float]:
+def _interval(series: Series, centre: Centre) -> tuple[float, float]:
     """Return the interval of ratios that decides: the model's, up to the outermost part of the race."""
     (low, high), of_parts = centre.interval(1 - ALPHA / LOOKS), series.parts(PARTS)
     return exp(min(low, float(of_parts.min()))), exp(max(high, float(of_parts.max())))
@@ -243,18 +233,15 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
     logs = [log(_total_seconds(one, a) / _total_seconds(one, b)) for one in rounds]
     series = _series(blocks, logs, [block["position"] for block in blocks])
     centre = centre_of(series)
-    low, high = centre.interval(0.95)
-    decisive = _decisive(series, centre)
-    pair = replace(
-        pair, verdict=decide(*decisive, pair.margin, widest=max(MOST_MARGIN, margin)), p=centre.p,
-        ratio=exp(centre.quantile(0.5)), interval=(exp(low), exp(high)), decision_interval=decisive,
-    )  # fmt: skip
+    interval = _interval(series, centre)
+    verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
+    pair = replace(pair, verdict=verdict, ratio=exp(centre.quantile(0.5)), interval=interval, p=centre.p)
     if pair.verdict == UNDECIDED:
         return _with_needs(pair, centre, seconds)
     for arm in (a, b):
         itself = _against_itself(rounds, arm)
         found = centre_of(itself)
-        if decide(*_decisive(itself, found), pair.margin) in _OPPOSITE:
+        if decide(*_interval(itself, found), pair.margin) in _OPPOSITE:
             failed = f"the control failed: {arm} takes {exp(found.quantile(0.5)):.4g} × the time of itself"
             return replace(pair, verdict=UNDECIDED, reason=failed)
     return replace(pair, notes=(f"unless noise of one arm lasts longer than {_about(seconds / PARTS)} s",))
@@ -275,8 +262,8 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches
     the margin decides every other race, so half as much again is asked for.
     """
-    assert pair.decision_interval is not None
-    low, high = map(log, pair.decision_interval)
+    assert pair.interval is not None
+    low, high = map(log, pair.interval)
     middle, edge, independent = centre.quantile(0.5), log1p(pair.margin), centre.independent
     towards_edge = high - middle if middle < 0 else middle - low
     width = towards_edge if abs(middle) > edge else max(high - middle, middle - low)

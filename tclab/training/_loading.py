@@ -17,7 +17,7 @@ from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.masking._batch import SharedMemoryError
 from tclab.perturbation._dataset import Samples
-from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
+from tclab.timing._ledger import BatchTiming, raw_clock_ns
 
 
 @dataclass(frozen=True, eq=False)

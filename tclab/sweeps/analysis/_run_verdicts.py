@@ -111,7 +111,7 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
         if not own.steps:
             return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
     ratio, interval, p = ratio_of_runs(*samples)
-    pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=min(o.steps for o in samples))
+    pair = replace(pair, ratio=ratio, interval=interval, kept=min(own.steps for own in samples))
     if interval is None:
         few = min(samples, key=lambda own: own.steps / own.cycle)
         needed = max(MIN_OBSERVATIONS, 2 * few.cycle)

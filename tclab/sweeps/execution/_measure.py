@@ -150,10 +150,7 @@ def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
             step(batch, stage=ledger.stage)
     waits = counted.stages
     waits.pop("optimizer", None)  # AdamW's own counters live on the host, and are no waits
-    stages = dict.fromkeys([*counted.kernels, *waits])
-    columns = {stage: {"host_syncs": waits[stage], "kernels": counted.kernels[stage]} for stage in stages}
-    sums = {"host_syncs": waits.total(), "kernels": counted.kernels.total()}
-    return {**columns, "step": sums}
+    return {stage: {"host_syncs": waits[stage]} for stage in ledger.seconds()} | {"step": {"host_syncs": waits.total()}}
 
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
