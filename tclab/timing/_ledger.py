@@ -49,14 +49,12 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 @dataclass(frozen=True)
 class BatchTiming:
-    """The times of making one batch; `None` is what was not read."""
+    """The times of making one batch."""
 
     worker: int | None  # number of the loader worker; `None` if the training process made the batch
     begin_ns: int  # `time.perf_counter_ns()` before and after
     end_ns: int
     stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
-    raw_ns: tuple[int, int] | None = None  # `raw_clock_ns()` before and after, for the accounted share
-    cpu_ns: int | None = None  # processor time; less than the whole where the worker waited for a disk or for a core
 
     @property
     def timeline(self) -> str:
@@ -72,6 +70,17 @@ class Block:
     end: int
     wall_ns: int
     unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
+
+
+def moment(cuda: bool) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
+    if not cuda:
+        return perf_counter_ns(), None
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return perf_counter_ns(), event
 
 
 def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
@@ -108,21 +117,6 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
         ended[timeline] = timing.end_ns
 
 
-def batch_shares(batch_timings: Sequence[BatchTiming]) -> dict[str, float]:
-    """Return timeline → time from its first batch's begin to its last one's end, divided by the raw clock's for it.
-
-    It is of batches for which both clocks were read.
-    """
-    shares = {}
-    begins: dict[str, tuple[int, int]] = {}  # timeline → both clocks at its first batch
-    for timing in batch_timings:
-        if timing.raw_ns is not None:
-            raw_begin_ns, raw_end_ns = timing.raw_ns
-            begin_ns, raw_ns = begins.setdefault(timing.timeline, (timing.begin_ns, raw_begin_ns))
-            shares[timing.timeline] = (timing.end_ns - begin_ns) / max(raw_end_ns - raw_ns, 1)
-    return shares
-
-
 def raw_clock_ns() -> int:
     """Return nanoseconds of the hardware counter, which network time does not adjust."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -154,8 +148,8 @@ class Ledger(Shown):
     a cut also records an event on the current stream. The ledger synchronises with the device before the first step
     and after the last one, never between: a pair of events holds the gaps in which the device waits to be given work.
 
-    Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each is
-    accounted for by itself: its stages are compared with the kernel's raw clock, which the cuts do not use.
+    Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
+    up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
@@ -316,13 +310,7 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        event = None
-        if self.cuda:
-            import torch
-
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-        self._cuts.append((owner, perf_counter_ns(), event))
+        self._cuts.append((owner, *moment(bool(self.cuda))))
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -401,7 +389,7 @@ class Ledger(Shown):
             after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in self._blocks)
             wall = sum(block.wall_ns for block in self._blocks) / 1e9 - after
             shares[line] = inside / wall if wall > 0 else 0.0
-        return shares | batch_shares(self.batch_timings)
+        return shares
 
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""

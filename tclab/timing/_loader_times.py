@@ -14,18 +14,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
 from tclab.timing._user_code import short_place, user_frame
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-_COLUMNS = ("loader", "worker", "batches", "starts",
-            "start_seconds", "fetch_seconds", "collate_seconds", "wait_seconds")  # fmt: skip
+class WorkerTimes(NamedTuple):
+    """The sums of a loader's worker; seconds of all its starts, and of all its batches."""
+
+    loader: str
+    worker: int | None  # its number; `None` for the process that iterates
+    batches: int
+    starts: int
+    start_seconds: float | None  # from the begin of a pass until it was ready; `None` where it never started
+    fetch_seconds: float  # the dataset, without collate_fn
+    collate_seconds: float
+    wait_seconds: float  # that the loop waited for its batches; without workers that is the making
 
 
 class BatchTimes(NamedTuple):
@@ -103,8 +110,8 @@ class LoaderTimes(Shown):
         fresh = {name: [one for one in of if one.fresh] for name, of in self.by_loader().items()}
         return {name: of[1:] for name, of in fresh.items() if len(of) > 1}
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of `frame`, without pandas."""
+    def rows(self) -> Iterator[WorkerTimes]:
+        """Yield a line of `WorkerTimes` for each loader and worker, of all passes."""
         for name, passes in self.by_loader().items():
             batches = [batch for one in passes for batch in one.batches]
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
@@ -113,18 +120,8 @@ class LoaderTimes(Shown):
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
-                yield name, worker, len(made), len(starts), sum(starts) or None, fetch, collate, wait
-
-    def frame(self) -> pd.DataFrame:
-        """Return one row a loader and worker, with the sums over all passes.
-
-        `worker` is missing for the process that iterates. `start_seconds`: from the begin of a pass until the worker
-        was ready, missing where it never started. `fetch_seconds`: the dataset, without `collate_seconds`.
-        `wait_seconds`: what the loop waited for this worker's batches; without workers that is the making.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows()), columns=_COLUMNS).astype({"worker": "Int64", "start_seconds": "Float64"})
+                start = sum(starts) if starts else None
+                yield WorkerTimes(name, worker, len(made), len(starts), start, fetch, collate, wait)
 
     def _display(self) -> Display:
         lines = []

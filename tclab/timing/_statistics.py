@@ -139,20 +139,10 @@ class Centre:
         return float(self.processes.mean()), float(self.processes.std(ddof=1)) / n**0.5, n - 1
 
     @property
-    def error(self) -> float:
-        """The standard error of the centre by the mixture."""
-        return (self.quantile(0.75) - self.quantile(0.25)) / 1.349
-
-    @property
-    def independent(self) -> float:
-        """The number of independent batches that would leave the centre as uncertain as it is."""
-        n = len(self.batches)
-        return min(float(n), float(self.batches.var(ddof=1)) / self.error**2) if self.error else 0.0
-
-    @property
     def is_of_luck(self) -> bool:
         """Whether processes differ by more than the noise of their rounds explains, which only more of them settles."""
-        return len(self.processes) > 1 and self._of_processes[1] > 2 * self.error
+        of_rounds = (self.quantile(0.75) - self.quantile(0.25)) / 1.349  # the standard error by the mixture
+        return len(self.processes) > 1 and self._of_processes[1] > 2 * of_rounds
 
 
 def _components(at: Reals, seconds: float) -> tuple[Reals, Reals]:

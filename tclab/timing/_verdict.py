@@ -24,7 +24,6 @@ LOOKS = 2  # a race is tested at half of its budget and at its end, each with ha
 PARTS = 8
 MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
 MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
-_MIN_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED
 _MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
 
 Sample = Mapping[str, Any]
@@ -264,23 +263,19 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     """
     assert pair.interval is not None
     low, high = map(log, pair.interval)
-    middle, edge, independent = centre.quantile(0.5), log1p(pair.margin), centre.independent
+    middle, edge = centre.quantile(0.5), log1p(pair.margin)
     towards_edge = high - middle if middle < 0 else middle - low
     width = towards_edge if abs(middle) > edge else max(high - middle, middle - low)
     times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
-    notes, needs = [], None
-    if independent < _MIN_INDEPENDENT:
-        notes.append(f"too few independent rounds ({pair.kept} rounds count as {independent:.1f}) for this noise")
     if pair.margin > MOST_MARGIN and abs(middle) < edge:
-        return replace(pair, notes=tuple(notes))
+        return pair
     if centre.is_of_luck:
-        notes.append(f"the luck of {pair.processes} processes limits it: more of them may decide, more seconds may not")
-    elif times > _MOST_LONGER:
-        notes.append(f"a race would have to be more than {_MOST_LONGER} times as long to decide")
-    else:
-        needs = 1.5 * seconds * max(times, 1.0)
-        notes.append(f"a race of about {_about(needs)} s may decide")
-    return replace(pair, notes=tuple(notes), needs_seconds=needs)
+        note = f"the luck of {pair.processes} processes limits it: more of them may decide, more seconds may not"
+        return replace(pair, notes=(note,))
+    if times > _MOST_LONGER:
+        return replace(pair, notes=(f"a race would have to be more than {_MOST_LONGER} times as long to decide",))
+    needs = 1.5 * seconds * max(times, 1.0)
+    return replace(pair, notes=(f"a race of about {_about(needs)} s may decide",), needs_seconds=needs)
 
 
 def over_all(pairs: Iterable[Pair]) -> list[Pair]:

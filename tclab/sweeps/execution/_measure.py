@@ -8,7 +8,6 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
 from pkgutil import resolve_name
-from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -106,7 +105,6 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         store_bytes = sum(file.stat().st_size for file in here.files)
     exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
-    processor_ns = [timing.cpu_ns for timing in ledger.batch_timings if timing.cpu_ns is not None]
     return RankMeasurement(
         timelines=timelines(ledger, lead),
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
@@ -117,7 +115,6 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         store_bytes=store_bytes or None,
         **carried,
         **machine,
-        batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
     )
 
 
