@@ -41,7 +41,7 @@ def test_parts_add_up_to_the_whole_on_every_timeline(rows):
     assert set(found["mode"]) == set(RUN)
 
 
-def test_a_slow_step_is_in_the_mean_and_is_named():
+def test_a_slow_step_is_in_the_mean():
     made = point_rows("node_mask", scatter=0.01, steps=20)
     for one in made:
         if one["where"] == "host":
@@ -49,11 +49,6 @@ def test_a_slow_step_is_in_the_mean_and_is_named():
             one |= mean_columns(samples, 1)
     found = stage_parts(framed(made)).query("where == 'host'")
     assert found["seconds"].sum() == pytest.approx(0.02 * 119 / 20, rel=0.05)
-    said = lab.findings(framed(made), "steps")
-    assert any(
-        "1 of 20 steps took more than 3 × the median; what they took beyond it is 83% of the whole time" in one
-        for one in said
-    )
 
 
 def test_a_stage_that_is_not_in_every_step_is_spread_over_all():

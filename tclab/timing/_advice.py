@@ -278,9 +278,9 @@ def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
     more = enough if times.cores is None else min(enough, times.cores - 1)
     why += f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s: "
     why += f"{counted(enough, 'worker')} could keep up" + f", on {times.cores} cores" * (more < enough)
-    change = "prefetch further ahead, and keep the workers between epochs: batches come unevenly, or late"
-    if more < enough:
-        change = "make a batch cheaper, or carry less in it"
+    change = "make a batch cheaper, or carry less in it"
+    if enough <= workers:
+        change = "prefetch further ahead, and keep the workers between epochs: batches come unevenly, or late"
     (bound,) = upper_bound(times, change, why, "data_wait", margin=margin)
     # workers share cores with the step, which is not in it, so it has no interval
     ratio = max(rest, make / more) / whole if more > workers else 1.0

@@ -88,7 +88,7 @@ class Pair(Shown):
         where = {SAME: f"within {edge}", UNDECIDED: f"across {edge}"}.get(lies, f"beyond {edge}")
         if lies == SAME and self.verdict != SAME:
             where += ", a margin so wide by noise that nothing is called the same"
-        alone = ["of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
+        alone = ["it is of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
         excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
         return "; ".join([f"{self.basis} lies {where}", excluded, *self.notes, *alone])
 
@@ -243,7 +243,7 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
         if decide(*_interval(itself, found), pair.margin) in _OPPOSITE:
             failed = f"the control failed: {arm} takes {exp(found.quantile(0.5)):.4g} × the time of itself"
             return replace(pair, verdict=UNDECIDED, reason=failed)
-    return replace(pair, notes=(f"unless noise of one arm lasts longer than {_about(seconds / PARTS)} s",))
+    return replace(pair, notes=(f"it holds unless noise of one arm lasts longer than {_about(seconds / PARTS)} s",))
 
 
 def _of_few_rounds(pair: Pair, seconds: float) -> Pair:
