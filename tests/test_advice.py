@@ -407,23 +407,3 @@ def test_the_chart_has_predicted_beside_measured():
     assert "node_mask in place of edge_mask" in spec
     empty = tclab.advise(rows(step()))
     assert "nothing to change that the evidence supports" in str(lab.charts.result_chart(empty).to_dict())
-
-
-def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
-    made = [BatchTiming(None, 1000 * i, 1000 * i + 500, {"collate": 1}) for i in range(4)]
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps([SimpleNamespace(timing=timing) for timing in made]):
-            with ledger.stage("forward"):
-                pass
-            with ledger.stage("polish"):
-                pass
-    spec = lab.charts.result_chart(ledger).to_dict()
-    drawn = next(iter(spec["datasets"].values()))
-    host = {row["part"]: row["value"] for row in drawn if row["bar"] == "host"}
-    whole = ledger.seconds()["step"]
-    assert sum(host.values()) / 1e3 == pytest.approx(sum(whole) / len(whole))  # drawn in ms
-    assert {"data_wait", "forward", "polish", "other"} <= set(host)
-    assert {row["bar"] for row in drawn} == {"host", "loading"}
-    assert "step" not in {row["part"] for row in drawn}
-    assert " · 4 steps · accounted for: host " in spec["title"]["subtitle"][0]
-    assert "no step" in str(lab.charts.result_chart(timing.Ledger()).to_dict())

@@ -146,7 +146,6 @@ def test_loaders_are_named_by_their_dataset_and_line_and_those_made_anew_are_one
     assert [one.loader for one in found.passes] == [names[0], names[1]] * 2 + [names[2]] * 3
     assert [one.made_anew for one in found.passes] == [True, True, False, False, True, True, True]
     assert len(found.restarts()[names[2]]) == 2
-    assert "started 1 worker anew 2 times" in " ".join(str(found).split())
 
 
 def test_the_batches_of_training_say_how_many_workers_a_loop_needs(monkeypatch):
@@ -199,7 +198,6 @@ def test_a_lightning_project_that_knows_nothing_of_it_is_timed():
     (again,) = found.restarts()[validating]
     assert (again.workers, again.training, found.by_loader()[training][0].training) == (1, False, True)
     assert again.starts[0] > 0.2  # what a worker does before its first sample
-    assert "started 1 worker anew 1 time, " in " ".join(str(found).split())
     waited = sum(ledger.seconds()["data_wait"])
     assert sum(one.wait_seconds for one in found.by_loader()[training]) == pytest.approx(waited, rel=0.2)
     assert len(ledger) == 32

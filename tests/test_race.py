@@ -74,13 +74,6 @@ def test_the_same_arm_twice_is_the_same():
     assert raced(101)[0].verdict("a", "b") == SAME
 
 
-def test_a_margin_is_what_is_no_difference():
-    machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
-    result = race(arms_of(machine, ratio=1.03), budget_seconds=60, clock=machine.clock, margin=0.1)
-    assert (result.verdict("a", "b"), result.pairs[0].margin) == (SAME, 0.1)
-    assert next(iter(verdicts_of(result.samples(), margin=0.005).values())).verdict == FASTER
-
-
 def wild(sample):
     return 1e6 if (sample["round"], sample["position"]) == (20, 0) else 1.0
 

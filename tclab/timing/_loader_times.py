@@ -129,15 +129,10 @@ class LoaderTimes(Shown):
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
-        notes = []
-        for name, again in self.restarts().items():
-            cost = seconds_text(sum(one.start_seconds for one in again))
-            workers, times = counted(again[0].workers, "worker"), counted(len(again), "time")
-            notes.append(f"{name} started {workers} anew {times}, {cost} in all: persistent_workers=True keeps them")
         passes = counted(len(self.passes), "pass", "passes")
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
-        return Display(title, columns if lines else (), lines, notes)
+        return Display(title, columns if lines else (), lines)
 
 
 # ---- where a batch is made

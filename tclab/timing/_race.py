@@ -10,6 +10,7 @@ blocks and collects between rounds, so its pauses are in no figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -180,15 +181,13 @@ def race(
     settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
     stopped = None
-    with open_record(record, {"arms": said, **machine, **settings}) as kept:
-        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples)
+    with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
+        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
             for samples in session.rounds():
                 kept.add(samples)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        finally:
-            session.close()
         busy = contention(session.began, conditions()).busy_percent if session.began else None
     found = verdicts_of(session.samples, margin)
     pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
@@ -268,6 +267,7 @@ class _Session:
     environment: Mapping[str, str]
     clock: Clock
     samples: list[Sample]  # of earlier sessions and this one
+    opened: ExitStack  # ends the processes
     workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
     making_seconds: float = 0.0
     began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
@@ -320,7 +320,7 @@ class _Session:
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
             environment = {**self.environment, FIRST_PROCESS: str(int(i == 0))}
-            self.workers.append(RaceProcess(self.arms, first + i, environment))
+            self.workers.append(self.opened.enter_context(closing(RaceProcess(self.arms, first + i, environment))))
         for worker in self.workers:
             worker.make()
         self.making_seconds += self._since(begin)
@@ -328,8 +328,3 @@ class _Session:
 
     def _since(self, begin: int) -> float:
         return (self.clock() - begin) / 1e9
-
-    def close(self) -> None:
-        """End the processes and drop the arms."""
-        while self.workers:
-            self.workers.pop().close()

@@ -85,10 +85,6 @@ class BlockRunner:
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen
 
-    def close(self) -> None:
-        """Drop the arms."""
-        self._arms.clear()
-
     def _wait(self) -> None:
         """Wait for the device, where one is in use."""
         torch = sys.modules.get("torch")
