@@ -138,7 +138,7 @@ OVER = {
 }
 
 
-def share_of_steady(n, factor=1.0, memory=0.0, seeds=100):
+def share_of_steady(n, factor=1.0, memory=0.0, seeds=200):
     return sum(steady_state(series(n, seed, memory=memory) * factor).verdict == STEADY for seed in range(seeds)) / seeds
 
 

@@ -189,11 +189,11 @@ class SteadyState(NamedTuple):
 
 
 def steady_state(seconds: Sequence[float]) -> SteadyState:
-    """Return whether a series of steps is steady: whether Pettitt's test finds no change of more than 1 % in it.
+    """Return whether a series of steps is steady: without a change of more than 1 % in its larger half.
 
-    Of a series of 40 steps and more that is its second half: warm-up may be in the first. The test runs on medians of
-    five steps, or of more where adjacent steps are correlated, so that neither an outlier nor autocorrelated noise
-    counts as a change.
+    While Pettitt's test finds such a change, everything before it is left out, down to half of the steps: fewer may be
+    a lull in a drift. The test runs on medians of five steps, or of more where adjacent steps are correlated, so that
+    neither an outlier nor autocorrelated noise counts as a change.
 
     **Arguments:**
 
@@ -207,14 +207,16 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     times = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
-    values = np.log(times[-max(_MIN_STEPS, n // 2) :])
-    size = _batch_size(values)
-    batches = np.median(values[len(values) % size :].reshape(-1, size), axis=1)
-    at, p = pettitt(batches)
-    change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
-    if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
-        return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values)} steps")
-    return SteadyState(NOT_STEADY, f"the steps still changed by {change:+.1%} among the last {len(values)} of {n}")
+    values = np.log(times)
+    while len(values) >= n / 2:
+        size = _batch_size(values)
+        batches = np.median(values[len(values) % size :].reshape(-1, size), axis=1)
+        at, p = pettitt(batches)
+        change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
+        if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
+            return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values)} steps")
+        values = values[len(values) % size + (at + 1) * size :]
+    return SteadyState(NOT_STEADY, f"the last {len(values)} of {n} steps differ from those before by {change:+.1%}")
 
 
 def pettitt(values: Reals) -> tuple[int, float]:
