@@ -24,7 +24,7 @@ class _Exchange:
     stage: str  # then
     bytes: int
     ready: Moment
-    done: Moment | None = None
+    done: Any = None  # as `ready`
 
 
 class Communication:

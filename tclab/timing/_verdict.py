@@ -85,12 +85,12 @@ class Pair(Shown):
             return ""
         edge = f"±{100 * self.margin:.3g}%"
         lies = decide(*self.interval, self.margin, widest=inf)
-        where = {SAME: f"within {edge}", UNDECIDED: f"across {edge}"}.get(lies, f"beyond {edge}")
+        where = {SAME: f"lies within {edge}", UNDECIDED: f"reaches across {edge}"}.get(lies, f"lies beyond {edge}")
         if lies == SAME and self.verdict != SAME:
             where += ", a margin so wide by noise that nothing is called the same"
         alone = ["it is of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
         excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
-        return "; ".join([f"{self.basis} lies {where}", excluded, *self.notes, *alone])
+        return "; ".join([f"{self.basis} {where}", excluded, *self.notes, *alone])
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
