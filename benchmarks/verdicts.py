@@ -1,7 +1,6 @@
 """Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
 
-    python benchmarks/verdicts.py [--races 200] [--seconds 60 300] [--match TEXT] [--extended 0]
-                                  [--folders 0] [--pairs 0]
+    python benchmarks/verdicts.py [--races 200] [--seconds 60 300] [--match TEXT] [--folders 0] [--pairs 0]
 
 1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
    equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
@@ -34,7 +33,7 @@ from tclab.sweeps.analysis._race_points import PROCESSES
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.timing._race import EARLY
 from tclab.timing._race_blocks import order_of
-from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from synthetic_machine import (
@@ -78,12 +77,11 @@ class Attack:
     quiet: bool = False  # whether the machine adds no noise to both arms that lasts, and no outliers
     independent: float = 0.01  # standard deviation of each block's log time
 
-    def samples(self, seed: int, seconds: float, extended: int = 0) -> list[dict[str, Any]]:
-        """Return the samples of a race to the end of its budget, or of the last of as many more budgets."""
+    def samples(self, seed: int, seconds: float) -> list[dict[str, Any]]:
+        """Return the samples of a race to the end of its budget."""
         generator = np.random.default_rng([seed, 3])
-        seconds *= 1 + extended
-        turns = 4 * (1 + extended) * self.processes
-        rounds = ROUNDS * (1 + extended) // turns * turns
+        turns = 4 * self.processes
+        rounds = ROUNDS // turns * turns
         at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
         grid = (at / GRID_SECONDS).astype(int)
         turn = np.arange(rounds) * turns // rounds
@@ -101,29 +99,21 @@ class Attack:
         columns = (logs, second, at, np.repeat(turn % self.processes, 4))
         return [
             {**block, "process": process, "round": i // 4, "position": i % 4, "arm": "b" if is_second else "a",
-             "seconds": seconds_of, "spent_seconds": ended, "extension": i * (1 + extended) // (4 * rounds)}
+             "seconds": seconds_of, "spent_seconds": ended}
             for i, (seconds_of, is_second, ended, process) in enumerate(
                 zip(np.exp(columns[0]).tolist(), *(column.tolist() for column in columns[1:]), strict=True))
         ]  # fmt: skip
 
-    def pair(self, seed: int, seconds: float, extended: int = 0) -> Pair:
-        """Return the comparison at the end of a race: at half of its budget if the arms are far apart, else after it.
-
-        A race that ends UNDECIDED goes on so many times.
-        """
-        samples = self.samples(seed, seconds, extended)
-        for budget in range(1, 2 + extended):
-            for until in (budget - 0.5, budget):
-                before = [s for s in samples if s["spent_seconds"] <= until * seconds]
-                if until < budget and not _may_be_far(before):
-                    continue
-                pair = pair_of(before)
-                ends = pair.decision_interval or (1.0, 1.0)
-                if pair.verdict in (FASTER, SLOWER, SAME) and (
-                    until == budget or ends[1] < 1 / EARLY or ends[0] > EARLY
-                ):
-                    return pair
-        return pair
+    def pair(self, seed: int, seconds: float) -> Pair:
+        """Return the comparison at the end of a race: at half of its budget if the arms are far apart."""
+        samples = self.samples(seed, seconds)
+        before = [s for s in samples if s["spent_seconds"] <= seconds / 2]
+        if _may_be_far(before):
+            pair = pair_of(before)
+            low, high = pair.interval or (1.0, 1.0)
+            if pair.verdict != UNDECIDED and (high < 1 / EARLY or low > EARLY):
+                return pair
+        return pair_of(samples)
 
 
 def _may_be_far(samples: Sequence[dict[str, Any]]) -> bool:
@@ -222,11 +212,9 @@ ROWS = [
 FIRST_SEED = 1000  # below are those that were tuned on
 
 
-def counted(
-    attack: Attack, what: str, races: int, seconds: float, extended: int = 0
-) -> tuple[int, Counter[str], float]:
+def counted(attack: Attack, what: str, races: int, seconds: float) -> tuple[int, Counter[str], float]:
     """Return how many of so many races ended so, their verdicts, and the median of the differences they exclude."""
-    pairs = [attack.pair(FIRST_SEED + seed, seconds, extended) for seed in range(races)]
+    pairs = [attack.pair(FIRST_SEED + seed, seconds) for seed in range(races)]
     counts = Counter(pair.verdict for pair in pairs)
     # an attack whose ratio is above 1 is truly SLOWER
     right = {"false": 0, "found": counts[FASTER], "wrongly SAME": counts[SAME], "SAME": counts[SAME]}
@@ -234,13 +222,13 @@ def counted(
     return hit, counts, float(np.median([pair.excluded or np.inf for pair in pairs]))
 
 
-def attacked(races: int, lengths: Sequence[float], text: str, extended: int) -> None:
+def attacked(races: int, lengths: Sequence[float], text: str) -> None:
     """Print a row for each attack whose name has the text."""
     print(f"| attack | share of verdicts that are | {' | '.join(f'{length:g} s' for length in lengths)} |")
     print(f"|---|---|{'---|' * len(lengths)}")
     for attack, what in ROWS:
         if text in attack.name:
-            cells = [counted(attack, what, races, seconds, extended) for seconds in lengths]
+            cells = [counted(attack, what, races, seconds) for seconds in lengths]
             words = [share(hit, races) + f"; ±{100 * bound:.1f} %" * (what == "SAME") for hit, _, bound in cells]
             print(f"| {attack.name} | {what} | {' | '.join(words)} |", flush=True)
 
@@ -293,13 +281,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--races", type=int, default=200, help="made-up races for each attack")
     parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0], help="of the made-up races")
-    parser.add_argument("--extended", type=int, default=0, help="how often an attacked race goes on where UNDECIDED")
     parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
     chosen = parser.parse_args()
     if chosen.races:
-        attacked(chosen.races, chosen.seconds, chosen.match, chosen.extended)
+        attacked(chosen.races, chosen.seconds, chosen.match)
     if chosen.folders:
         folders(chosen.folders)
     if chosen.pairs:

@@ -52,7 +52,7 @@ def point_rows(
     whole = sum(made.values())
     rows.append(
         one("step", where, whole, batch_bytes=more.get("batch_bytes") or BYTES[strategy],
-            **{f"{where}_accounted": accounted}, worker_accounted=None if mode == "fixed_batch" else 0.999)
+            **{f"{where}_accounted": accounted})
     )  # fmt: skip
     if mode != "fixed_batch":
         making = {stage: took * swing for stage, took in WORKER[strategy].items()}

@@ -20,17 +20,13 @@ from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE
-from tclab.timing._ledger_rows import BatchTiming
-from tclab.timing._verdict import FASTER, SLOWER, UNDECIDED, Pair
+from tclab.timing._ledger import BatchTiming
+from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
 
 def account(steps=12, *, scatter=0.01, **stages):
     """Steps of known stages, in seconds."""
-    more = {
-        name: stages.pop(name)
-        for name in ("workers", "batch_seconds", "batch_cpu_seconds", "cores", "cuda", "cycle")
-        if name in stages
-    }
+    more = {name: stages.pop(name) for name in ("workers", "batch_seconds", "cores", "cycle") if name in stages}
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
     made = {name: took * swing for name, took in stages.items()}
     return StepTimes("of a test", sum(made.values()), made, **more)
@@ -41,6 +37,7 @@ def changes(found):
 
 
 CHEAPER = "make a batch cheaper, or carry less in it"
+PREFETCH = "prefetch further ahead, and keep the workers between epochs: batches come unevenly, or late"
 WAITING = {"data_wait": 0.3, "forward": 0.1, "workers": 1, "batch_seconds": 0.39}
 
 
@@ -48,15 +45,12 @@ WAITING = {"data_wait": 0.3, "forward": 0.1, "workers": 1, "batch_seconds": 0.39
     ("stages", "change", "ratio", "words"),
     [
         ({"cores": 16}, "load with 4 workers instead of 1", 0.25, "0.39 s"),  # the wait is gone, and the rest is left
-        ({"cores": 3}, "load with 2 workers instead of 1", 0.195 / 0.4, "; 4 workers could keep up"),
-        ({"cores": 2}, CHEAPER, 0.25, "none of 2 cores is free for another"),
-        ({"cores": 2, "forward": 0.005, "workers": 0, "batch_seconds": 0.3}, CHEAPER, 1 / 61, "would change nothing"),
+        ({"cores": 3}, "load with 2 workers instead of 1", 0.195 / 0.4, ": 4 workers could keep up, on 3 cores"),
+        ({"cores": 2}, CHEAPER, 0.25, "4 workers could keep up, on 2 cores"),
+        ({"cores": 2, "forward": 0.005, "workers": 0, "batch_seconds": 0.3}, CHEAPER, 1 / 61, "on 2 cores"),
         ({"cores": 8, "workers": 0, "batch_seconds": 0.29}, "load with 3 workers instead of none", 0.25, ""),
-        # workers that sleep, or read a disk, need no core of their own; four times as many is as far as this predicts
-        ({"cores": 2, "workers": 4, "data_wait": 0.0815, "forward": 0.016, "batch_cpu_seconds": 0.001},
-         "load with 16 workers instead of 4", 0.25, "25 workers could keep up"),
-        ({"cores": 8, "workers": 4}, "prefetch further ahead, and keep the workers between epochs", 0.25,
-         "so 4 could keep up: batches come unevenly, or late"),
+        ({"cores": 8, "workers": 4}, PREFETCH, 0.25, "4 workers could keep up"),
+        ({"cores": 2, "workers": 4}, PREFETCH, 0.25, "4 workers could keep up"),
         ({"cores": 8, "batch_seconds": None}, "make batches ahead: more workers, a deeper prefetch, fewer bytes", 0.25,
          "waits for its batch for 75%"),
     ],
@@ -74,11 +68,11 @@ def test_bursts_are_advised_on_by_sums():
     """Of four steps one waits 0.336 s: by the median step, nobody waits."""
     wait = np.tile([0.336, 0.0, 0.0, 0.0], 6)
     stages = {"data_wait": wait, "forward": np.full(24, 0.016)}
-    bursts = StepTimes("of a test", wait + 0.016, stages, 4, 0.4, None, 16, cycle=4)
+    bursts = StepTimes("of a test", wait + 0.016, stages, 4, 0.4, 16, cycle=4)
     (one,) = changes(suggestions_from(bursts)).values()
     assert one.change == "load with 15 workers instead of 4"
     assert "waits for its batch for 84% [84%, 84%] of its time" in one.why
-    short = StepTimes("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, None, 16, cycle=4)
+    short = StepTimes("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, 16, cycle=4)
     assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
 
 
@@ -148,7 +142,7 @@ def test_a_loop_of_ones_own_is_advised(monkeypatch):
     assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
     assert str(advice) == str(timing.advise(ledger))
     one = Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
-    done = replace(one, measured=Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2)))
+    done = replace(one, measured=Pair("changed", "now", FASTER, ratio=0.1, interval=(0.05, 0.2)))
     assert "predicted 0.1 × the time of a step, at best. It is shorter. Measured:" in " ".join(str(done).split())
 
 
@@ -175,21 +169,6 @@ def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spar
     assert not advice.suggestions
 
 
-def test_waits_for_the_device_are_named_by_line_and_get_no_figure():
-    import torch
-
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps(range(8)):
-            with ledger.stage("forward"):
-                pass
-    with timing.syncs() as found:
-        torch.ones(3).sum().item()
-    advice = tclab.advise(ledger, syncs=found)
-    assert any("on a GPU the host would wait 1 times a step at " in text and "test_advice.py" in text
-               for text in advice.missing)  # fmt: skip
-    assert not any("wait 1 times" in one.why for one in advice.suggestions)
-
-
 def test_a_ledger_that_does_not_add_up_gives_none(monkeypatch):
     # the clock that a ledger is held against runs three times as fast as the one that its stages are read from
     monkeypatch.setattr(sys.modules["tclab.timing._ledger"], "raw_clock_ns", lambda: 3 * monotonic_ns())
@@ -197,14 +176,6 @@ def test_a_ledger_that_does_not_add_up_gives_none(monkeypatch):
         for _ in ledger.steps(range(8)):
             pass
     assert "the ledger does not add up" in tclab.advise(ledger).missing[0]
-
-
-def test_what_ranks_wait_for_is_a_bound_on_what_can_be_gained():
-    found = suggestions_from(account(8, forward=0.6, communication=0.3, rank_wait=0.1, scatter=0))
-    assert {change: one.ratio for change, one in changes(found).items()} == {
-        "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)": pytest.approx(0.7),
-        "give every rank as much to do": pytest.approx(0.9),
-    }
 
 
 def test_rows_of_ranks_that_wait_for_one_another_say_so():
@@ -220,7 +191,7 @@ def test_rows_of_ranks_that_wait_for_one_another_say_so():
 def test_a_limit_on_cores_is_no_room_for_workers():
     rows = point_rows("edge_mask", cores=16, cpu_limit_cores=2.0)
     said = str(tclab.advise(frame(table(rows))))
-    assert "none of 2 cores is free for another" in said
+    assert "could keep up, on 2 cores" in said
     free = str(tclab.advise(frame(table(point_rows("edge_mask", cores=16)))))
     assert "load with " in free
 
@@ -292,8 +263,8 @@ def test_another_batch_size_is_told_for_a_sample():
     assert "Training with another batch size gives another model." in one.why
 
 
-def test_a_change_is_raced_with_the_present_point_and_told_for_a_sample(monkeypatch):
-    raced = Pair("changed", "now", FASTER, "", ratio=0.625, interval=(0.6, 0.65), decision_interval=(0.6, 0.65))
+def test_a_change_is_raced_with_the_present_point(monkeypatch):
+    raced = Pair("changed", "now", FASTER, ratio=0.625, interval=(0.6, 0.65))
     given = []
 
     def race(points, **options):
@@ -301,12 +272,9 @@ def test_a_change_is_raced_with_the_present_point_and_told_for_a_sample(monkeypa
         return SimpleNamespace(pair=lambda a, b: raced)
 
     monkeypatch.setattr(_advise, "race_points", race)
-    now, changed = (Point(scale=0.01, device="cpu", batch_size=size) for size in (4, 2))
-    found = _advise.race_of_change(now, changed, budget_seconds=3)
+    now, changed = (Point(scale=0.01, device="cpu", optimizer=name) for name in ("fused", "plain"))
+    assert _advise.race_of_change(now, changed, budget_seconds=3) == raced
     assert given == [({"changed": changed, "now": now}, {"budget_seconds": 3})]
-    assert (found.ratio, found.interval, found.verdict) == (1.25, (1.2, 1.3), SLOWER)
-    void = replace(raced, verdict=UNDECIDED)  # by another reason than its interval, which holds for a sample, too
-    assert void.rescaled(2.0, "a sample").verdict == UNDECIDED
 
 
 def test_overheads_are_no_change_that_is_worth_making():
@@ -321,8 +289,7 @@ def test_few_steps_are_said_to_tell_nothing():
     assert any("a gain from node_mask in place of edge_mask: 4 steps were timed" in text for text in advice.missing)
     nothing = tclab.advise(rows(step(status="oom") | {"status": "oom"}))
     assert nothing.missing == ("no point in mode step was measured",)
-    said = " ".join(str(nothing).split())
-    assert "no change is known to save 2% or more. Next: settle what is still open, or measure other settings." in said
+    assert "no change is known to save 2% or more." in " ".join(str(nothing).split())
 
 
 def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
@@ -418,10 +385,10 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
 
 
 def test_what_was_measured_is_kept_where_another_change_cannot_be():
-    pair = Pair("changed", "now", FASTER, "", ratio=0.5, interval=(0.4, 0.6))
+    pair = Pair("changed", "now", FASTER, ratio=0.5, interval=(0.4, 0.6))
 
     def fails(**_):
-        raise RuntimeError("no such device")
+        raise InputError("no such device")
 
     made = [Suggestion(n, "", 0.5, None, "model", race=race)
             for n, race in (("one", lambda **_: pair), ("two", fails), ("three", lambda **_: pair))]  # fmt: skip
@@ -433,30 +400,10 @@ def test_what_was_measured_is_kept_where_another_change_cannot_be():
 def test_the_chart_has_predicted_beside_measured():
     advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
     assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])
-    pair = Pair("changed", "now", FASTER, "", ratio=0.12, interval=(0.11, 0.13))
+    pair = Pair("changed", "now", FASTER, ratio=0.12, interval=(0.11, 0.13))
     tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
     spec = str(lab.charts.result_chart(tried).to_dict())
     assert "'kind': 'measured'" in spec
     assert "node_mask in place of edge_mask" in spec
     empty = tclab.advise(rows(step()))
     assert "nothing to change that the evidence supports" in str(lab.charts.result_chart(empty).to_dict())
-
-
-def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
-    made = [BatchTiming(None, 1000 * i, 1000 * i + 500, {"collate": 1}) for i in range(4)]
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps([SimpleNamespace(timing=timing) for timing in made]):
-            with ledger.stage("forward"):
-                pass
-            with ledger.stage("polish"):
-                pass
-    spec = lab.charts.result_chart(ledger).to_dict()
-    drawn = next(iter(spec["datasets"].values()))
-    host = {row["part"]: row["value"] for row in drawn if row["bar"] == "host"}
-    whole = ledger.seconds()["step"]
-    assert sum(host.values()) / 1e3 == pytest.approx(sum(whole) / len(whole))  # drawn in ms
-    assert {"data_wait", "forward", "polish", "other"} <= set(host)
-    assert {row["bar"] for row in drawn} == {"host", "loading"}
-    assert "step" not in {row["part"] for row in drawn}
-    assert " · 4 steps · accounted for: host " in spec["title"]["subtitle"][0]
-    assert "no step" in str(lab.charts.result_chart(timing.Ledger()).to_dict())

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from synthetic_machine import SyntheticMachine
 from test_compare import rows, step
-from test_trust import trial
 from test_where import epochs, titles
 
 from tclab import lab
@@ -17,7 +16,6 @@ from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import busy_text, graph_text, where_measured
 from tclab.timing import conditions, race
 from tclab.timing._race import Races
-from tclab.timing._self_test import SpikeIn
 
 
 def moments(percent, *, load=1.0, steal=0.0):
@@ -101,7 +99,7 @@ def test_what_is_no_row_says_so_too():
     calm = replace(raced(), busy_percent=None)
     race = replace(calm, busy_percent=78.4)
     epoch = replace(epochs()[0], busy_percent=78.4)
-    for shown in (race, Races({1: calm, 2: race}, None), epoch, SpikeIn([trial("forward", 0.001, 0.00101)], 78.4)):
+    for shown in (race, Races({1: calm, 2: race}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words in lab.reports.race_findings(race, "a")
     assert words not in " ".join([*lab.reports.race_findings(calm, "a"), str(calm)])

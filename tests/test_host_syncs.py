@@ -91,7 +91,7 @@ def test_beside_a_gpu_what_the_cpu_reads_of_its_own_is_no_wait_and_seconds_decid
     assert "500 ms" in str(found)
 
 
-def test_each_stage_has_its_syncs_and_kernels():
+def test_each_stage_has_its_syncs():
     layer = torch.nn.Linear(8, 4)
     x = torch.ones(16, 8)
     ledger = Ledger()
@@ -103,15 +103,7 @@ def test_each_stage_has_its_syncs_and_kernels():
             loss.item()
         with ledger.stage("backward"):
             loss.backward()
-        with ledger.stage("view"):
-            x.view(8, 16)[2:].t()
-        with ledger.stage("in place"):
-            x.add_(1.0)
-            torch.empty(256)
     assert found.stages == {"log": 1}
-    assert found.kernels["forward"] == 3  # addmm, relu, sum; the transposed weight is a view
-    assert found.kernels["backward"] > 3
-    assert (found.kernels["view"], found.kernels["in place"]) == (0, 1)
 
 
 def test_what_is_compiled_is_eager_while_it_is_counted_and_compiled_again_afterwards():
@@ -122,8 +114,7 @@ def test_what_is_compiled_is_eager_while_it_is_counted_and_compiled_again_afterw
 
     compiled = torch.compile(lambda x: (x * 2).sum(), backend=backend)
     compiled(torch.ones(3))
-    with syncs() as found:
+    with syncs():
         compiled(torch.ones(3))
     compiled(torch.ones(3))
     assert len(ran) == 2
-    assert found.kernels["other"] == 3  # ones, mul, sum

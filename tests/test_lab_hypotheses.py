@@ -77,13 +77,6 @@ def test_a_verdict_that_the_workers_contradict_is_refused():
     assert found.verdict == UNDECIDED
     refused = next(said for said in found.evidence if "refused" in said)
     assert "The verdict “does not hold here” is refused: 4 workers cannot give a batch more often than" in refused
-    late = bursts(made_in=0.4)
-    for one in late:
-        if (one["stage"], one["where"]) == ("batch", "worker"):
-            one |= mean_columns([0.02] * 24, 4)  # they could have kept up
-    found = verdicts(late)["Data pipeline"]
-    assert found.verdict == UNDECIDED
-    assert any("waiting would be 0% of a step, and it is 84%" in said for said in found.evidence)
 
 
 def test_masks_hold_only_where_they_could_fill_half_a_step():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tclab import InputError
 from tclab.timing import Ledger
-from tclab.timing._ledger_rows import STAGES, BatchTiming
+from tclab.timing._ledger import STAGES, BatchTiming
 
 
 @pytest.fixture
@@ -213,13 +213,9 @@ def test_time_that_another_clock_told_apart_is_moved_and_none_is_lost(clock):
     assert ledger.adds_up()
 
 
-def test_batches_have_timelines_of_their_own_which_add_up_to_their_own_clock(clock):
-    made = [
-        BatchTiming(n % 2, 20_000 * n, 20_000 * n + 10_000, {"sample": 6_000, "collate": 3_000},
-                    (20_000 * n + 7, 20_000 * n + 10_007), 5_000)
-        for n in range(4)
-    ]  # fmt: skip
-    made.append(BatchTiming(None, 0, 10_000, {"sample": 10_000}, (7, 12_007), 5_000))  # leaves time out
+def test_batches_have_timelines_of_their_own(clock):
+    made = [BatchTiming(n % 2, 20_000 * n, 20_000 * n + 10_000, {"sample": 6_000, "collate": 3_000}) for n in range(4)]
+    made.append(BatchTiming(None, 0, 10_000, {"sample": 10_000}))
     with Ledger() as ledger:
         for _ in ledger.steps([SimpleNamespace(timing=timing) for timing in made]):
             clock.work(0.001)
@@ -232,5 +228,4 @@ def test_batches_have_timelines_of_their_own_which_add_up_to_their_own_clock(clo
     assert idle.iloc[1] == pytest.approx(30e-6)
     assert "idle" not in ledger.seconds("loading")
     assert ledger.workers == 2
-    assert ledger.accounted == {"host": 1.0, "worker 0": 1.0, "worker 1": 1.0, "loading": pytest.approx(10 / 12)}
-    assert not ledger.adds_up()
+    assert ledger.accounted == {"host": 1.0}

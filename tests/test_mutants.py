@@ -387,15 +387,19 @@ def kept_promises():
             _during(replace(STILL, ratio=1.0).samples(0, 60.0))).verdict == UNDECIDED,
         "what differs from itself is UNDECIDED": "UNDECIDED, 0.5" in itself.sentence
             and "the control failed: a takes 1.2" in itself.why,
-        "alpha is 5 % however often it goes on": 0.0499 < sum(_verdict.alpha_of(i) for i in range(99)) <= 0.05 + 1e-12,
+        "both looks together have 5 %": _verdict.LOOKS * half.alpha <= 0.05 and "97.5%" in half.why,
         "beyond 10 % noise nothing is SAME": pair_of(slow_in_turn(wide.samples(0, 60.0), 0.3)).verdict == UNDECIDED,
         "few rounds decide nothing": pair_of(STILL.samples(0, 60.0)[:20]).ratio is None,
     }  # fmt: skip
 
 
-_decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _statistics._components
+_decide, _of_components = _verdict.decide, _statistics._components
 VERDICTS = {
-    "sign flipped": (_verdict, "decide", lambda low, high, *margin, **more: _decide(-high, -low, *margin, **more)),
+    "sign flipped": (
+        _verdict,
+        "decide",
+        lambda low, high, *margin, **how: _decide(1 / high, 1 / low, *margin, **how),
+    ),
     "margin ignored": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 1e-9, **more)),
     "margin doubled": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 2 * margin, **more)),
     "any margin is SAME": (_verdict, "decide", lambda *given, widest=1.0: _decide(*given, widest=1.0)),
@@ -404,7 +408,7 @@ VERDICTS = {
         "decide",
         lambda *given, **more: SAME if (verdict := _decide(*given, **more)) == UNDECIDED else verdict,
     ),
-    "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
+    "alpha doubled": (_verdict, "ALPHA", 0.1),
     "memory ignored": (_statistics, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
     "parts ignored": (Series, "parts", lambda series, n: np.array([np.median(series.values)])),
     "luck ignored": (_statistics.Centre, "_of_processes", property(lambda centre: (centre.quantile(0.5), 0.0, 2))),

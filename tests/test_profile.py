@@ -1,6 +1,7 @@
 """The lines of a program that nobody marked: from py-spy's file, and from real runs of scripts."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -48,23 +49,15 @@ def test_what_is_the_users_own_code(file, users):
     assert is_user_file(file) is users
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [('Permission Denied: Try running again with elevated permissions by going "sudo', "--cap-add=SYS_PTRACE"),
-     ("Error: Operation not permitted (os error 1)", "kernel.yama.ptrace_scope=0"),
-     ("Error: No python processes found in process 7 or any of its subprocesses", "--cap-add=SYS_PTRACE"),
-     ("", "--cap-add=SYS_PTRACE"),
-     ("Error: no space left", "py-spy recorded nothing: Error: no space left")],
-)  # fmt: skip
-def test_where_the_stack_cannot_be_read_one_sentence_says_why_and_what_to_do(words, told, tmp_path, monkeypatch):
-    (tmp_path / "py-spy").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+def test_where_no_stack_can_be_read_py_spy_says_why_and_a_sentence_what_to_do(tmp_path, monkeypatch, capfd):
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
     (tmp_path / "py-spy").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "a.py").write_text("")
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match="--cap-add=SYS_PTRACE") as error:
         timing.profile(tmp_path / "a.py")
-    assert told in str(error.value)
     assert "\n" not in str(error.value)
+    assert "Permission Denied" in capfd.readouterr().err
 
 
 def test_without_py_spy_or_a_script_it_says_what_is_missing(monkeypatch, tmp_path):
@@ -74,15 +67,6 @@ def test_without_py_spy_or_a_script_it_says_what_is_missing(monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"pip install 'tclab\[profile\]'"):
         timing.profile(__file__)
-
-
-def profiled(*given):
-    try:
-        return timing.profile(*given)
-    except InputError as error:
-        if "SYS_PTRACE" in str(error):
-            pytest.skip("ptrace is refused here")
-        raise
 
 
 @pytest.mark.clock
@@ -115,34 +99,21 @@ if __name__ == "__main__":
         took.append((middle - begin, perf_counter() - middle))
     for batch in DataLoader(Data(), batch_size=2, num_workers=2):
         time.sleep(0.02)
-    print(*map(median, zip(*took)), N)  # of which a pause of the machine changes little
-    sys.exit(3)
+    print("took", *map(median, zip(*took)), N)  # of which a pause of the machine changes little
+    raise ValueError("and it ends as it does")
 """)
     (tmp_path / "beside.py").write_text("N = 7\n")
-    before = list(sys.argv), list(sys.path)
-    seen = profiled(script, ["3", "--fast"])
-    assert (sys.argv, sys.path) == before
-    first, second, n = map(float, capfd.readouterr().out.split())
-    assert (n, seen.exit_code) == (7, 3)
+    try:
+        seen = timing.profile(script, ["3", "--fast"])
+    except InputError as error:
+        pytest.skip(str(error))
+    said = capfd.readouterr()
+    first, second, n = map(float, re.search("took (.*)", said.out)[1].split())
+    assert n == 7
+    assert "ValueError: and it ends as it does" in said.err
     spun = [sum(share for line, share in seen.shares().items() if line[2] == name) for name in ("spin", "spinning_too")]
     assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.1)
     assert "time.sleep(0.02)" in str(seen)
     in_workers = {name for _, _, name in seen.shares(WORKERS)}
     assert "spin" in in_workers
     assert not any("<module>" in name for name in in_workers)  # what it was forked in
-    (loader,) = seen.loaders.by_loader()
-    assert loader == "Data at train.py:33"
-    assert [row[1:3] for row in seen.loaders.rows()] == [(0, 6), (1, 6)]
-
-
-@pytest.mark.parametrize(
-    ("source", "code", "said"),
-    [("raise ValueError('no')", 1, "ValueError: no"), ("import sys\nsys.exit('bye')", 1, "bye"), ("", 0, ""),
-     ("import os\nos._exit(2)", 1, "")],
-)  # fmt: skip
-def test_a_script_ends_as_it_does(tmp_path, capfd, source, code, said):
-    (tmp_path / "a.py").write_text(f"import time\ntime.sleep(0.3)\n{source}\n")
-    seen = profiled(str(tmp_path / "a.py"))
-    assert seen.exit_code == code
-    assert said in capfd.readouterr().err
-    assert seen.loaders is None

@@ -6,7 +6,6 @@ Most races run on a simulated machine whose clock the arms advance. How often ve
 
 import errno
 import gc
-import io
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from clock import Clock
 from synthetic_machine import SyntheticMachine, pair_of
 
 from tclab.errors import InputError
@@ -69,20 +67,11 @@ def test_a_real_difference_is_found_from_both_sides():
     other = result.pair("b", "a")
     assert other.ratio == pytest.approx(1 / result.ratio)
     assert other.interval == pytest.approx((1 / high, 1 / low))
-    low, high = other.decision_interval
-    assert f"[{low:.4g}, {high:.4g}]" in other.why
     assert f"differences above {100 * other.excluded:.2g}% are excluded" in other.why
 
 
 def test_the_same_arm_twice_is_the_same():
     assert raced(101)[0].verdict("a", "b") == SAME
-
-
-def test_a_margin_is_what_is_no_difference():
-    machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
-    result = race(arms_of(machine, ratio=1.03), budget_seconds=60, clock=machine.clock, margin=0.1)
-    assert (result.verdict("a", "b"), result.pairs[0].margin) == (SAME, 0.1)
-    assert next(iter(verdicts_of(result.samples(), margin=0.005).values())).verdict == FASTER
 
 
 def wild(sample):
@@ -106,11 +95,15 @@ def test_a_wild_round_and_an_effect_of_the_position_are_no_difference_between_ar
     assert found.floor < 0.01
 
 
-def test_samples_give_the_same_verdict_again_and_a_result_shows_its_numbers(result):
+def test_samples_give_the_same_verdict_again_and_a_result_is_a_line_and_a_sentence_below_it(result):
     samples, pair = json.loads(json.dumps(result.samples())), result.pair("a", "b")
     assert pair_of(samples) == pair
     assert 0 <= pair.p <= pair.q <= 1
     assert pair.margin == max(0.02, pair.floor)
+    first, second, *_ = str(result).splitlines()
+    assert first == f"a against b: {pair.verdict}, {pair.ratio_text}"
+    assert second.startswith("  the 97.5% interval with all 8 parts of the race lies ")
+    assert max(map(len, str(result).splitlines())) < 80
     assert f"{result.block_seconds:.1f} of 30 s in blocks" in " ".join(str(result).split())
 
 
@@ -157,7 +150,7 @@ def test_every_round_is_a_palindrome_and_every_arm_takes_every_position(arms):
             assert sorted(rounds[first + i][position] for i in range(len(arms))) == sorted(arms)
 
 
-@pytest.mark.parametrize("budget", [2.0, 10.0, 60.0])
+@pytest.mark.parametrize("budget", [2.0, 60.0])
 def test_the_budget_is_kept_to_and_nearly_all_of_it_is_in_blocks(budget):
     result, machine = raced(2, budget=budget)
     spent = result.samples()[-1]["spent_seconds"]
@@ -185,57 +178,24 @@ def test_blocks_fit_what_an_expensive_step_costs():
         arm.period = 6
     pair = race(arms, budget_seconds=150, clock=machine.clock).pair("a", "b")
     assert pair.kept >= 8
-    low, high = pair.interval
-    assert low < 1 / 1.3 < high
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)
-    assert "a against b: FASTER, 0.7" in pair.sentence
+    assert pair.verdict == FASTER
     assert machine.seconds < 150 + 10
 
 
-class Loading:
-    """An arm whose workers, by a simulated clock, take `batch` seconds for a batch and go on while others run."""
+def test_what_an_arm_settles_before_a_block_is_not_in_it():
+    """A loader's workers go on while another arm runs; `settle` takes what they made."""
+    machine = SyntheticMachine(1, noise=0.0, outliers=0.0, drift=0.0, wave=0.0)
+    arms, settled = arms_of(machine), []
 
-    def __init__(self, clock, batch, *, workers=4, prefetch=4):
-        self.clock, self.batch, self.period = clock, batch, workers
-        self.free, self.ready, self.asked = [0.0] * workers, [], 0
-        for _ in range(workers * prefetch):
-            self.request()
+    def settle():
+        settled.append(len(machine.calls))
+        machine.seconds += 0.5
 
-    def request(self):
-        worker = self.asked % len(self.free)
-        self.free[worker] = max(self.clock.now, self.free[worker]) + self.batch
-        self.ready.append(self.free[worker])
-        self.asked += 1
-
-    def take(self):
-        ready = self.ready.pop(0)
-        waited = ready > self.clock.now
-        self.clock.now = max(self.clock.now, ready)
-        self.request()
-        return waited
-
-    def __call__(self):
-        self.take()
-        self.clock.work(0.01)
-
-
-class Settling(Loading):
-    def settle(self):
-        while not self.take():
-            pass
-        self.clock.work(0.01)
-
-
-def test_an_arms_workers_that_went_on_while_others_ran_make_no_block_shorter():
-    ratios = {}
-    for kind in (Settling, Loading):
-        clock = Clock(reading=1e-6)
-        arms = {"slow": kind(clock, 0.4), "fast": kind(clock, 0.2)}
-        result = race(arms, budget_seconds=60, clock=clock.read)
-        ratios[kind] = result.ratio
-        assert {sample["calls"] % 4 for sample in result.samples()} == {0}  # whole cycles of its workers
-    assert ratios[Settling] == pytest.approx(2, rel=0.02)
-    assert ratios[Loading] < 1.5  # 16 batches lie ready at each block, whoever made them
+    arms["a"].settle = settle
+    result = race(arms, budget_seconds=60, clock=machine.clock)
+    assert result.ratio == pytest.approx(1, rel=1e-6)
+    assert len(settled) >= sum(sample["arm"] == "a" for sample in result.samples())
 
 
 def test_the_collector_is_off_in_blocks_and_as_it_was_afterwards():
@@ -253,7 +213,7 @@ def test_the_collector_is_off_in_blocks_and_as_it_was_afterwards():
     assert gc.get_freeze_count() == frozen
 
 
-# ---- early ends, larger budgets, cells
+# ---- early ends, cells
 
 
 @pytest.mark.parametrize(("ratio", "share"), [(1.1, 1.0), (1.25, 1.0), (3.0, 0.5)])
@@ -261,31 +221,6 @@ def test_a_race_runs_its_budget_and_ends_at_half_of_it_where_arms_are_far_apart(
     result, _ = raced(1, ratio)
     assert result.verdict("a", "b") == FASTER
     assert result.samples()[-1]["spent_seconds"] == pytest.approx(60 * share, rel=0.03)
-
-
-def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_of_alpha(tmp_path):
-    machine = SyntheticMachine(3, noise=0.03, outliers=0.0, drift=0.0)
-    how = {"clock": machine.clock, "record": tmp_path}
-    arms = arms_of(machine, ratio=1.03)
-    first = race(arms, budget_seconds=3.0, **how).pair("a", "b")
-    assert first.verdict == UNDECIDED
-    alphas = [first.alpha]
-    for budget in (6.0, 60.0):
-        machine.seconds += 3600.0  # whenever it goes on
-        result = race(arms, budget_seconds=budget, **how)
-        alphas.append(result.pair("a", "b").alpha)
-    assert result.verdict("a", "b") == FASTER
-    assert result.pair("a", "b").kept > first.kept
-    assert alphas == pytest.approx([0.025, 0.0125, 0.00625])
-    assert {s["extension"] for s in result.samples()} == {0, 1, 2}
-    assert result.samples()[-1]["spent_seconds"] <= 61.0
-    assert pair_of(read_samples(tmp_path)) == result.pair("a", "b")
-    calls = len(machine.calls)
-    for budget in (60.0, 600.0):  # it is decided
-        assert race(arms, budget_seconds=budget, **how).pairs == result.pairs
-    assert len(machine.calls) == calls
-    with pytest.raises(InputError, match=r"budget_seconds was 600\.0 and is 6\.0"):
-        race(arms, budget_seconds=6.0, **how)
 
 
 def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record(tmp_path):
@@ -351,12 +286,12 @@ def test_another_races_record_is_refused(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=words):
             race({name: machine.arm(name, 0.02) for name in names}, **how | more)
 
-    refused(r"budget_seconds was 3\.0 and is 2\.0", budget_seconds=2.0)
+    refused(r"budget_seconds was 3\.0 and is 60\.0", budget_seconds=60.0)
     refused("arms was", names="ac")
     monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint(), "cpu": "Another"})
     refused("cpu was .* and is 'Another'")
     record.write_text("a,b\n1,2\n")
-    refused("no record of a race: line 1 is b'a,b")
+    refused("damaged, or no record of a race: line 1 is b'a,b")
 
 
 def test_a_record_that_another_race_writes_is_refused(tmp_path):
@@ -368,9 +303,9 @@ def test_a_record_that_another_race_writes_is_refused(tmp_path):
         if not refused:
             refused.append(True)
             with pytest.raises(InputError, match=r"race\.jsonl is being written by process \d+"):
-                race(arms_of(machine), budget_seconds=1.0, record=tmp_path)
+                race(arms_of(machine), budget_seconds=1.0, record=tmp_path / "race.jsonl")
 
-    race({**arms, "a": second}, budget_seconds=1.0, clock=machine.clock, record=tmp_path)
+    race({**arms, "a": second}, budget_seconds=1.0, clock=machine.clock, record=tmp_path / "race.jsonl")
     assert refused
     assert os.listdir(tmp_path) == ["race.jsonl"]
 
@@ -383,7 +318,7 @@ def test_a_damaged_record_is_named(tmp_path):
     for damage in (b"\0" * 40, b"[" * 100_000, b"3", b'{"cell": null}'):
         record.write_bytes(b"".join([*lines[:5], damage + b"\n", *lines[6:]]))
         for read in (lambda: read_samples(record), lambda: race(arms_of(machine), **how)):
-            with pytest.raises(InputError, match=f"^{record} is damaged: line 6 is"):
+            with pytest.raises(InputError, match=f"^{record} is damaged, or no record of a race: line 6 is"):
                 read()
 
 
@@ -396,25 +331,20 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
 
 
 def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monkeypatch):
-    machine, written = SyntheticMachine(0), []
+    machine, opened, times = SyntheticMachine(0), Path.open, []
 
-    class Full(io.BytesIO):
-        name = "race.jsonl"
+    def full(path, *how, **more):
+        times.append("ab" in how)
+        if "ab" in how and sum(times) > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *how, **more)
 
-        def write(self, data):
-            written.append(data)
-            if len(written) > 20:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write(data)
-
-    opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *how, **more: Full() if "ab" in how else opened(path, *how, **more))
-    with pytest.warns(UserWarning, match=r"goes on without its record race.jsonl: No space left") as warned:
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.warns(UserWarning, match=r"goes on without its record .*race.jsonl: No space left") as warned:
         found = race(arms_of(machine), budget_seconds=10.0, clock=machine.clock, record=tmp_path / "race.jsonl")
     assert len(warned) == 1
-    assert len(written) == 21
     assert found.samples()[-1]["spent_seconds"] > 9
-    assert found.stopped is None
+    assert read_samples(tmp_path / "race.jsonl") == found.samples()[: 19 * 4]
 
 
 # ---- what is typed
@@ -427,13 +357,11 @@ def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monk
         ([int, int], {}, "expected at least two, name → function"),
         ({"a": int, "b": 3}, {}, "arm 'b' is 3, expected a function"),
         ({"a": int, "b": int}, {"budget_seconds": 0}, "budget_seconds is 0, expected a number above 0"),
-        ({"a": int, "b": int}, {"budget_seconds": float("nan")}, "budget_seconds is nan"),
         ({"a": int, "b": int}, {"margin": 2}, "margin is 2, expected a number above 0, at most 1"),
         ({"a": int, "b": int}, {"processes": 1.5}, "processes is 1.5, expected a whole number, 1 or more"),
         ({"a": int, "b": int}, {"processes": 3}, "expected of a race of several processes 'module:function'"),
         ({"a": "nomodule_x:f", "b": "b:f"}, {"processes": 2}, "No module named 'nomodule_x'"),
         ({"a": "json:nothing", "b": "b:f"}, {"processes": 2}, "'json' has no attribute 'nothing'"),
-        ({"a": "json", "b": "b:f"}, {}, "arm 'json': .*expected 'module:function'"),
     ],
 )
 def test_bad_input_is_told_in_one_line(arms, settings, words):
@@ -535,7 +463,7 @@ def test_a_killed_race_leaves_no_process_and_goes_on_in_others(noted, tmp_path):
     code = f"from tclab.timing import race; race({arms}, budget_seconds=10, processes=2, record={str(record)!r})"
     path = os.pathsep.join([str(tmp_path), *[p for p in sys.path if p]])
     parent = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    until(lambda: record.exists() and record.read_bytes().count(b'"round"') >= 40)
+    until(lambda: record.exists() and record.read_bytes().count(b"\n") >= 10)
     assert len(alive(noted)) == 2
     parent.kill()
     parent.wait()

@@ -50,7 +50,7 @@ def test_delays_come_back_on_their_stage_and_with_their_length(loop):
     for trial in found.trials:
         assert trial.recovered_seconds == pytest.approx(trial.injected_seconds, rel=0.05)
     assert "100% recovered" in str(found)
-    assert "2 of 2" in str(found)
+    assert str(found).count("yes") == 16
 
 
 @pytest.mark.parametrize(("recovered", "share"), [(0.0019, 1.0), (0.0, 0.0), (0.001, 0.0)])

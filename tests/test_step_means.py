@@ -1,15 +1,17 @@
-"""Means and shares over whole cycles of arrivals: bursts, partial cycles, varying costs, outliers, several runs."""
+"""Means and shares over whole cycles of arrivals, their intervals, batches made ahead, and when warm-up is over."""
 
 import numpy as np
 import pytest
 
+from tclab.errors import InputError
 from tclab.timing._step_means import (
-    LoaderPace,
+    STEADY,
     cycle_of,
+    made_ahead,
     mean_step,
-    outliers,
     ratio_of_means,
     share_of,
+    steady_state,
     steps_wait,
     whole_cycles,
 )
@@ -93,29 +95,70 @@ def test_a_ratio_has_an_interval_and_a_p_value():
     assert ratio_of_means(fast, fast, 0.95)[2] == pytest.approx(1)
 
 
-def test_outliers_are_said_and_bursts_are_none():
-    steps = np.full(40, 0.01)
-    assert outliers(steps) == ""
-    steps[7] = 0.5
-    assert "1 of 40 steps" in outliers(steps)
-    assert "55% of the whole time" in outliers(steps)
-    _, whole = bursts(8, 64)
-    assert outliers(whole, 8) == ""
-    whole[20] += 4.0
-    assert "1 of 8 cycles of 8 steps" in outliers(whole, 8)
-
-
 @pytest.mark.parametrize(
-    ("step", "waiting", "words"),
+    ("step", "words"),
     [
-        (0.1, 0.84, ""),  # 4 workers of 0.4 s give a batch every 0.1 s
-        (0.016, 0.0, "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches that"),
-        (0.2, 0.7, "the rest of a step takes 60 ms: waiting would be 40% of a step, and it is 70%"),
-        (0.105, 0.52, ""),  # it would be 49.6 %: costs vary
+        (0.1, ""),  # 4 workers of 0.4 s give a batch every 0.1 s
+        (0.016, "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches that"),
+        (0.095, ""),  # costs vary
     ],
 )
-def test_what_workers_cannot_have_given_is_refused(step, waiting, words):
-    pace = LoaderPace(4, 0.4, step, waiting)
-    assert words in pace.refusal()
-    assert bool(pace.refusal()) == bool(words)
-    assert bool(pace.impossible()) == (step < 0.09)
+def test_steps_that_workers_cannot_have_given_used_batches_made_ahead(step, words):
+    assert words in made_ahead(4, 0.4, step)
+    assert bool(made_ahead(4, 0.4, step)) == bool(words)
+
+
+# ---- warm-up
+
+
+def series(n, seed=0, *, memory=0.0):
+    """Return steps of 20 ms with noise that remembers and now and then a step three times as long."""
+    generator = np.random.default_rng(seed)
+    values, state = np.empty(n), 0.0
+    for i, draw in enumerate(generator.standard_normal(n)):
+        state = memory * state + (1 - memory**2) ** 0.5 * draw
+        values[i] = 0.02 * np.exp(0.03 * state)
+    values[generator.random(n) < 0.02] *= 3
+    return values
+
+
+# of 40 steps that remember their last nine, no one can tell a drift from noise, so that pair is left out
+FLAT = [(40, 0.0), (40, 0.5), *((n, memory) for n in (150, 400) for memory in (0, 0.5, 0.8))]
+DECAY = 1 + np.exp(-np.arange(800) / 60)
+STILL_CHANGING = {
+    "a change in the second half, up": np.where(np.arange(200) < 150, 1, 1.1),
+    "a change in the second half, down": np.where(np.arange(200) < 150, 1, 0.8),
+    "a drift without end": np.linspace(1, 1.5, 300),
+    "a decay that has not ended": DECAY[:100],
+}
+OVER = {
+    "slow first steps": np.where(np.arange(200) < 30, 3, 1),
+    "a decay that has ended": DECAY,
+    "a change of less than a percent": np.where(np.arange(400) < 300, 1, 1.005),
+}
+
+
+def share_of_steady(n, factor=1.0, memory=0.0, seeds=200):
+    return sum(steady_state(series(n, seed, memory=memory) * factor).verdict == STEADY for seed in range(seeds)) / seeds
+
+
+@pytest.mark.parametrize(("n", "memory"), FLAT)
+def test_flat_noise_is_seldom_called_unsteady(n, memory):
+    assert share_of_steady(n, memory=memory) >= 0.9
+
+
+@pytest.mark.parametrize("factor", STILL_CHANGING.values(), ids=STILL_CHANGING)
+def test_what_still_changes_is_not_steady(factor):
+    assert share_of_steady(len(factor), factor) <= 0.1
+
+
+@pytest.mark.parametrize("factor", OVER.values(), ids=OVER)
+def test_what_changed_in_the_first_half_or_by_less_than_a_percent_is_steady(factor):
+    assert share_of_steady(len(factor), factor) >= 0.9
+
+
+def test_too_few_steps_are_not_judged_and_a_step_that_took_no_time_is_refused():
+    assert steady_state(series(19)) == (None, "19 steps, at least 20 are needed for a verdict")
+    assert "of 200" in steady_state(series(200) * STILL_CHANGING["a change in the second half, up"]).why
+    with pytest.raises(InputError, match="times above 0"):
+        steady_state([0.0] * 50)

@@ -4,18 +4,17 @@
 the marker `slow` 60 of each.
 """
 
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest
 from synthetic_machine import SyntheticMachine, memory_noise, pair_of, slow_in_turn
 
 from tclab.timing import race
-from tclab.timing._statistics import ALPHA, Series, average_ranks, centre_of
-from tclab.timing._verdict import FASTER, PARTS, SAME, SLOWER, UNDECIDED
+from tclab.timing._statistics import Series, centre_of
+from tclab.timing._verdict import ALPHA, FASTER, LOOKS, PARTS, SAME, SLOWER, UNDECIDED
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from verdicts import ALIKE, APART, EQUAL, MILD, NEARLY, UNSEEN, Attack, counted
@@ -89,27 +88,26 @@ def test_noise_of_any_law_that_is_independent_from_part_to_part_makes_all_parts_
         parts = Series(values, np.arange(80.0), np.zeros(80, int)).parts(PARTS)
         agreed += (parts > 0).all() or (parts < 0).all()
     assert binomtest(int(agreed), 4000, 2 * 2.0**-PARTS, alternative="greater").pvalue > 0.01
-    extended = sum(2 * 2 * 2.0 ** -(PARTS + extension) for extension in range(50))  # at half and end of each budget
-    assert extended < ALPHA
+    assert LOOKS * 2 * 2.0**-PARTS < ALPHA  # at half of a race's budget and at its end
 
 
-def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_the_reason():
+def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing():
     """A race by the clock, whose arms each have noise with a memory of 15 s: it holds two independent measurements."""
     machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
     generator = np.random.default_rng(3)
     own = [memory_noise(generator, 90.0, deviation=0.05, memory=15.0) for _ in range(2)]
     arms = {name: machine.arm(name, 0.02, path) for name, path in zip("ab", own, strict=True)}
-    pair = race(arms, budget_seconds=60, clock=machine.clock).pair("a", "b")
-    assert pair.verdict == UNDECIDED
-    assert re.search(r"too few independent rounds \(\d+ rounds count as 0\.\d\) for this noise", pair.why)
-    assert pair.independent < 6
+    assert race(arms, budget_seconds=60, clock=machine.clock).verdict("a", "b") == UNDECIDED
 
 
 def test_a_verdict_says_what_it_excludes_and_how_long_noise_may_last():
     pair = Attack("mild", MILD, 1 / 1.1, quiet=True).pair(0, 60.0)
-    assert re.search(r"lies beyond ±2%; differences above 1\d% are excluded, in this process, unless noise", pair.why)
-    assert pair.why.endswith("noise of one arm lasts longer than 7.5 s")
-    assert pair.excluded == max(1 - pair.decision_interval[0], pair.decision_interval[1] - 1)
+    assert pair.why == (
+        "the 97.5% interval with all 8 parts of the race lies beyond ±2%; differences above "
+        f"{100 * pair.excluded:.2g}% are excluded; it holds unless noise of one arm lasts longer than 7.5 s; "
+        "it is of this process alone"
+    )
+    assert pair.excluded == max(1 - pair.interval[0], pair.interval[1] - 1)
     assert pair.needs_seconds is None
     same = ALIKE[1].pair(0, 60.0)
     assert same.verdict == SAME
@@ -144,8 +142,8 @@ def test_noise_alone_calls_nothing_the_same_beyond_ten_percent(slower, verdict):
     pair = pair_of(slow_in_turn(Attack("still", **STILL, ratio=0.96).samples(0, 60.0), slower))
     assert pair.verdict == verdict, pair
     assert pair.margin == pytest.approx(slower, rel=0.1)
-    assert pair.why.startswith("[0.96, 0.96], the 97.5% interval with all 8 parts of the race, lies within ±")
-    assert ("beyond ±10% noise calls nothing the same" in pair.why) == (verdict == UNDECIDED)
+    assert " lies within ±" in pair.why
+    assert ("a margin so wide by noise that nothing is called the same" in pair.why) == (verdict == UNDECIDED)
 
 
 @pytest.mark.parametrize("rounds", [6, 8, 12, 24])
@@ -164,8 +162,3 @@ def test_an_interval_of_few_rounds_misses_no_more_often_than_it_says(rounds, law
 def test_times_that_never_vary_have_an_interval_of_no_width(processes):
     series = Series(np.full(24, 0.1), np.arange(24) * 0.1, np.arange(24) * processes // 24)
     assert centre_of(series).interval(0.9999) == pytest.approx((0.1, 0.1), abs=1e-6)
-
-
-@pytest.mark.parametrize("values", [[], [3.0], [2.0, 1.0, 2.0, 2.0, -1.0, 1.0], [1.0, np.inf, -np.inf, 1.0, 5.0]])
-def test_ranks_are_those_of_scipy(values):
-    np.testing.assert_array_equal(average_ranks(np.array(values)), rankdata(values))

@@ -16,7 +16,7 @@ from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._step_means import LoaderPace, mean_step, share_of
+from tclab.timing._step_means import made_ahead, mean_step, share_of
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
@@ -129,12 +129,11 @@ def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
     evidence = [_judged_by(steps), text]
     workers, batch = steps.point["workers"], steps.making.get("batch")
     if workers and batch:
-        pace = LoaderPace(int(workers), batch, step, steps.mean(wait) / step)
-        if verdict != UNDECIDED and (refusal := pace.refusal(steps.mean(transfer) / step, _MOST)):
+        if verdict != UNDECIDED and (refusal := made_ahead(int(workers), batch, step)):
             evidence.append(f"The verdict “{verdict}” is refused: {refusal}.")
             verdict = UNDECIDED
-        every = f"{counted(int(workers), 'worker')} can give a batch every {seconds_text(pace.every_seconds)}"
-        evidence.append(f"{every}, and the rest of a step takes {seconds_text(pace.rest_seconds)}.")
+        every = f"{counted(int(workers), 'worker')} can give a batch every {seconds_text(batch / workers)}"
+        evidence.append(f"{every}, and the rest of a step takes {seconds_text(step - steps.mean(wait))}.")
     if batch:
         collate, mask = (seconds_text(steps.making.get(stage, 0.0)) for stage in ("collate", "mask"))
         evidence.append(f"Of {seconds_text(batch)} to make a batch, collating is {collate} and making masks {mask}.")

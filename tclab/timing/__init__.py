@@ -8,8 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tclab.timing._communication import Communication
-from tclab.timing._contention import conditions, contention
-from tclab.timing._environment import environment
+from tclab.timing._environment import conditions, contention, environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback

@@ -15,23 +15,20 @@ from typing import Any
 import numpy as np
 
 from tclab._display import Display, Shown, counted
+from tclab.errors import InputError
 from tclab.timing._environment import usable_cores
-from tclab.timing._host_syncs import Syncs
-from tclab.timing._ledger import Ledger
-from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
+from tclab.timing._step_means import NOT_STEADY, cycle_means, cycle_of, made_ahead, share_of, steady_state, steps_wait
 from tclab.timing._verdict import MARGIN, Pair
-from tclab.timing._warmup import NOT_STEADY, steady_state
 
 # the basis of a prediction
 MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
-_MOST_MORE = 4  # times the present workers; no prediction is made for more
-_CHEAPER = "make a batch cheaper, or carry less in it"
+_MOST_INSIDE = 0.5  # share of a step in forward and backward above which a look inside is worth it
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
@@ -76,7 +73,7 @@ class Suggestion(Shown):
         """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
         predicted = f"{self.ratio:.3g} × the time of {self.subject}{ends}, {self.basis}"
-        measured = "" if self.measured is None else f" Measured: {self.measured.outcome}."
+        measured = "" if self.measured is None else f" Measured: {self.measured.sentence}."
         return f"{self.change}: predicted {predicted}. {self.why}{measured}"
 
     def _display(self) -> Display:
@@ -105,9 +102,9 @@ class Advice(Shown):
     busy: str = ""
 
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
-        """Measure the suggestions that can be measured, and return the advice with the results.
+        """Race the suggestions that can be raced, and return the advice with the results.
 
-        A suggestion whose measurement fails stays as it is, and `missing` says why.
+        A suggestion whose race fails stays as it is, and `missing` says why.
 
         **Arguments:**
 
@@ -115,29 +112,22 @@ class Advice(Shown):
         - `budget_seconds`: wall time for all of them together.
         - `options`: other arguments of `tclab.sweeps.race_points`.
         """
-        able = [(i, one.race) for i, one in enumerate(self.suggestions) if one.race is not None][:n]
-        suggestions, failures = list(self.suggestions), []
-        for i, race in able:
+        suggestions, missing = list(self.suggestions), list(self.missing)
+        able = [i for i, one in enumerate(suggestions) if one.race is not None][:n]
+        for i in able:
             try:
-                pair = race(budget_seconds=budget_seconds / len(able), **options)
+                pair = suggestions[i].race(budget_seconds=budget_seconds / len(able), **options)  # type: ignore[misc]
                 suggestions[i] = replace(suggestions[i], measured=pair)
-            except Exception as error:  # one change must not cost the others' results
-                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")
-        failures += [
-            f"what {one.change!r} gives when it runs: nothing here says how to run it"
-            for one in self.suggestions
-            if one.race is None and one.basis != MEASURED
-        ]
-        return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
+            except InputError as error:  # one change must not cost the others' results
+                missing.append(f"what {suggestions[i].change!r} gives when it runs: {error}")
+        return replace(self, suggestions=tuple(suggestions), missing=tuple(missing))
 
     def _display(self) -> Display:
-        todo = "settle what is still open, or measure other settings" if self.missing else "measure other settings"
-        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
+        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more."
         suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
         missing = [f"still open: {sentence}" for sentence in self.missing]
-        notes = [self.busy, *suggestions, *missing] if self.busy else [*suggestions, *missing]
-        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=notes)
+        title = f"What to change, {self.subject}: {nothing}".rstrip()
+        return Display(title, notes=list(filter(None, [self.busy, *suggestions, *missing])))
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
@@ -157,9 +147,7 @@ class StepTimes:
     stages: Mapping[str, Reals]  # stage → [steps] seconds in each step, 0 where the step did not have it
     workers: int | None = None  # of the loader
     batch_seconds: float | None = None  # mean time in which a worker makes a batch
-    batch_cpu_seconds: float | None = None  # mean processor time that a batch takes it
     cores: int | None = None  # that this process may use
-    cuda: bool = False  # the steps ran on a GPU
     cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`
 
     def share(self, *names: str) -> tuple[float, tuple[float, float]]:
@@ -178,9 +166,7 @@ class StepTimes:
             return f"{n} steps were timed, at least two cycles of {self.cycle} are needed"
         state = steady_state(cycle_means(self.whole, self.cycle).tolist())
         if state.verdict == NOT_STEADY:
-            return (
-                f"the steps were still changing ({state.why}): warm up longer (a point's warmup; a loop's first steps)"
-            )
+            return f"the steps were still changing ({state.why}): warm up longer"
         return ""
 
 
@@ -206,16 +192,13 @@ def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTim
     stages = {str(name): steps[name].to_numpy() for name in steps}
     whole = stages.pop("step", np.zeros(0))
     waits = stages.get("data_wait", np.zeros_like(whole))
-    cpu = [one.cpu_ns for one in made if one.cpu_ns is not None]
     return StepTimes(
         f"from {len(whole)} steps of this loop{left_out}",
         whole,
         stages,
         workers,
         fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None,
-        fmean(cpu) / 1e9 if cpu else None,
         usable_cores(),
-        bool(ledger.cuda),
         cycle_of(workers if steps_wait(waits, whole) else 0),
     )
 
@@ -223,13 +206,7 @@ def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTim
 # ---- the rules
 
 
-def advise(
-    ledger: Ledger,
-    *,
-    loaders: LoaderTimes | None = None,
-    syncs: Syncs | None = None,
-    margin: float = MARGIN,
-) -> Advice:
+def advise(ledger: Ledger, *, loaders: LoaderTimes | None = None, margin: float = MARGIN) -> Advice:
     """Return suggestions for a training loop that a ledger timed, by predicted gain.
 
     Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
@@ -240,7 +217,6 @@ def advise(
 
     - `ledger`: a ledger of steps after warm-up.
     - `loaders`: what DataLoaders did meanwhile, from `tclab.timing.loader_times`.
-    - `syncs`: the host-device synchronisations of one step, from `tclab.timing.syncs`.
     - `margin`: share of the time below which nothing is called better.
     """
     times = step_times_of(ledger, loaders)
@@ -251,9 +227,6 @@ def advise(
         suggestions, missing = suggestions_from(times, margin)
     if loaders is not None:
         suggestions += _restarts(loaders, margin)
-    if syncs is not None and syncs.count:
-        places = ", ".join(f"{place} ({n} ×)" for place, n, _ in syncs.ranked()[:3])
-        missing.append(host_sync_text(syncs.count, times.cuda, places))
     return Advice(times.subject, ranked(suggestions), tuple(missing), margin=margin)
 
 
@@ -262,17 +235,17 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
     if why := times.refusal():
         return [], [why]
     ahead = ""
-    if times.workers and times.batch_seconds is not None:  # steps shorter than their workers give batches
-        ahead = LoaderPace(times.workers, times.batch_seconds, float(times.whole.mean()), 0.0).impossible()
-    missing = [text for text in (outliers(times.whole, times.cycle), ahead) if text]
+    if times.workers and times.batch_seconds is not None:
+        ahead = made_ahead(times.workers, times.batch_seconds, float(times.whole.mean()))
     suggestions = [] if ahead else [*_loading(times, margin)]
     for stage, (change, setting) in _CHANGES.items():
         suggestions += upper_bound(times, change, f"{stage} is {{}} of a step", stage, margin=margin, **setting)
+    missing = [ahead] if ahead else []
     other, (low, _) = times.share("other")
     if low > _MOST_OTHER:
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
     inside, (low, _) = times.share("forward", "backward")
-    if low > 0.5:
+    if low > _MOST_INSIDE:
         missing.append(
             f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them, "
             "and of a point tclab.sweeps.inside(point)"
@@ -291,42 +264,31 @@ def upper_bound(
 
 
 def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
-    """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
-    wait, (low, _) = times.share("data_wait")
+    """Suggest more workers if they cannot keep up and cores are free for them, or else what spares the wait."""
+    waits, (low, _) = times.share("data_wait")
+    make, workers, whole = times.batch_seconds, times.workers, float(times.whole.mean())
+    rest, why = whole * (1 - waits), "a step waits for its batch for {} of its time"
     if low < margin:
         return
-
-    def at_best(change: str, why: str = "") -> Suggestion:
-        waits = f"a step waits for its batch for {{}} of its time{why}"
-        (bound,) = upper_bound(times, change, waits, "data_wait", margin=margin)
-        return bound
-
-    whole = float(times.whole.mean())
-    rest = whole * (1 - wait)
-    make, workers, cores = times.batch_seconds, times.workers, times.cores
     if make is None or workers is None:
-        yield at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes")
+        change = "make batches ahead: more workers, a deeper prefetch, fewer bytes"
+        yield from upper_bound(times, change, why, "data_wait", margin=margin)
         return
     enough = max(1, ceil(make / rest))
-    why = f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
+    more = enough if times.cores is None else min(enough, times.cores - 1)
+    why += f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s: "
+    why += f"{counted(enough, 'worker')} could keep up" + f", on {times.cores} cores" * (more < enough)
+    change = "make a batch cheaper, or carry less in it"
     if enough <= workers:
-        late = f"{why}, so {workers} could keep up: batches come unevenly, or late"
-        yield at_best("prefetch further ahead, and keep the workers between epochs", late)
-        return
-    busy = 1.0 if times.batch_cpu_seconds is None else min(1.0, times.batch_cpu_seconds / make)  # of a worker's core
-    wanted = min(enough, _MOST_MORE * max(workers, 1))
-    room = wanted if cores is None or not busy else int((cores - 1) / busy)
-    more = min(wanted, room)
-    if more <= workers:
-        yield at_best(_CHEAPER, f"{why}: {enough} workers could keep up, and none of {cores} cores is free for another")
-        return
-    ratio = max(rest, make / more) / whole  # ignores that workers share cores with the step: no interval
+        change = "prefetch further ahead, and keep the workers between epochs: batches come unevenly, or late"
+    (bound,) = upper_bound(times, change, why, "data_wait", margin=margin)
+    # workers share cores with the step, which is not in it, so it has no interval
+    ratio = max(rest, make / more) / whole if more > workers else 1.0
     if ratio > 1 - margin:
-        yield at_best(_CHEAPER, f"{why}: {counted(more, 'worker')} on {cores} cores would change nothing")
-        return
-    why += f"; {enough} workers could keep up" * (more < enough)
-    change = f"load with {counted(more, 'worker')} instead of {workers or 'none'}"
-    yield Suggestion(change, at_best(change, why).why, ratio, None, MODEL, {"workers": more})
+        yield bound
+    else:
+        change = f"load with {counted(more, 'worker')} instead of {workers or 'none'}"
+        yield replace(bound, change=change, ratio=ratio, interval=None, basis=MODEL, setting={"workers": more})
 
 
 def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
@@ -338,11 +300,3 @@ def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
             why = f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run."
             change = f"{once}persistent_workers=True for {name}"
             yield Suggestion(change, why, 1 - share, None, MODEL, subject="the run")
-
-
-def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
-    """Return a sentence on a step's host-device synchronisations, whose cost a ledger does not show."""
-    where = f" at {places}" if places else ""
-    if cuda:
-        return f"the host waits for the device {count} times a step{where}; a trace (tclab.trace) shows what it costs"
-    return f"on a GPU the host would wait {count} times a step{where}; only a run on one can show what it costs"

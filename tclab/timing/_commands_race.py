@@ -24,8 +24,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from tclab._limits import number_of
 from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
@@ -181,7 +179,7 @@ def race_commands(
     for side, words in commands.items():
         if not words:
             raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
-    begin, arms = perf_counter_ns(), {}
+    arms = {}
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
         for side, name in (("head", head), ("base", base)):
@@ -190,16 +188,10 @@ def race_commands(
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
             arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
-        setup_seconds = (perf_counter_ns() - begin) / 1e9
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record)
-    # each run is a process of its own
-    pairs = [replace(pair, why=pair.why.replace(", in this process", "")) for pair in found.pairs]
-    return replace(
-        found,
-        pairs=pairs,
-        settings={**found.settings, "sides": {side: arm.identity for side, arm in arms.items()}},
-        making_seconds=found.making_seconds + setup_seconds,
-    )
+    pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
+    sides = {side: arm.identity for side, arm in arms.items()}
+    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
 
 
 def markdown_of(result: Race) -> str:
@@ -208,7 +200,7 @@ def markdown_of(result: Race) -> str:
     lines = [
         f"**{pair.verdict}**: head takes {pair.ratio_text} of base; {pair.why}",
         "",
-        "| | what ran | seconds, median [quartiles] | blocks |",
+        "| | what ran | median seconds | runs |",
         "|---|---|---|---|",
         *(_markdown_row(result, side) for side in ("base", "head")),
         "",
@@ -224,7 +216,4 @@ def _markdown_row(result: Race, side: str) -> str:
     place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
     what = f"`{of_side['command']}` at `{place}`".replace("|", "\\|")
     seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
-    if not seconds:
-        return f"| {side} | {what} | | 0 |"
-    q1, middle, q3 = np.quantile(seconds, [0.25, 0.5, 0.75])
-    return f"| {side} | {what} | {middle:.4g} [{q1:.4g}, {q3:.4g}] | {len(seconds)} |"
+    return f"| {side} | {what} | {f'{median(seconds):.4g}' if seconds else ''} | {len(seconds)} |"

@@ -6,24 +6,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from tclab.timing._ledger import Cut, Ledger
+from tclab.timing._ledger import Cut, Ledger, moment
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Moment = tuple[int, Any]
+
 
 @dataclass
 class _Exchange:
-    """One bucket's all-reduce; its times are nanoseconds on the host, or CUDA events."""
+    """One bucket's all-reduce, and the moments of its begin and end; see `tclab.timing._ledger.moment`."""
 
     cuts: list[Cut]  # of the ledger's open step, when its gradients were ready
     stage: str  # then
     bytes: int
-    ready: Any
-    done: Any = None
+    ready: Moment
+    done: Any = None  # as `ready`
 
 
 class Communication:
@@ -64,17 +65,8 @@ class Communication:
         self._exchanges: list[_Exchange] = []
         self._rows: list[dict[str, Any]] = []
 
-    def _now(self) -> Any:
-        if not self._cuda:
-            return perf_counter_ns()
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _seconds(self, begin: Any, end: Any) -> float:
-        return begin.elapsed_time(end) / 1e3 if self._cuda else (end - begin) / 1e9
+    def _seconds(self, begin: Moment, end: Moment) -> float:
+        return float(begin[1].elapsed_time(end[1]) / 1e3 if self._cuda else (end[0] - begin[0]) / 1e9)
 
     def _steps(self, ledger: Ledger) -> dict[int, list[_Exchange]]:
         """Return number of each completed step → its exchanges; those of a step that was dropped are in none."""
@@ -139,11 +131,11 @@ def _all_reduce(record: Communication, bucket: Any) -> Any:
     ledger = record.ledger
     if ledger is None or ledger._cuts is None:
         return record._hook(bucket)
-    exchange = _Exchange(ledger._cuts, ledger.current, bucket.buffer().nbytes, record._now())
+    exchange = _Exchange(ledger._cuts, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
     record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:
-        exchange.done = record._now()
+        exchange.done = moment(record._cuda)
         return future.value()
 
     return record._hook(bucket).then(done)

@@ -1,4 +1,4 @@
-"""Host-device synchronisations and kernels of a block of code, by stage and line of code."""
+"""Host-device synchronisations of a block of code, by stage and line of code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ _ALWAYS = frozenset(  # operations whose result, or whose result's size, the hos
      "unique_dim_consecutive", "bincount", "equal")
 )  # fmt: skip
 _READS = ("cpu", "tolist", "__repr__")  # methods that give a tensor to Python; not numpy: it refuses a device's
-_NO_KERNEL = frozenset(  # operations that allocate memory and compute nothing
-    ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh")
-)
 _MOST = 10  # lines that are shown
 
 
@@ -46,12 +43,9 @@ class Syncs(Shown):
 
     - `waits`: each of them. Where one read a CUDA device, only those that did; otherwise nothing waited, and all of
       them are a forecast: `x.nonzero()` on a CPU counts, since the host would wait if `x` were on a GPU.
-    - `kernels`: stage of the ledger → operations that compute something, so neither views nor empty tensors; one may
-      launch several kernels. The stage is `other` outside stages.
     """
 
     waits: list[Wait] = field(default_factory=list)
-    kernels: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
@@ -78,12 +72,10 @@ class Syncs(Shown):
 
         On a CPU, where nothing waits, seconds are `None`, and the place that would wait most often comes first.
         """
-        if not self.cuda:
-            return [(place, times, None) for place, times in self.places.most_common()]
-        seconds: dict[str, float] = {}
-        for wait in self.waits:
-            seconds[wait.place] = seconds.get(wait.place, 0.0) + wait.seconds
-        return [(place, self.places[place], seconds[place]) for place in sorted(seconds, key=lambda at: -seconds[at])]
+        places, cuda = self.places, self.cuda
+        seconds = {at: sum(wait.seconds for wait in self.waits if wait.place == at) for at in places}
+        order = sorted(places, key=lambda at: seconds[at] if cuda else places[at], reverse=True)
+        return [(at, places[at], seconds[at] if cuda else None) for at in order]
 
     def _display(self) -> Display:
         lines = []
@@ -132,11 +124,6 @@ def _source(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0] if waits else None
 
 
-def _computes(op: Any, name: str) -> bool:
-    views = [result.alias_info is not None and not result.alias_info.is_write for result in op._schema.returns]
-    return name not in _NO_KERNEL and not (views and all(views))
-
-
 @contextmanager
 def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
     """Count where the host waits for the device or, on a CPU, where it would wait for a GPU.
@@ -147,7 +134,7 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
 
     **Arguments:**
 
-    - `ledger`: the ledger whose open stage each operation counts for, in `counted.stages` and `counted.kernels`.
+    - `ledger`: the ledger whose open stage each wait counts for, in `counted.stages`.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -156,21 +143,18 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
     counted = Syncs()
     reading = False  # inside one of `_READS`: its parts are not counted again
 
-    def stage() -> str:
-        return "other" if ledger is None else ledger.current
-
     def waited(name: str, tensor: Any, call: Callable[[], Any]) -> Any:
         place, begin = _place(), perf_counter()
         result = call()
         if place is not None:
-            counted.waits.append(Wait(name, place, stage(), bool(tensor.is_cuda), perf_counter() - begin))
+            stage = "other" if ledger is None else ledger.current
+            counted.waits.append(Wait(name, place, stage, bool(tensor.is_cuda), perf_counter() - begin))
         return result
 
     class Operations(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             name = op._schema.name.removeprefix("aten::")
-            counted.kernels[stage()] += _computes(op, name)
             source = None if reading else _source(name, args, kwargs)
             return op(*args, **kwargs) if source is None else waited(name, source, lambda: op(*args, **kwargs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger_rows import STAGES, SUMS, TOLERANCE, BatchTiming, Row, batch_rows, batch_shares, raw_clock_ns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +21,45 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 
+# The stages of a training step, in the order in which they run. A loop may have others.
+STAGES = (
+    "data_wait",  # wait for the loader
+    "transfer",
+    "mask",
+    "forward",
+    "loss",
+    "gather",  # all-gather of every rank's samples, for the loss
+    "backward",
+    "rank_wait",  # wait for the slowest rank, when nothing is left to compute
+    "communication",  # exposed exchange of gradients
+    "clip",
+    "optimizer",
+    "log",
+    "loop",  # what the framework that runs the loop does between the stages
+    "other",  # time in no stage
+)
+SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
+TOLERANCE = 0.02  # by which an accounted share may differ from 1
+
+Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
+
 _END: Any = object()
 _NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@dataclass(frozen=True)
+class BatchTiming:
+    """The times of making one batch."""
+
+    worker: int | None  # number of the loader worker; `None` if the training process made the batch
+    begin_ns: int  # `time.perf_counter_ns()` before and after
+    end_ns: int
+    stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
+
+    @property
+    def timeline(self) -> str:
+        """Name of the timeline that it is on."""
+        return "loading" if self.worker is None else f"worker {self.worker}"
 
 
 @dataclass(frozen=True)
@@ -33,6 +70,17 @@ class Block:
     end: int
     wall_ns: int
     unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
+
+
+def moment(cuda: bool) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
+    if not cuda:
+        return perf_counter_ns(), None
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return perf_counter_ns(), event
 
 
 def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
@@ -49,6 +97,29 @@ def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterato
     for stage in (*STAGES, *(stage for stage in seconds if stage not in STAGES)):
         yield timeline, step, stage, seconds.get(stage)
     yield timeline, step, "step", sum(seconds.values())
+
+
+def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
+    """Yield the rows of loader workers and of batches that the training process makes.
+
+    The step is the number of the batch in the order of arrival, the stage `batch` is the whole time of making it, and
+    `idle` the time from the worker's previous batch to this one.
+    """
+    ended: dict[str, int] = {}
+    for i, timing in enumerate(batch_timings):
+        timeline, whole = timing.timeline, timing.end_ns - timing.begin_ns
+        for stage, took in timing.stages.items():
+            yield timeline, i, stage, took / 1e9
+        yield timeline, i, "other", (whole - sum(timing.stages.values())) / 1e9
+        yield timeline, i, "batch", whole / 1e9
+        if timing.worker is not None:  # a worker process is idle until the next request
+            yield timeline, i, "idle", (timing.begin_ns - ended[timeline]) / 1e9 if timeline in ended else None
+        ended[timeline] = timing.end_ns
+
+
+def raw_clock_ns() -> int:
+    """Return nanoseconds of the hardware counter, which network time does not adjust."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class _Stage(AbstractContextManager[None]):
@@ -77,8 +148,8 @@ class Ledger(Shown):
     a cut also records an event on the current stream. The ledger synchronises with the device before the first step
     and after the last one, never between: a pair of events holds the gaps in which the device waits to be given work.
 
-    Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each is
-    accounted for by itself: its stages are compared with the kernel's raw clock, which the cuts do not use.
+    Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
+    up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
@@ -239,13 +310,7 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        event = None
-        if self.cuda:
-            import torch
-
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-        self._cuts.append((owner, perf_counter_ns(), event))
+        self._cuts.append((owner, *moment(bool(self.cuda))))
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -324,7 +389,7 @@ class Ledger(Shown):
             after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in self._blocks)
             wall = sum(block.wall_ns for block in self._blocks) / 1e9 - after
             shares[line] = inside / wall if wall > 0 else 0.0
-        return shares | batch_shares(self.batch_timings)
+        return shares
 
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""

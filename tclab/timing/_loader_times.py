@@ -13,19 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
-from time import perf_counter_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import perf_counter_ns
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
 from tclab.timing._user_code import short_place, user_frame
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-_COLUMNS = ("loader", "worker", "batches", "starts",
-            "start_seconds", "fetch_seconds", "collate_seconds", "wait_seconds")  # fmt: skip
+class WorkerTimes(NamedTuple):
+    """The sums of a loader's worker; seconds of all its starts, and of all its batches."""
+
+    loader: str
+    worker: int | None  # its number; `None` for the process that iterates
+    batches: int
+    starts: int
+    start_seconds: float | None  # from the begin of a pass until it was ready; `None` where it never started
+    fetch_seconds: float  # the dataset, without collate_fn
+    collate_seconds: float
+    wait_seconds: float  # that the loop waited for its batches; without workers that is the making
 
 
 class BatchTimes(NamedTuple):
@@ -35,7 +42,6 @@ class BatchTimes(NamedTuple):
     ready_ns: int  # when its worker had started and had run its worker_init_fn; 0 without workers
     begin_ns: int
     end_ns: int
-    cpu_ns: int  # processor time; less than the whole where it waited for a disk or for a core
     collate_ns: int  # in collate_fn, a part of the whole
     wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
 
@@ -54,7 +60,6 @@ class LoaderPass:
     - `begin_ns`: by `perf_counter_ns`.
     - `start_seconds`: `iter(loader)` and the wait for the first batch, where workers were started for it.
     - `wait_seconds`: the waits for all other batches.
-    - `end_seconds`: ending the workers; 0 where the pass did not get there, or keeps them.
     - `batches`: the `BatchTimes` of each batch that came with them; workers that were there before have none.
     """
 
@@ -66,7 +71,6 @@ class LoaderPass:
     begin_ns: int
     start_seconds: float = 0.0
     wait_seconds: float = 0.0
-    end_seconds: float = 0.0
     batches: list[BatchTimes] = field(default_factory=list)
 
     @property
@@ -77,8 +81,8 @@ class LoaderPass:
 
     @property
     def seconds_saved_if_persistent(self) -> float:
-        """What persistent workers would have saved: their start, without the first batch, and their end."""
-        return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds)) + self.end_seconds
+        """What persistent workers would have saved: the start of the slowest, without the first batch."""
+        return min(self.start_seconds, max(self.starts.values(), default=self.start_seconds))
 
 
 @dataclass(repr=False)
@@ -106,8 +110,8 @@ class LoaderTimes(Shown):
         fresh = {name: [one for one in of if one.fresh] for name, of in self.by_loader().items()}
         return {name: of[1:] for name, of in fresh.items() if len(of) > 1}
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of `frame`, without pandas."""
+    def rows(self) -> Iterator[WorkerTimes]:
+        """Yield a line of `WorkerTimes` for each loader and worker, of all passes."""
         for name, passes in self.by_loader().items():
             batches = [batch for one in passes for batch in one.batches]
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
@@ -116,18 +120,8 @@ class LoaderTimes(Shown):
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
-                yield name, worker, len(made), len(starts), sum(starts) or None, fetch, collate, wait
-
-    def frame(self) -> pd.DataFrame:
-        """Return one row a loader and worker, with the sums over all passes.
-
-        `worker` is missing for the process that iterates. `start_seconds`: from the begin of a pass until the worker
-        was ready, missing where it never started. `fetch_seconds`: the dataset, without `collate_seconds`.
-        `wait_seconds`: what the loop waited for this worker's batches; without workers that is the making.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows()), columns=_COLUMNS).astype({"worker": "Int64", "start_seconds": "Float64"})
+                start = sum(starts) if starts else None
+                yield WorkerTimes(name, worker, len(made), len(starts), start, fetch, collate, wait)
 
     def _display(self) -> Display:
         lines = []
@@ -135,15 +129,10 @@ class LoaderTimes(Shown):
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
-        notes = []
-        for name, again in self.restarts().items():
-            cost = seconds_text(sum(one.start_seconds + one.end_seconds for one in again))
-            workers, times = counted(again[0].workers, "worker"), counted(len(again), "time")
-            notes.append(f"{name} started {workers} anew {times}, {cost} in all: persistent_workers=True keeps them")
         passes = counted(len(self.passes), "pass", "passes")
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
-        return Display(title, columns if lines else (), lines, notes)
+        return Display(title, columns if lines else (), lines)
 
 
 # ---- where a batch is made
@@ -169,11 +158,10 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
             return batch
 
         fetcher.collate_fn = collating
-        cpu, begin = thread_time_ns(), perf_counter_ns()
+        begin = perf_counter_ns()
         batch = fetch(fetcher, index)
         fetcher.collate_fn = users
-        end, cpu = perf_counter_ns(), thread_time_ns() - cpu
-        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, sum(collated)))
+        return _Timed(batch, BatchTimes(worker, ready_ns, begin, perf_counter_ns(), sum(collated)))
 
     return timed
 
@@ -240,19 +228,14 @@ class _Watch:
     def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
         now: Any = iterator()
-        begin = perf_counter_ns()
-        try:
-            batch = type(now)._next_data(now)
-        except StopIteration:
-            if self.open and one.workers and not now._persistent_workers:
-                one.end_seconds = (perf_counter_ns() - begin) / 1e9
-            raise
-        end, times = perf_counter_ns(), None
+        begin, times = perf_counter_ns(), None
+        batch = type(now)._next_data(now)
+        end = perf_counter_ns()
+        waited_ns = end - begin
         if isinstance(batch, _Timed):
             batch, times = batch
         if not self.open:
             return batch
-        waited_ns = end - begin
         if one.fresh and not one.start_seconds:
             one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
         one.wait_seconds += waited_ns / 1e9

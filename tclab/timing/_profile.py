@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 10  # lines that are shown of the main process, and three of the others
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
-_RUN = "from tclab.timing._profile import run_script; run_script()"
-# with subprocesses, py-spy says that it found no process where it may read none
-_REFUSED = re.compile("permission denied|not permitted|requires root|no python processes found", re.IGNORECASE)
+# to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
+_OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _ALLOW = (
-    "the system does not let py-spy read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
-    "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
+    "py-spy recorded nothing, and has said why. Where the system does not let it read another process (ptrace): start "
+    "a container with --cap-add=SYS_PTRACE (Kubernetes: capabilities add SYS_PTRACE), elsewhere set "
+    "`sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
 )
 
 Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
@@ -49,14 +45,10 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
-    - `exit_code`: the script's.
-    - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
     samples: dict[str, Counter[Line]]
     seconds: float
-    exit_code: int = 0
-    loaders: LoaderTimes | None = None
 
     def shares(self, where: str = MAIN) -> dict[Line, float]:
         """Return line → share of the time of the main process, of workers or of others, the largest first."""
@@ -98,9 +90,9 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
 
 
 def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
-    """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
+    """Run a script as `python script.py …` does, and return where its time went.
 
-    Ctrl-C ends the script, and what was sampled is returned.
+    Ctrl-C ends the script, and what was sampled is returned. py-spy prints two lines of its own.
 
     **Arguments:**
 
@@ -109,97 +101,20 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
 
     **Raises:** `InputError` if there is no such file, or where py-spy is not installed or may not read a process.
     """
-    import msgspec  # late: nothing else here needs it
-
-    script = Path(path)
-    if not script.is_file():
+    if not Path(path).is_file():
         raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
-    with TemporaryDirectory() as folder, ExitStack() as opened:
-        samples, log, result = (Path(folder) / name for name in ("samples", "log", "result"))
-        streams = [os.dup(1), os.dup(2)]  # the script's own, since py-spy talks on those that it is given
-        for stream in streams:
-            opened.callback(os.close, stream)
-        said = opened.enter_context(log.open("w"))
-        run = [sys.executable, "-c", _RUN, str(result), *map(str, streams), str(script), *argv]
-        begin = perf_counter()
-        spy = subprocess.Popen([*_spy(samples), "--", *run], stdout=said, stderr=said, pass_fds=streams)
-        while spy.poll() is None:
-            with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
-                spy.wait()
-        seconds = perf_counter() - begin
-        if not samples.exists() or not samples.stat().st_size:
-            raise _failed(log.read_text())
-        ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
-        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
-
-
-def _spy(output: Path) -> list[str]:
-    """Return the command that records stacks into a file."""
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
         raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
-    # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
-    options = ["--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw"]
-    return [spy, "record", *options, "--output", str(output)]
-
-
-def _failed(said: str) -> InputError:
-    error = next((line for line in said.splitlines() if line.startswith("Error")), "")
-    return InputError(_ALLOW if not error or _REFUSED.search(said) else f"py-spy recorded nothing: {error}")
-
-
-# ---- in the script's process
-
-
-@dataclass
-class _Ended:
-    """How a script ended; by default as one that was killed."""
-
-    exit_code: int = 1
-    loaders: LoaderTimes | None = None
-
-
-def run_script() -> None:
-    """Run the script that the command line names after a file for how it ended and two streams."""
-    import msgspec
-
-    result, out, err, *sys.argv = sys.argv[1:]
-    for stream, at in ((int(out), 1), (int(err), 2)):
-        os.dup2(stream, at)
-    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-    ended = _Ended()
-    with ExitStack() as watch:
-        sys.meta_path.insert(0, _Torch(watch, ended))
-        try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            ended.exit_code = 0
-        except SystemExit as end:
-            ended.exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            raise
-        finally:
-            watch.close()
-            Path(result).write_bytes(msgspec.json.encode(ended))
-
-
-class _Torch:
-    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself.
-
-    A script may set the environment before it imports torch.
-    """
-
-    def __init__(self, watch: ExitStack, ended: _Ended) -> None:
-        self.watch, self.ended = watch, ended
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "torch.utils.data.dataloader":
-            return None
-        sys.meta_path.remove(self)
-        spec: Any = find_spec(name)
-        execute = spec.loader.exec_module
-
-        def executed(module: Any) -> None:
-            execute(module)
-            self.ended.loaders = self.watch.enter_context(loader_times())
-
-        spec.loader.exec_module = executed
-        return spec
+    with TemporaryDirectory() as folder:
+        samples = Path(folder) / "samples"
+        command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", sys.executable, str(path), *argv]
+        begin = perf_counter()
+        running = subprocess.Popen(command)
+        while running.poll() is None:
+            with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
+                running.wait()
+        seconds = perf_counter() - begin
+        if not samples.exists() or not samples.stat().st_size:
+            raise InputError(_ALLOW)
+        return Profile(read_samples(samples.read_text()), seconds)

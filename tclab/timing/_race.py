@@ -9,10 +9,10 @@ blocks and collects between rounds, so its pauses are in no figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -20,11 +20,10 @@ from uuid import uuid4
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, shown, unknown
-from tclab.timing._contention import busy_notes, conditions, contention
-from tclab.timing._environment import fingerprint
+from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample
 from tclab.timing._race_record import open_record
-from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
+from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
@@ -79,7 +78,7 @@ class Race(Shown):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of `ratio`."""
+        """The interval of `ratio` that decides."""
         return self.pairs[0].interval
 
     @property
@@ -95,12 +94,6 @@ class Race(Shown):
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
-
-    def frame(self) -> Any:
-        """Return one row a block as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.samples())
 
     def _display(self) -> Display:
         budget = self.settings["budget_seconds"]
@@ -172,10 +165,8 @@ def race(
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
     - `processes`: run in this many fresh processes, which take turns; arms are then factories, since a closure cannot
       be sent to another process. `None` runs in this process.
-    - `record`: a file, or a folder, to which each round is written as it ends. A race with the same arms, machine and
-      settings continues from it; a second one at the same time is refused. With a larger `budget_seconds`, a race that
-      ended UNDECIDED goes on, at any time and as often as is wanted: a part of alpha is kept for it
-      (`tclab.timing._statistics.alpha_of`).
+    - `record`: a file to which each round is written as it ends. The same race, interrupted, goes on from it; one of
+      other arms, another machine, budget or setting is refused, and so is a second one at the same time.
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `clock`: returns nanoseconds; for tests of what is raced.
 
@@ -187,23 +178,20 @@ def race(
     machine = fingerprint(load_torch=False)
     # the folder of temporary files changes no measurement
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
-    settings: dict[str, Any] = {"processes": processes, "environment": variables}
+    settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
     stopped = None
-    with open_record(record, {"arms": said, **machine, **settings}) as kept:
-        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples)
+    with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
+        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
-            with closing(session.rounds(kept.go_on(budget_seconds))) as rounds:
-                for samples in rounds:
-                    kept.add(*samples)
+            for samples in session.rounds():
+                kept.add(samples)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        finally:
-            session.close()
         busy = contention(session.began, conditions()).busy_percent if session.began else None
     found = verdicts_of(session.samples, margin)
-    pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(session.arms, 2)]
-    settings |= {"budget_seconds": budget_seconds, "margin": margin}
+    pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    settings["margin"] = margin
     return Race(tuple(arms), pairs, settings, machine, stopped, session.making_seconds, busy, tuple(session.samples))
 
 
@@ -279,34 +267,32 @@ class _Session:
     environment: Mapping[str, str]
     clock: Clock
     samples: list[Sample]  # of earlier sessions and this one
+    opened: ExitStack  # ends the processes
     workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
     making_seconds: float = 0.0
     began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
 
-    def rounds(self, budgets: list[float]) -> Generator[list[Sample]]:
-        """Run two halves of each budget, unless the race is over before, and yield the samples of each round."""
-        for extension, (before, budget) in enumerate(pairwise([0.0, *budgets])):
-            for half, until in enumerate(((before + budget) / 2, budget)):
-                if self._is_over(extension, half):
-                    break
-                last_rounds = [sample["spent_seconds"] for sample in self.samples[-4 * len(self.arms) :]]
-                left = until - max(last_rounds, default=0.0)
-                if not last_rounds or left > (max(last_rounds) - min(last_rounds)) / 2:
-                    yield from self._rounds_of(left, extension, half)
+    def rounds(self) -> Iterator[list[Sample]]:
+        """Run two halves of the budget, unless the race is over at the first, and yield the samples of each round."""
+        for half in range(LOOKS):
+            if half and self._is_over():
+                return
+            ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:] or [0.0]
+            left = self.budget_seconds * (half + 1) / LOOKS - ends[-1]
+            if left > (ends[-1] - ends[0]) / 2:  # half a round
+                yield from self._rounds_of(left, half)
 
-    def _is_over(self, extension: int, half: int) -> bool:
-        """Return whether no more rounds are needed, by the samples of before an extension and half.
+    def _is_over(self) -> bool:
+        """Return whether every pair is decided by the first half of the budget, and far apart.
 
-        Every pair must be decided, and at half of a budget far apart, too: noise of one arm that has not shown itself
-        by then is taken to be below 30 %.
+        Noise of one arm that has not shown itself by then is taken to be below 30 %.
         """
-        before = [sample for sample in self.samples if (sample["extension"], sample["half"]) < (extension, half)]
-        pairs = verdicts_of(before, self.margin).values()
-        ends = [pair.decision_interval for pair in pairs if pair.verdict != UNDECIDED]
+        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin).values()
+        ends = [pair.interval for pair in pairs if pair.verdict != UNDECIDED]
         far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
-        return 0 < len(pairs) == len(far) and (half == 0 or all(far))
+        return 0 < len(pairs) == sum(far)
 
-    def _rounds_of(self, seconds: float, extension: int, half: int) -> Iterator[list[Sample]]:
+    def _rounds_of(self, seconds: float, half: int) -> Iterator[list[Sample]]:
         """Run for some seconds, workers in turns; the first finds out how long blocks are, for all."""
         self._start()
         before = self.samples[-1]["spent_seconds"] if self.samples else 0.0
@@ -320,8 +306,8 @@ class _Session:
             left = seconds * (i + 1) / len(turns) - self._since(begin)
             first = 1 + max((s["round"] for s in self.samples if s["process"] == worker.process), default=-1)
             for samples in worker.rounds(left, calls, first, _LEAST_ROUNDS):
-                more = {"extension": extension, "half": half, "spent_seconds": before + self._since(begin)}
-                self.samples += (samples := [{**sample, **more} for sample in samples])
+                samples = [{**sample, "half": half, "spent_seconds": before + self._since(begin)} for sample in samples]
+                self.samples += samples
                 yield samples
 
     def _start(self) -> None:
@@ -334,7 +320,7 @@ class _Session:
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
             environment = {**self.environment, FIRST_PROCESS: str(int(i == 0))}
-            self.workers.append(RaceProcess(self.arms, first + i, environment))
+            self.workers.append(self.opened.enter_context(closing(RaceProcess(self.arms, first + i, environment))))
         for worker in self.workers:
             worker.make()
         self.making_seconds += self._since(begin)
@@ -342,8 +328,3 @@ class _Session:
 
     def _since(self, begin: int) -> float:
         return (self.clock() - begin) / 1e9
-
-    def close(self) -> None:
-        """End the processes and drop the arms."""
-        while self.workers:
-            self.workers.pop().close()

@@ -5,9 +5,8 @@ A block is `calls` calls of one arm between two readings of the clock (what `tor
 so that a linear drift of the machine affects all arms alike within a round, and in as many rounds as there are arms
 each arm takes every position.
 
-A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `seconds` (a call),
-`extension` (how often the budget had been made larger), `half` of that budget (0 or 1), `spent_seconds` (of the budget,
-when its round ended) and, in a race of several cells, `cell`.
+A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `seconds` (a call), `half` of
+the budget (0 or 1), `spent_seconds` (of the budget, when its round ended) and, in a race of several cells, `cell`.
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a
@@ -85,10 +84,6 @@ class BlockRunner:
         self._arms = {name: made[name] for name in self._given}
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen
-
-    def close(self) -> None:
-        """Drop the arms."""
-        self._arms.clear()
 
     def _wait(self) -> None:
         """Wait for the device, where one is in use."""
@@ -205,19 +200,20 @@ class RaceProcess:
 
     def make(self) -> None:
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
-        list(self._asked(do="make"))
+        list(self._asked("make"))
 
     def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
         """Return how many calls a block has, as a `BlockRunner` does."""
-        (calls,) = self._asked(do="plan", seconds=seconds, race_seconds=race_seconds)
+        (calls,) = self._asked("plan", seconds=seconds, race_seconds=race_seconds)
         return dict(calls)
 
     def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
         """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked(do="rounds", seconds=seconds, calls=calls, first=first, least=least)
+        return self._asked("rounds", seconds=seconds, calls=calls, first=first, least=least)
 
-    def _asked(self, **request: Any) -> Iterator[Any]:
-        self._process.send(request)
+    def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
+        """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
+        self._process.send({"method": method, "arguments": arguments})
         while (line := self._process.receive()) is not None:
             if "error" in line:
                 raise InputError(line["error"])
@@ -262,15 +258,10 @@ def main() -> None:
             import_module(spec.partition(":")[0])
     runner = BlockRunner(begin["specs"], begin["process"], reverse=begin["process"] % 2 == 1)
     for request in parent.requests():
-        do = request.pop("do")
         try:
-            if do == "make":
-                runner.make()
-            elif do == "plan":
-                parent.send(answer=runner.plan(**request))
-            else:
-                for samples in runner.rounds(**request):
-                    parent.send(answer=samples)
+            found = getattr(runner, request["method"])(**request["arguments"])
+            for answer in found if request["method"] == "rounds" else [found]:
+                parent.send(answer=answer)
         except InputError as error:
             parent.send(error=str(error))
             return

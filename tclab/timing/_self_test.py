@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._contention import busy_notes, conditions, contention
+from tclab.timing._environment import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
-_LENGTHS = 5 * (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
+_LENGTHS = (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,21 @@ class SpikeIn(Shown):
     **Arguments:**
 
     - `trials`: in the order in which they ran.
-    - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
-      `None` where not, or not known.
     """
 
     trials: list[Trial]
-    busy_percent: float | None = None
 
     def share(self) -> float:
         """Return the share of the trials whose delay was recovered in the right stage within 10 %."""
         return fmean(trial.recovered() for trial in self.trials)
 
     def _display(self) -> Display:
-        lines = []
-        for stage, delay in sorted({(trial.stage, trial.injected_seconds) for trial in self.trials}):
-            trials = [trial for trial in self.trials if (trial.stage, trial.injected_seconds) == (stage, delay)]
-            measured = median(trial.recovered_seconds for trial in trials)
-            recovered = sum(trial.recovered() for trial in trials)
-            lines.append((stage, seconds_text(delay), seconds_text(measured), f"{recovered} of {len(trials)}"))
-        columns = ("stage", "delay", "measured", "recovered")
-        return Display(f"{self.share():.0%} recovered", columns, lines, busy_notes(self.busy_percent))
+        lines = [
+            (one.stage, seconds_text(one.injected_seconds), seconds_text(one.recovered_seconds),
+             "yes" if one.recovered() else "NO")
+            for one in sorted(self.trials, key=lambda one: (one.stage, one.injected_seconds))
+        ]  # fmt: skip
+        return Display(f"{self.share():.0%} recovered", ("stage", "delay", "measured", "recovered"), lines)
 
 
 class _DelayedLedger(Ledger):
@@ -153,10 +148,9 @@ def spike_in(
     plan = [(stage, length) for stage in stages for length in seconds]
     if not plan or not all(0 < length < inf for length in seconds):
         raise InputError(f"stages={stages!r}, seconds={seconds!r}; expected a stage and delays above 0, such as 0.001")
-    choices, before = random.Random(0), conditions()  # of the order of trials and of the delayed steps
+    choices = random.Random(0)  # of the order of trials and of the delayed steps
     choices.shuffle(plan)
-    found = [_trial(loop, stage, length, most_steps, choices) for stage, length in plan]
-    return SpikeIn(found, contention(before, conditions()).busy_percent)
+    return SpikeIn([_trial(loop, stage, length, most_steps, choices) for stage, length in plan])
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,15 +174,9 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
-        note = (
-            f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-            f"{seconds_text(self.step_seconds)}"
-        )
-        pair = self.race.pair("instrumented", "bare")
-        if pair.ratio is not None and pair.interval is not None:
-            low, high = pair.interval
-            note += f"; steps with it take {pair.ratio:.4f} × [{low:.4f}, {high:.4f}] the time of bare ones"
-        return Display(notes=[note, *busy_notes(self.race.busy_percent)])
+        work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
+        work += f"{seconds_text(self.step_seconds)}; steps with it take {self.race.pairs[0].ratio_text} of bare ones"
+        return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
 def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:

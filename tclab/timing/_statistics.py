@@ -1,4 +1,4 @@
-"""Statistics of comparisons: the centre of log ratios whose noise has a memory, the alpha of a budget, ranks.
+"""Statistics of races: the centre of log ratios whose noise has a memory.
 
 Rounds of a race that lie close in time share what happened to one arm alone: a cache that another process fills, a
 frequency, a placement. How long such noise lasts is unknown, and a race shorter than that cannot tell it from a
@@ -21,7 +21,6 @@ divided by the longest one, and the weight of independent noise alone is 1000.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,25 +28,12 @@ from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
 
-ALPHA = 0.05  # probability of a false verdict in a race, over all times that it goes on
-AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
 MIN_OBSERVATIONS = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
-MIN_JOINED = 12  # units; joining stops where it would leave fewer
 _MOST_BATCHES = 48  # more cost time and add nothing: noise that is shorter than a batch is independent
 _LONGEST_MEMORY_SECONDS = 600.0
 _MEMORIES = 8
 _WITH_MEMORY = (0.1, 1.0, 10.0, 100.0, 1000.0)  # variance of the noise with a memory over the other's
 _INDEPENDENT = 1000.0  # prior weight of independent noise alone
-
-
-def alpha_of(extension: int) -> float:
-    """Return the share of `ALPHA` for the verdict of a race whose budget was made larger so many times.
-
-    The first budget has half of alpha, the first larger one half of what is left, and so on. However often a race goes
-    on, and for whatever reason, the shares add up to at most alpha, and by the union bound so does the probability of a
-    false verdict.
-    """
-    return float(ALPHA * 0.5 ** (extension + 1))
 
 
 @dataclass(frozen=True)
@@ -153,20 +139,10 @@ class Centre:
         return float(self.processes.mean()), float(self.processes.std(ddof=1)) / n**0.5, n - 1
 
     @property
-    def error(self) -> float:
-        """The standard error of the centre by the mixture."""
-        return (self.quantile(0.75) - self.quantile(0.25)) / 1.349
-
-    @property
-    def independent(self) -> float:
-        """The number of independent batches that would leave the centre as uncertain as it is."""
-        n = len(self.batches)
-        return min(float(n), float(self.batches.var(ddof=1)) / self.error**2) if self.error else 0.0
-
-    @property
     def is_of_luck(self) -> bool:
         """Whether processes differ by more than the noise of their rounds explains, which only more of them settles."""
-        return len(self.processes) > 1 and self._of_processes[1] > 2 * self.error
+        of_rounds = (self.quantile(0.75) - self.quantile(0.25)) / 1.349  # the standard error by the mixture
+        return len(self.processes) > 1 and self._of_processes[1] > 2 * of_rounds
 
 
 def _components(at: Reals, seconds: float) -> tuple[Reals, Reals]:
@@ -201,26 +177,3 @@ def centre_of(series: Series) -> Centre:
     weights = np.exp(fit - fit.max())
     scales = np.sqrt(squares / information / freedom)
     return Centre(weights / weights.sum(), centres, scales, values, processes)
-
-
-def average_ranks(values: Reals) -> Reals:
-    """Return the ranks of values from 1 on; equal ones share the mean of theirs.
-
-    As `scipy.stats.rankdata` has them, whose import takes each process that runs a point most of a second.
-    """
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
-
-
-def lag_one(values: Reals) -> float:
-    """Return the lag-1 autocorrelation of the ranks of values, among which one outlier cannot hide it; 0 if all tie."""
-    ranks = average_ranks(values) - (len(values) + 1) / 2
-    below = float(ranks @ ranks)
-    return float(ranks[1:] @ ranks[:-1]) / below if below else 0.0
-
-
-def false_discovery(ps: Sequence[float]) -> list[float]:
-    """Return p values adjusted over a set of comparisons (Benjamini and Hochberg 1995)."""
-    from scipy.stats import false_discovery_control
-
-    return false_discovery_control(ps).tolist() if len(ps) else []

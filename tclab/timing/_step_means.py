@@ -1,4 +1,4 @@
-"""Mean seconds of steps and shares of stages: totals over whole cycles, with intervals over blocks of cycles.
+"""Mean seconds of steps and shares of stages: totals over whole cycles, with intervals; and whether steps are steady.
 
 With W loader workers on a step that waits for them, batches arrive in bursts: one long wait, then W - 1 that are ready.
 The median step is then one that waited for nothing, so a throughput or a share is never made of it. Every figure that
@@ -10,10 +10,7 @@ describes more than one step is made here:
   steps in a row is the same wherever it begins. Where there is no whole cycle they are over all steps.
 - A share is the total of a part over the total of the whole. Means of the parts add up to the mean of the whole.
 - Intervals are Student's, over blocks of whole cycles: steps of one cycle depend on one another, cycles hardly do.
-  Blocks are joined while they are correlated. With one block there is no interval.
-
-No step is dropped: `outliers` says where a few of them hold much of the time. `LoaderPace` says where waits contradict
-what the workers can give.
+  Blocks are joined while they are correlated. With one block there is no interval. No step is dropped.
 """
 
 from __future__ import annotations
@@ -21,17 +18,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, lcm, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from tclab._display import counted, seconds_text
-from tclab.timing._statistics import AUTOCORRELATION, MIN_JOINED, Reals, lag_one
+from tclab.errors import InputError
+from tclab.timing._statistics import Reals
 
 _WAITING = 0.01  # share of the time below which nobody waits for a loader
-_FAR = 3.0  # times the median cycle, from which one is an outlier
-_MUCH = 0.1  # share of the time that outliers must hold, beyond a median cycle each, to be reported
-_CLOSE = 0.1  # share of a step by which waiting may differ from the workers' own times: costs vary
-_MIN_CYCLES = 5  # with fewer, none can be told from the others
+_CLOSE = 0.1  # share by which steps may be shorter than their workers' own times: costs vary
+_AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
+_MIN_JOINED = 12  # blocks; joining stops where it would leave fewer
+
+STEADY, NOT_STEADY = "steady", "not steady"
+_MIN_STEPS = 20  # with fewer there is no verdict on whether they are steady
+_SMALLEST_CHANGE = 0.01  # of the median; a smaller change is not warm-up
+_ALPHA = 0.05  # of the change-point test, over all change points
+_BATCH = 5  # steps a batch, where there are enough steps
 
 Interval = tuple[float, float]
 
@@ -70,6 +74,24 @@ def cycle_of(*periods: int | None) -> int:
 def steps_wait(waits: Reals, whole: Reals) -> bool:
     """Return whether steps wait for their loader: for 1 % of the time or more. Else its workers make no cycle."""
     return bool(waits.sum() > _WAITING * whole.sum())
+
+
+def made_ahead(workers: int, batch_seconds: float, step_seconds: float) -> str:
+    """Return why steps cannot go on so fast, as batches are not made so fast; empty where they can.
+
+    **Arguments:**
+
+    - `workers`: of the loader, at least 1.
+    - `batch_seconds`: mean time in which one of them makes a batch.
+    - `step_seconds`: the mean step.
+    """
+    every = batch_seconds / workers
+    if step_seconds >= (1 - _CLOSE) * every:
+        return ""
+    return (
+        f"{counted(workers, 'worker')} cannot give a batch more often than every {seconds_text(every)}: "
+        f"steps of {seconds_text(step_seconds)} used batches that were made before them"
+    )
 
 
 def whole_cycles(steps: int, cycle: int) -> slice:
@@ -127,7 +149,7 @@ def _error(run: Reals, cycle: int) -> tuple[float | None, float]:
     It is that of blocks of cycles, joined in pairs while they are correlated and enough would be left.
     """
     blocks = cycle_means(run, cycle)
-    while len(blocks) // 2 >= MIN_JOINED and lag_one(blocks) > AUTOCORRELATION:
+    while len(blocks) // 2 >= _MIN_JOINED and lag_one(blocks) > _AUTOCORRELATION:
         cycle *= 2
         blocks = cycle_means(run, cycle)
     n = len(blocks)
@@ -140,65 +162,85 @@ def cycle_means(run: Reals, size: int) -> Reals:
     return np.asarray(whole.reshape(-1, min(size, max(len(whole), 1))).mean(axis=1))
 
 
-def outliers(seconds: Reals, cycle: int = 1) -> str:
-    """Return how much of the time a few of a run's cycles hold, in words; empty where none stands out."""
-    run = np.asarray(seconds, dtype=np.float64)
-    whole = cycle_means(run[whole_cycles(len(run), cycle)], cycle)
-    usual = float(np.median(whole))
-    far = whole[whole > _FAR * usual]
-    held = float((far - usual).sum() / whole.sum())
-    if len(whole) < _MIN_CYCLES or not len(far) or held < _MUCH or len(far) > len(whole) / 4:
-        return ""
-    of = "steps" if cycle == 1 else f"cycles of {cycle} steps"
-    return (
-        f"{len(far)} of {len(whole)} {of} took more than {_FAR:.0f} × the median; what they took beyond it is "
-        f"{held:.0%} of the whole time, and the mean includes it"
-    )
+def average_ranks(values: Reals) -> Reals:
+    """Return the ranks of values from 1 on; equal ones share the mean of theirs.
+
+    As `scipy.stats.rankdata` has them, whose import takes each process that runs a point most of a second.
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
 
 
-@dataclass(frozen=True)
-class LoaderPace:
-    """What the workers of a loader can give, and what the rest of a step takes."""
+def lag_one(values: Reals) -> float:
+    """Return the lag-1 autocorrelation of the ranks of values, among which one outlier cannot hide it; 0 if all tie."""
+    ranks = average_ranks(values) - (len(values) + 1) / 2
+    below = float(ranks @ ranks)
+    return float(ranks[1:] @ ranks[:-1]) / below if below else 0.0
 
-    workers: int  # at least 1
-    batch_seconds: float  # mean time in which one of them makes a batch
-    step_seconds: float  # the mean step
-    waiting: float  # share of it in which it waits for a batch
 
-    @property
-    def every_seconds(self) -> float:
-        """The time in which all workers together make one batch."""
-        return self.batch_seconds / self.workers
+# ---- warm-up
 
-    @property
-    def rest_seconds(self) -> float:
-        """The mean step without its wait."""
-        return self.step_seconds * (1 - self.waiting)
 
-    def impossible(self) -> str:
-        """Return why steps cannot go on so, as batches are not made so fast; empty where they can."""
-        if self.step_seconds >= (1 - _CLOSE) * self.every_seconds:
-            return ""
-        return (
-            f"{counted(self.workers, 'worker')} cannot give a batch more often than every "
-            f"{seconds_text(self.every_seconds)}: steps of {seconds_text(self.step_seconds)} used batches that were "
-            "made before them"
-        )
+class SteadyState(NamedTuple):
+    """Whether a series of steps is steady: warm-up was over before it, or within its first half."""
 
-    def refusal(self, beside: float = 0.0, most: float = 0.5) -> str:
-        """Return why a verdict on whether waiting takes most of a step is refused; empty where it is not.
+    verdict: str | None  # "steady", "not steady", or `None` if there are too few steps for a verdict
+    why: str
 
-        `beside` is the share of a step that counts with the waiting: the transfer.
-        """
-        if text := self.impossible():
-            return text
-        # what steps wait that take each batch at once, of workers that make them without pause
-        waiting = max(0.0, 1 - self.rest_seconds / self.every_seconds) if self.every_seconds else 0.0
-        expected, seen = waiting + beside, self.waiting + beside
-        if (expected > most) == (seen > most) or abs(expected - seen) <= _CLOSE:
-            return ""
-        return (
-            f"{counted(self.workers, 'worker')} at {seconds_text(self.batch_seconds)} a batch can give one every "
-            f"{seconds_text(self.every_seconds)}, and the rest of a step takes {seconds_text(self.rest_seconds)}: "
-            f"waiting would be {waiting:.0%} of a step, and it is {self.waiting:.0%}"
-        )
+
+def steady_state(seconds: Sequence[float]) -> SteadyState:
+    """Return whether a series of steps is steady: without a change of more than 1 % in its larger half.
+
+    While Pettitt's test finds such a change, everything before it is left out, down to half of the steps: fewer may be
+    a lull in a drift. The test runs on medians of five steps, or of more where adjacent steps are correlated, so that
+    neither an outlier nor autocorrelated noise counts as a change.
+
+    **Arguments:**
+
+    - `seconds`: [steps] time of each step from the first one on.
+
+    **Raises:** `InputError` for times that are not above 0.
+    """
+    n = len(seconds)
+    if n < _MIN_STEPS:
+        return SteadyState(None, f"{n} steps, at least {_MIN_STEPS} are needed for a verdict")
+    times = np.asarray(seconds, dtype=np.float64)
+    if not (np.isfinite(times) & (times > 0)).all():
+        raise InputError("a step took 0 seconds or no finite time; expected times above 0")
+    values = np.log(times)
+    while len(values) >= n / 2:
+        size = _batch_size(values)
+        batches = np.median(values[len(values) % size :].reshape(-1, size), axis=1)
+        at, p = pettitt(batches)
+        change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
+        if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
+            return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values)} steps")
+        values = values[len(values) % size + (at + 1) * size :]
+    return SteadyState(NOT_STEADY, f"the last {len(values)} of {n} steps differ from those before by {change:+.1%}")
+
+
+def pettitt(values: Reals) -> tuple[int, float]:
+    """Return the last place before a series' most likely change point, and the p value of no change.
+
+    Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979), 126-135:
+    K = max |U|, U[t] = 2 Σ ranks up to t − t (n + 1), p ≈ 2 exp(−6 K² / (n³ + n²)).
+    """
+    n = len(values)
+    t = np.arange(1, n)
+    u = 2 * np.cumsum(average_ranks(values))[:-1] - t * (n + 1)
+    at = int(np.abs(u).argmax())
+    return at, float(min(1.0, 2 * np.exp(-6 * float(u[at]) ** 2 / (n**3 + n**2))))
+
+
+def _batch_size(values: Reals) -> int:
+    """Return how many steps make batches that are nearly independent, for at least twenty batches.
+
+    The batch means of an AR(1) process with coefficient φ have a lag-1 autocorrelation near φ / (size (1 − φ²)). φ is
+    estimated from the variances of differences at lags 2 and 1, whose ratio is 1 + φ: a drift or a step change, which
+    is no autocorrelation, hardly affects either.
+    """
+    centred = np.clip(values - np.median(values), *np.quantile(values - np.median(values), [0.02, 0.95]))
+    near, far = (float(np.var(centred[k:] - centred[:-k])) for k in (1, 2))
+    phi = min(max(far / near - 1, 0.0), 0.95) if near > 0 else 0.0
+    size = max(_BATCH, int(np.ceil(phi / (_AUTOCORRELATION * (1 - phi**2)))))
+    return max(1, min(size, len(values) // _MIN_STEPS))

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter_ns, process_time_ns
+from time import perf_counter_ns
 from typing import Any
 from weakref import WeakSet
 
@@ -17,7 +17,7 @@ from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.masking._batch import SharedMemoryError
 from tclab.perturbation._dataset import Samples
-from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
+from tclab.timing._ledger import BatchTiming
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Batches(Dataset[Any]):
             return error  # the DataLoader would put a traceback into its message
 
     def _made(self, indices: list[int]) -> LoadedBatch:
-        cpu, raw, begin = process_time_ns(), raw_clock_ns(), perf_counter_ns()
+        begin = perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts, end = [], begin
 
@@ -106,8 +106,8 @@ class Batches(Dataset[Any]):
             ends("mask")
             parts.append(self.strategy.collate(removed, read.scores, encoded))
             ends("collate")
-        raw_end, cpu_ns, worker = raw_clock_ns(), process_time_ns() - cpu, get_worker_info()
-        timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end), cpu_ns)
+        worker = get_worker_info()
+        timing = BatchTiming(None if worker is None else worker.id, begin, end, stages)
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
 
 

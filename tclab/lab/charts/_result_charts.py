@@ -18,7 +18,7 @@ from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
-from tclab.timing._ledger_rows import SUMS
+from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
 from tclab.timing._verdict import UNDECIDED, Pair
 from tclab.trace._compare_traces import Comparison as TraceComparison
@@ -31,10 +31,9 @@ _LEFT = "logarithmic; left is faster"
 
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
     """Return the pairs that have a ratio as rows of `ratios`, each with its verdict as words."""
-    columns = ["line", "value", "low", "high", "widest_low", "widest_high", "sure", "text", "why"]
-    none = (None, None)
+    columns = ["line", "value", "low", "high", "sure", "text", "why"]
     found = [
-        (name, pair.ratio, *(pair.interval or none), *(pair.decision_interval or none), pair.verdict != UNDECIDED,
+        (name, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
          f"{pair.ratio:.3g} × {pair.verdict}", pair.why)
         for name, pair in pairs if pair.ratio is not None
     ]  # fmt: skip
@@ -48,9 +47,8 @@ def _band(margin: float) -> tuple[float, float]:
 def race_chart(
     pairs: Race | Races | Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None
 ) -> Any:
-    """Return each arm's time over that of one of them, with its intervals, and the margin as a band.
+    """Return each arm's time over that of one of them, with the interval that decides, and the margin as a band.
 
-    A verdict is decided by the thin line, the interval that holds however often the race goes on, not by the 95 % one.
     A hollow dot is undecided. In a race of several cells a row is named by its cell, and by its arm where there are
     others besides.
 
@@ -77,7 +75,7 @@ def race_chart(
     if chosen[0].cell is None:
         rows = rows.sort_values("value")
     margin = max(pair.margin for pair in chosen)
-    more = f"thick: 95 % interval; thin: the one that decides; grey band: the margin of ±{margin:.1%}"
+    more = f"with the interval that decides; grey band: the margin of ±{margin:.1%}"
     arms = {name: colours_of([pair.a])[pair.a] for name, pair in named}
     heading = chart_title(title, machine_text(where, pairs), more)
     return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", colours=arms, band=_band(margin))

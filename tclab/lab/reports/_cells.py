@@ -16,7 +16,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import keys_of
 from tclab.timing._environment import HARDWARE
-from tclab.timing._ledger_rows import SUMS, TOLERANCE
+from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import Pair
 from tclab.training._step import MODES
 

@@ -22,11 +22,9 @@ from tclab.lab.reports._cells import (
 from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
-from tclab.timing._ledger_rows import TOLERANCE
-from tclab.timing._step_means import outliers
+from tclab.timing._ledger import TOLERANCE
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
-_NAMED_OUTLIERS = 3  # points; more are counted
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 
 
@@ -57,7 +55,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     failed, checked = _equivalence(rows)
     sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
     sentences += [_models(group, setting) for setting, group in alike(_answering(ok), _MODEL_SETTINGS)]
-    sentences += [*_outliers(ok), _syncs(ok)]
+    sentences.append(_syncs(ok))
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
         return sentences
@@ -169,18 +167,6 @@ def _models(ok: pd.DataFrame, setting: str) -> str:
     return f"At {setting}, {text}." if setting else f"{text[0].upper()}{text[1:]}."
 
 
-def _outliers(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence on each point of which a few steps hold much of the time."""
-    steps = rows[(rows["stage"] == "step") & rows["samples_seconds"].notna() & rows["cycle_steps"].notna()]
-    found = [
-        f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, mode {row['mode']}: {text}."
-        for row in steps.to_dict("records")
-        if (text := outliers(row["samples_seconds"], int(row["cycle_steps"])))
-    ]
-    more = len(found) - _NAMED_OUTLIERS
-    return [*found[:_NAMED_OUTLIERS], *([f"{counted(more, 'more point')} with such steps."] if more > 0 else [])]
-
-
 def _syncs(ok: pd.DataFrame) -> str:
     """Name the strategy whose host waits for the device most often, or would on a GPU."""
     known = ok.dropna(subset=["host_syncs"])
@@ -197,9 +183,9 @@ def _syncs(ok: pd.DataFrame) -> str:
 
 
 def _of_steps(rows: pd.DataFrame) -> list[str]:
-    parts, points = stage_parts(rows), points_of_modes(rows)
-    return [*_largest(parts), *_workers(parts), _accounted(parts), *_outliers(points),
-            busy_text(points), *without_time(rows)]  # fmt: skip
+    parts = stage_parts(rows)
+    sums = [*_largest(parts), *_workers(parts), _accounted(parts)]
+    return [*sums, busy_text(points_of_modes(rows)), *without_time(rows)]
 
 
 def _largest(parts: pd.DataFrame) -> list[str]:

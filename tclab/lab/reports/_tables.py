@@ -19,7 +19,7 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
 from tclab.timing import environment
-from tclab.timing._contention import busy_notes
+from tclab.timing._environment import busy_notes
 from tclab.timing._race import Race
 from tclab.timing._verdict import Pair
 from tclab.training._distributed import BUCKET_MB

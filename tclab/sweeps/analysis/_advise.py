@@ -29,7 +29,6 @@ from tclab.timing._advice import (
     Advice,
     StepTimes,
     Suggestion,
-    host_sync_text,
     ranked,
     suggestions_from,
     upper_bound,
@@ -52,7 +51,8 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     `tclab.compare`; and changes that the stages of a step suggest. Rows of another machine or of other code than the
     present point's are no evidence, and are counted in `missing`. From a ledger around a loop of your own: changes that
     its stages suggest; see `tclab.timing.advise`. `advice.measure()` then races the suggested points, but for those of
-    another allocator or device, which cannot share a process with the present one.
+    another allocator or device, which cannot share a process with the present one, and of another batch size, whose
+    steps are of other work.
 
     Where points shared the processors with other processes, or others keep this machine busy now, the advice begins
     with that: its estimates may be those of the other processes.
@@ -63,7 +63,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     - `now`: the strategy that is run now; unless given, the first of `tclab.masking.BASELINES` that was run, or else
       the slowest. Of its points the one with the most networks and the largest batch.
     - `margin`: share of the time below which nothing is called better.
-    - `options`: for a ledger, `loaders`, `syncs` and `communication`.
+    - `options`: for a ledger, `loaders`.
 
     **Raises:** `InputError` for a strategy that was not measured, with the nearest.
     """
@@ -96,8 +96,6 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         found = [_with_race(one, point) for one in found if not _has(point, one)]
     if elsewhere := len(steps) - len(near):
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
-    if waits := python_value(row["host_syncs"]):
-        unknowns.append(host_sync_text(int(waits), row["device"] == "cuda"))
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
     return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
 
@@ -138,7 +136,7 @@ def _step_times(here: pd.DataFrame, row: pd.Series) -> StepTimes:
     cycle = int(python_value(row["cycle_steps"]) or 1)
     kept = whole_cycles(len(whole), cycle)
     made = run[run["where"].isin(["worker", "loading"]) & (run["stage"] == "batch")]
-    batch, cpu = (made[name].dropna().astype(float) for name in ("mean_seconds", "cpu_seconds"))
+    batch = made["mean_seconds"].dropna().astype(float)
     what = f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {counted(row['networks'], 'network')}"
     return StepTimes(
         f"from {len(whole[kept])} steps of {what}",
@@ -147,9 +145,7 @@ def _step_times(here: pd.DataFrame, row: pd.Series) -> StepTimes:
         {name: seconds[kept] for name, seconds in stages.items() if len(seconds) == len(whole)},
         python_value(row["workers"]),
         None if batch.empty else float(batch.mean()),
-        None if cpu.empty else float(cpu.mean()),
         cores_within(python_value(row["cores"]), python_value(row["cpu_limit_cores"])),
-        cuda,
         cycle,
     )
 
@@ -228,7 +224,7 @@ def _has(point: Point, one: Suggestion) -> bool:
 
 def _with_race(one: Suggestion, point: Point) -> Suggestion:
     """Return a suggestion that knows how it is raced, where it is a setting of a point that can be run beside it."""
-    apart = any(name in one.setting for name in ("allocator", "device"))
+    apart = any(name in one.setting for name in ("allocator", "device", "batch_size"))
     with suppress(InputError):
         changed = replace(point, **one.setting)
         if one.setting and not apart and changed.skipped() is None:
@@ -237,10 +233,9 @@ def _with_race(one: Suggestion, point: Point) -> Suggestion:
 
 
 def race_of_change(now: Point, changed: Point, *, budget_seconds: float, **options: Any) -> Pair:
-    """Race a changed point with the present one; the verdict is about the changed one, and of a sample's time.
+    """Race a changed point with the present one; the verdict is about the changed one.
 
     `options` are those of `race_points`.
     """
     race = race_points({"changed": changed, "now": now}, budget_seconds=budget_seconds, **options)
-    pair, a_sample = race.pair("changed", "now"), now.batch_size / changed.batch_size
-    return pair if a_sample == 1.0 else pair.rescaled(a_sample, "a sample")
+    return race.pair("changed", "now")

@@ -19,7 +19,7 @@ from tclab.sweeps.store._machine_label import busy_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
-from tclab.timing._verdict import MARGIN, UNDECIDED, Pair
+from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display
 
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
@@ -63,9 +63,7 @@ class Comparison(Shown):
         notes = [f"they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
         for name, only in ((first, self.only_first), (second, self.only_second)):
             notes += [f"only in {name}: {'; '.join(only)}"] if only else []
-        lines = [(pair.cell or "", pair.verdict, pair.ratio_text, pair.why) for pair in self.pairs]
-        columns = ("point", "verdict", "ratio [95 % interval]", "why") if lines else ()
-        return Display(f"{second} against {first}, {self.stage}:", columns, lines, [*notes, *self.cautions])
+        return pairs_display(self.pairs, f"{second} against {first}, {self.stage}:", [*notes, *self.cautions])
 
 
 def compare(
@@ -114,7 +112,7 @@ def compare(
     for i, both in enumerate(sides.values()):
         why = _confounded(both, named, compared)
         if why and pairs[i].ratio is not None:
-            pairs[i] = replace(pairs[i], verdict=UNDECIDED, why=why)
+            pairs[i] = replace(pairs[i], verdict=UNDECIDED, reason=why)
     differs = _differing(steps, compared)
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)

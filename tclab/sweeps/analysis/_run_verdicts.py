@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, lies, over_all
-from tclab.timing._warmup import NOT_STEADY
+from tclab.timing._step_means import NOT_STEADY, Estimate, mean_step, ratio_of_means
+from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, over_all
 
 _ALPHA = 0.05
 WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
@@ -107,27 +106,24 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     """Return the comparison of a point, before the others are known; without a p value where it has no verdict."""
     samples = [runs_of(rows) for rows in sides]
     spreads = [WITHOUT_REPEATS if own.spread is None else own.spread for own in samples]
-    pair = Pair(names[1], names[0], UNDECIDED, "", margin=max(margin, *spreads), alpha=_ALPHA, cell=words)
+    pair = Pair(names[1], names[0], UNDECIDED, margin=max(margin, *spreads), alpha=_ALPHA, cell=words)
     for name, rows, own in zip(names, sides, samples, strict=True):
         if not own.steps:
-            return replace(pair, why=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
+            return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
     ratio, interval, p = ratio_of_runs(*samples)
-    pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=min(o.steps for o in samples))
+    pair = replace(pair, ratio=ratio, interval=interval, kept=min(own.steps for own in samples))
     if interval is None:
         few = min(samples, key=lambda own: own.steps / own.cycle)
         needed = max(MIN_OBSERVATIONS, 2 * few.cycle)
-        return replace(pair, why=f"{few.steps} steps were timed, at least {needed} are needed")
+        return replace(pair, reason=f"{few.steps} steps were timed, at least {needed} are needed")
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
-            return replace(pair, why=f"steps of {name} were still changing: warm up longer")
-    low, high = np.log(interval)
-    widest = max(MOST_MARGIN, margin)
-    verdict = decide(low, high, pair.margin, widest=widest)
+            return replace(pair, reason=f"steps of {name} were still changing: warm up longer")
+    verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
     shared = [name for name, rows in zip(names, sides, strict=True) if rows["shared"].notna().any()]
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
-        return replace(pair, why=f"{' and '.join(shared)} shared the processors with other processes")
+        return replace(pair, reason=f"{' and '.join(shared)} shared the processors with other processes")
     runs = [len(own.seconds) for own in samples]
     of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
-    why = f"the 95% interval {of_runs} {lies(low, high, pair.margin, widest)}"
-    return replace(pair, verdict=verdict, why=why, p=p)
+    return replace(pair, verdict=verdict, basis=f"the 95% interval {of_runs}", p=p)

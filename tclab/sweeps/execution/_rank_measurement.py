@@ -13,8 +13,7 @@ import numpy as np
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import mean_columns
 from tclab.timing import Ledger
-from tclab.timing._step_means import cycle_means, cycle_of, steps_wait
-from tclab.timing._warmup import steady_state
+from tclab.timing._step_means import cycle_means, cycle_of, steady_state, steps_wait
 
 Samples = list[float | None]
 Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
@@ -34,7 +33,6 @@ class RankMeasurement:
     edge_bytes: int
     peak_bytes: int | None  # of memory
     conditions: list[dict[str, Any]]  # before and after
-    batch_cpu_seconds: float | None = None  # mean processor time in which a worker makes a batch; `None` without any
     mask_bytes: int = 0
     store_bytes: int | None = None  # of the files that are read from
 
@@ -73,8 +71,6 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
                 row |= ranks[0].demands.get(stage, {})
             if stage == "step":
                 row |= _step_columns(point, ranks, row)
-            if (where, stage) == ("worker", "batch"):
-                row["cpu_seconds"] = ranks[0].batch_cpu_seconds
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
@@ -132,7 +128,6 @@ def _farthest(shares: Sequence[float | None]) -> float | None:
 
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
-    workers = [share for measured in ranks for line, share in measured.accounted.items() if line.startswith("worker")]
     peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
     exchanged = ranks[0].exchanged
     largest = ("batch_bytes", "edge_bytes", "mask_bytes", "first_step_seconds")
@@ -143,7 +138,6 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
         "peak_bytes": max(peaks, default=None),
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
-        "worker_accounted": _farthest(workers),
         "steady": steady_state(cycle_means(np.asarray(step["samples_seconds"]), step["cycle_steps"]).tolist()).verdict,
         "conditions": json.dumps(ranks[0].conditions),
         "gradient_bytes": max(exchanged["bytes"]) if exchanged and exchanged["bytes"] else None,

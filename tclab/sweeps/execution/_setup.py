@@ -26,8 +26,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
 from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.timing import Ledger
-from tclab.timing._ledger import NullLedger
-from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain

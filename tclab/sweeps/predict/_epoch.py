@@ -26,7 +26,7 @@ from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._run import rows_of_task
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.timing import Ledger, conditions, contention, environment
-from tclab.timing._contention import busy_notes
+from tclab.timing._environment import busy_notes
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 

@@ -11,8 +11,7 @@ import pandas as pd
 
 from tclab._display import counted, first_of
 from tclab.timing import contention, environment
-from tclab.timing._contention import BUSY_PERCENT
-from tclab.timing._environment import HARDWARE, cores_within
+from tclab.timing._environment import BUSY_PERCENT, HARDWARE, cores_within
 
 BUSY_COLUMNS = ("shared", "threads", "stage", "status", "model", "strategy", "batch_size")  # that `busy_text` reads
 

@@ -40,7 +40,6 @@ MEASURED_COLUMNS = {
     **dict.fromkeys(("median_seconds", "q1_seconds", "q3_seconds"), _REAL),
     # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
     "host_syncs": _WHOLE,
-    "kernels": _WHOLE,  # operations that compute something
     # of the whole step, on rows with stage = "step" only
     "samples_per_second": _REAL,  # of all ranks together, by the mean step
     "batch_bytes": _WHOLE,  # all that travels with a batch
@@ -48,7 +47,6 @@ MEASURED_COLUMNS = {
     "mask_bytes": _WHOLE,  # edge masks among those
     "store_bytes": _WHOLE,  # of the LMDB files that samples and masks are read from; null where nothing is stored
     "peak_bytes": _WHOLE,  # of a process, the worst of several ranks
-    "cpu_seconds": _REAL,  # processor time of one batch, on rows of a worker's stage = "batch" only
     "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
 }
 MORE_COLUMNS = {
@@ -67,8 +65,8 @@ MORE_COLUMNS = {
     "equivalence_fp64_error": _REAL,  # the worst, compiled, checkpointed or sliced as the point is
     "equivalence_fp32_ratio": _REAL,  # the error over subgraph's own in fp32, or in the dtype where that is worse
     **dict.fromkeys(("equivalence_nodes", "equivalence_edges"), _WHOLE),
-    # share of a wall clock of its own that the stages of a timeline account for; of several workers the worst
-    **dict.fromkeys(("host_accounted", "device_accounted", "worker_accounted"), _REAL),
+    # share of a wall clock of its own that the stages of a timeline account for
+    **dict.fromkeys(("host_accounted", "device_accounted"), _REAL),
     "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
     "conditions": _TEXT,  # JSON, the machine's load before and after; see tclab.timing.conditions
     "shared": _TEXT,  # how other processes used the processors meanwhile; null where not, or not known
