@@ -117,3 +117,6 @@ if __name__ == "__main__":
     in_workers = {name for _, _, name in seen.shares(WORKERS)}
     assert "spin" in in_workers
     assert not any("<module>" in name for name in in_workers)  # what it was forked in
+    (loader,) = seen.loaders.by_loader()
+    assert loader == "Data at train.py:33"
+    assert [row[1:3] for row in seen.loaders.rows()] == [(0, 6), (1, 6)]

@@ -100,14 +100,17 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
 
 @helped
 def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a script, and say which of its lines the time went to.
+    """Run a script, and say which of its lines the time went to, and what its DataLoaders did.
 
     - `script`: a Python program.
     - `argv`: its own arguments.
     """
     from tclab import timing
 
-    print(timing.profile(script, argv))
+    seen = timing.profile(script, argv)
+    print(seen)
+    if seen.loaders is not None:
+        print(seen.loaders)
     return 0
 
 

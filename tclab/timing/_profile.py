@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
+from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
@@ -24,6 +28,7 @@ _MOST = 10  # lines that are shown of the main process, and three of the others
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
+_RUN = "from tclab.timing._profile import run_script; run_script()"
 _ALLOW = (
     "py-spy recorded nothing, and has said why. Where the system does not let it read another process (ptrace): start "
     "a container with --cap-add=SYS_PTRACE (Kubernetes: capabilities add SYS_PTRACE), elsewhere set "
@@ -45,10 +50,12 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
+    - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
     samples: dict[str, Counter[Line]]
     seconds: float
+    loaders: LoaderTimes | None = None
 
     def shares(self, where: str = MAIN) -> dict[Line, float]:
         """Return line → share of the time of the main process, of workers or of others, the largest first."""
@@ -90,7 +97,7 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
 
 
 def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
-    """Run a script as `python script.py …` does, and return where its time went.
+    """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
 
     Ctrl-C ends the script, and what was sampled is returned. py-spy prints two lines of its own.
 
@@ -101,14 +108,17 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
 
     **Raises:** `InputError` if there is no such file, or where py-spy is not installed or may not read a process.
     """
+    import msgspec  # late: nothing else here needs it
+
     if not Path(path).is_file():
         raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
         raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
     with TemporaryDirectory() as folder:
-        samples = Path(folder) / "samples"
-        command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", sys.executable, str(path), *argv]
+        samples, result = Path(folder) / "samples", Path(folder) / "result"
+        run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
+        command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         begin = perf_counter()
         running = subprocess.Popen(command)
         while running.poll() is None:
@@ -117,4 +127,50 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         seconds = perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
             raise InputError(_ALLOW)
-        return Profile(read_samples(samples.read_text()), seconds)
+        loaders = msgspec.json.decode(result.read_bytes(), type=LoaderTimes) if result.exists() else None
+        return Profile(read_samples(samples.read_text()), seconds, loaders)
+
+
+# ---- in the script's process
+
+
+def run_script() -> None:
+    """Run the script that the command line names after a file, to which what its DataLoaders did is written."""
+    import msgspec
+
+    result, *sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    with ExitStack() as watch:
+        torch = _Torch(watch)
+        sys.meta_path.insert(0, torch)
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        finally:
+            watch.close()
+            if torch.loaders is not None:
+                Path(result).write_bytes(msgspec.json.encode(torch.loaders))
+
+
+class _Torch:
+    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself.
+
+    A script may set the environment before it imports torch.
+    """
+
+    def __init__(self, watch: ExitStack) -> None:
+        self.watch = watch
+        self.loaders: LoaderTimes | None = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch.utils.data.dataloader":
+            return None
+        sys.meta_path.remove(self)
+        spec: Any = find_spec(name)
+        execute = spec.loader.exec_module
+
+        def executed(module: Any) -> None:
+            execute(module)
+            self.loaders = self.watch.enter_context(loader_times())
+
+        spec.loader.exec_module = executed
+        return spec
