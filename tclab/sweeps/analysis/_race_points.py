@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
+from tclab._display import counted
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
@@ -147,38 +148,27 @@ def race_points(
         return race(arms[None], budget_seconds=budget_seconds, **more, **options)
 
 
-def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Return points by batch size and number of networks, and in each cell by strategy; see `race_grid`."""
-    cells: dict[tuple[int, int], dict[str, Point]] = {}
-    for point in points:
-        if point.skipped_alone("a race") is None:
-            cells.setdefault((point.batch_size, len(cell_graph_of(point).networks)), {})[point.strategy] = point
-    return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
-
-
 def race_grid(
-    cells: Iterable[Point] | Mapping[str, Mapping[str, Point]],
-    *,
-    budget_seconds: float,
-    processes: int | None = PROCESSES,
-    **options: Any,
+    points: Iterable[Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
 ) -> Races:
-    """Race the points of each of many cells, and spend the seconds on cells that are undecided.
+    """Race the strategies of each batch size and number of networks, and spend the seconds on what is undecided.
 
-    Each cell is a race as of `race_points`; see `tclab.timing.race_cells`.
+    Each cell, "batch 4, 2 networks", is a race as of `race_points`; see `tclab.timing.race_cells`.
 
     **Arguments:**
 
-    - `cells`: points, of which those of one batch size and number of networks share a cell, with their strategies as
-      arms; those that cannot be run, and cells of one point, are left out. Or cell → name → point.
+    - `points`: those that cannot be run, and cells of one point, are left out.
     - `budget_seconds`: for all cells. `processes`, `options`: as for `race_points`.
 
     **Raises:** `InputError` for no cell, and as `race_points`.
     """
-    if not isinstance(cells, Mapping):
-        cells = cells_of(cells)
+    sizes: dict[tuple[int, int], dict[str, Point]] = {}
+    for point in points:
+        if point.skipped_alone("a race") is None:
+            sizes.setdefault((point.batch_size, len(cell_graph_of(point).networks)), {})[point.strategy] = point
+    cells = {f"batch {b}, {counted(n, 'network')}": arms for (b, n), arms in sorted(sizes.items()) if len(arms) > 1}
     if not cells:
-        raise InputError("there are no cells, expected at least one")
+        raise InputError("there are no cells, expected at least two points of one batch size and number of networks")
     with _raced(cells, processes) as (arms, more):
         return race_cells(arms, budget_seconds=budget_seconds, **more, **options)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from tclab._display import Display, Shown, bytes_text
@@ -18,12 +17,8 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
-from tclab.masking._edge_masks import StoredMask
-from tclab.perturbation import Perturbations
-from tclab.perturbation._dataset import TRAINING_SAMPLES
-from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
@@ -56,8 +51,6 @@ class Fits(Shown):
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
     - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
-    - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
-      those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
 
@@ -71,21 +64,20 @@ class Fits(Shown):
     shared: int
     ranks: int
     on_host: bool
-    disk: StoreSize | None = None
     process: int = PROCESS_BYTES
     host_limit: int | None = None
     shared_limit: int | None = None
     device_limit: int | None = None
 
     @property
+    def _training(self) -> int:
+        return self.model + self.kept + self.step + self.exchange
+
+    @property
     def host(self) -> int:
         """The resident set of a training process, bytes; a batch from a worker is among it while it is read."""
         own = self.process + self.graph + self.batch + self.heap
         return own + (self._training if self.on_host else 0)
-
-    @property
-    def _training(self) -> int:
-        return self.model + self.kept + self.step + self.exchange
 
     @property
     def device(self) -> int | None:
@@ -115,9 +107,8 @@ class Fits(Shown):
             for name, number, limit in [("a batch", self.batch, None), *self._needs]
         ]
         parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
-        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED]
-        notes += [f"a store of {self.disk}; a run stores the samples that it reads"] if self.disk is not None else []
-        notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
+        outcome = "fits" if self.refusal is None else f"does not fit: {self.refusal}"
+        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED, outcome]
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
 
@@ -182,15 +173,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
-        disk=_whole_store(loading, point, samples) if isinstance(loading, StoredMask) else None,
     )
-
-
-def _whole_store(strategy: StoredMask, point: Point, samples: Perturbations) -> StoreSize:
-    """Return the size of a store of all training samples, if they are like these."""
-    screen = screen_of(point)
-    number = TRAINING_SAMPLES if screen is None else len(screen)
-    return StoreSize.of(np.resize(strategy.encoded_bytes(samples.deletions), number))
 
 
 def _bytes_in(value: Any) -> int:
