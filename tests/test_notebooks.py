@@ -201,11 +201,10 @@ def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
 def test_sweep_runs_on_a_file_of_perturbations(tmp_path):
     samples = ROOT / "data_samples" / "cell"
     wanted = {"graph": samples, "perturbations": samples / "aao1729_data_s1.tsv", "models": "hetero_cell", "steps": 2}
-    run = Run("sweep", tmp_path, **wanted, strategies="node_mask", batch_sizes=2, networks=1, gpus=0,
-              results=tmp_path / "rows")  # fmt: skip
+    Run("sweep", tmp_path, **wanted, strategies="node_mask", batch_sizes=2, networks=1, gpus=0,
+        results=tmp_path / "rows")  # fmt: skip
     (step,) = step_rows(tmp_path / "rows").to_dict("records")
     assert (step["status"], step["perturbations"]) == ("ok", str(samples / "aao1729_data_s1.tsv"))
-    assert "samples of aao1729_data_s1.tsv" in run.text("run")
 
 
 @pytest.mark.slow
@@ -258,8 +257,8 @@ def test_trust_compares_rows_that_are_there(tmp_path):
 
 @pytest.mark.slow
 def test_masks_shows_its_charts(tmp_path):
-    run = Run("masks", tmp_path, edges="200,2000", widths="4,16", removed="0.1,0.8", rounds=1,
-              held_out_edges=500, held_out_removed=0.5, real_scale=0.02, deleted="3,30", scale=0.02, batch_size=2, gpus=0,
+    run = Run("masks", tmp_path, edges="200,2000", widths="4,16", removed="0.1,0.8", rounds=1, held_out_edges=500,
+              held_out_removed=0.5, real_scale=0.02, deleted="3,30", scale=0.02, batch_size=2, gpus=0,
               budget_seconds=3, processes=0)  # fmt: skip
     assert run.has_pictures("subgraph", "edge-mask", "gpu-mask", "gpu-filter", "node-mask", "delta", "khop",
                             "race-chart", "break-even")  # fmt: skip
