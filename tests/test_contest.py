@@ -10,7 +10,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import loop_of, race_grid, race_points
+from tclab.sweeps import loop_of, race_points
 from tclab.sweeps.analysis._race_points import race_arm
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.timing import Ledger, read_samples, verdicts_of
@@ -68,17 +68,6 @@ def test_points_that_no_race_can_have_are_named():
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
     with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
         race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)
-    with pytest.raises(InputError, match="there are no cells"):
-        race_grid([tiny()], budget_seconds=1)
-
-
-def test_cells_are_named_by_size_and_hold_what_can_be_raced():
-    points = tclab.grid(
-        scale=0.01, models="hetero_cell,dango", strategies="edge_mask,node_mask", batch_sizes="1,2", networks="1"
-    )
-    races = race_grid(points, budget_seconds=4, processes=None)
-    assert list(races.cells) == ["batch 1, 1 network", "batch 2, 1 network"]
-    assert {(pair.a, pair.b) for pair in races.pairs} == {("edge_mask", "node_mask")}
 
 
 def test_a_points_loop_runs_under_a_ledger_or_none():

@@ -247,12 +247,12 @@ def test_trust_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
         write_rows(made_by_hand(factor, commit=name), tmp_path / f"{name}.csv")
     run = Run("trust", tmp_path, first=tmp_path / "old.csv", second=tmp_path / "new.csv", margin=0.1, scale=0.01,
-              strategies="edge_mask,node_mask", networks=1, map_networks=1, batch_sizes=1, budget_seconds=6,
+              strategies="edge_mask,node_mask", networks=1, batch_sizes=1, budget_seconds=6,
               processes=0, results=tmp_path / "trust")  # fmt: skip
     assert "new against old, step:" in run.text("runs")
     assert "they differ in commit: old → new" in run.text("runs")
     assert run.text("runs").count("FASTER 0.5 × the time") == 4
-    assert run.has_pictures("race-chart", "winner-map", "comparison-chart")
+    assert run.has_pictures("race-chart", "comparison-chart")
 
 
 @pytest.mark.slow

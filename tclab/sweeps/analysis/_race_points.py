@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
-from tclab._display import counted
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
-from tclab.timing import Ledger, race, race_cells
+from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
-from tclab.timing._race import Race, Races
+from tclab.timing._race import Race
 from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
 
@@ -112,23 +110,6 @@ def _factory(point: Point) -> str:
     return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 
-@contextmanager
-def _raced(
-    cells: Mapping[Any, Mapping[str, Point]], processes: int | None
-) -> Iterator[tuple[dict[Hashable, Any], dict[str, Any]]]:
-    """Yield cell → its arms by name, and the arguments of a race that runs in several processes."""
-    found = {cell: _resolved(points) for cell, points in cells.items()}
-    with ExitStack() as opened:
-        make = _factory if processes is not None else partial(_arm, opened=opened)
-        arms = {cell: {name: make(point) for name, point in points.items()} for cell, points in found.items()}
-        if processes is None:
-            yield arms, {}
-            return
-        place = str(opened.enter_context(closing(TemporaryFolder())).path)  # for the processes' files
-        allocator = ALLOCATORS[next(iter(next(iter(found.values())).values())).allocator]
-        yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place}}
-
-
 def race_points(
     points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
 ) -> Race:
@@ -144,33 +125,17 @@ def race_points(
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """
-    with _raced({None: points}, processes) as (arms, more):
-        return race(arms[None], budget_seconds=budget_seconds, **more, **options)
-
-
-def race_grid(
-    points: Iterable[Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
-) -> Races:
-    """Race the strategies of each batch size and number of networks, and spend the seconds on what is undecided.
-
-    Each cell, "batch 4, 2 networks", is a race as of `race_points`; see `tclab.timing.race_cells`.
-
-    **Arguments:**
-
-    - `points`: those that cannot be run, and cells of one point, are left out.
-    - `budget_seconds`: for all cells. `processes`, `options`: as for `race_points`.
-
-    **Raises:** `InputError` for no cell, and as `race_points`.
-    """
-    sizes: dict[tuple[int, int], dict[str, Point]] = {}
-    for point in points:
-        if point.skipped_alone("a race") is None:
-            sizes.setdefault((point.batch_size, len(cell_graph_of(point).networks)), {})[point.strategy] = point
-    cells = {f"batch {b}, {counted(n, 'network')}": arms for (b, n), arms in sorted(sizes.items()) if len(arms) > 1}
-    if not cells:
-        raise InputError("there are no cells, expected at least two points of one batch size and number of networks")
-    with _raced(cells, processes) as (arms, more):
-        return race_cells(arms, budget_seconds=budget_seconds, **more, **options)
+    found = _resolved(points)
+    with ExitStack() as opened:
+        if processes is None:
+            arms = {name: _arm(point, opened) for name, point in found.items()}
+            return race(arms, budget_seconds=budget_seconds, **options)
+        place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
+        variables = {"TMPDIR": str(place)}
+        for point in found.values():
+            variables |= ALLOCATORS[point.allocator]  # the same for all
+        made = {name: _factory(point) for name, point in found.items()}
+        return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
 
 @contextmanager
