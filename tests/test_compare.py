@@ -39,7 +39,7 @@ def rows(*made):
 
 
 def runs(*seconds, cycle=1):
-    return StepRuns(tuple(tuple(map(float, run)) for run in seconds), cycle)
+    return StepRuns([np.asarray(run, dtype=float) for run in seconds], cycle)
 
 
 def sweep(factor=1.0, **fields):

@@ -114,15 +114,16 @@ def compare(
     differs = _differing(steps, compared)
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
-    cautions = [text for text in (busy_text(pd.concat(steps).assign(stage="step")), _caution(sides, values)) if text]
+    table = _table(sides, pairs, named)
+    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(like=" runs"), values)]
     return Comparison(
         names=named,
         stage=stage,
         pairs=tuple(pairs),
         differs=differs,
         only={name: [one for one in own if one not in sides] for name, own in zip(named, points, strict=True)},
-        cautions=tuple(cautions),
-        table=_table(sides, pairs, named),
+        cautions=tuple(text for text in cautions if text),
+        table=table,
         where=(where_measured(steps[0]), where_measured(steps[1])),
     )
 
@@ -203,22 +204,26 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _caution(sides: Mapping[str, Sides], values: Mapping[str, list[list[str]]]) -> str:
-    """Return what weakens every verdict, or why there is none; `values` are those of each setting, side by side."""
-    if not sides:
+def _caution(runs: pd.DataFrame, values: Mapping[str, list[list[str]]]) -> str:
+    """Return what weakens every verdict, or why there is none.
+
+    **Arguments:**
+
+    - `runs`: of how many each side of each point has. `values`: those of each setting, side by side.
+    """
+    if runs.empty:
         apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
         return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
     text = (
         "The two sides ran at different times, not in turns as in a race: a machine that changed in between looks like "
         "a difference."
     )
-    once = sum(1 in [len(runs_of(rows).seconds) for rows in both] for both in sides.values())
-    if not once:
-        return text
-    return (
-        f"{text} {once} of {len(sides)} points ran once on a side, so how much two runs of them differ is not known: "
-        "tclab.sweep(…, repeats=3) into each folder measures it."
-    )
+    if once := int((runs == 1).any(axis=1).sum()):
+        text += (
+            f" {once} of {len(runs)} points ran once on a side, so how much two runs of them differ is not known: "
+            "tclab.sweep(…, repeats=3) into each folder measures it."
+        )
+    return text
 
 
 def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, str]) -> pd.DataFrame:
@@ -228,7 +233,8 @@ def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, 
         line = {"point": label, "ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict, "why": pair.why}
         for name, rows in zip(names, both, strict=True):
             runs = runs_of(rows)
-            line |= {f"{name} s": runs.mean, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
+            seconds = runs.mean.value if runs.steps else None
+            line |= {f"{name} s": seconds, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
             line |= {f"{name} {column}": rows[column].max() for column in ("batch_bytes", "host_syncs", "peak_bytes")}
         lines.append(line)
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
