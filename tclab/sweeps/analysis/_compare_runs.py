@@ -115,7 +115,7 @@ def compare(
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
     table = _table(sides, pairs, named)
-    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(like=" runs"), values)]
+    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(regex=" runs$"), values)]
     return Comparison(
         names=named,
         stage=stage,
