@@ -96,18 +96,18 @@ class _PartTimer:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._around = [REST]  # the parts that were entered, innermost last
+        self.around = [REST]  # the part that goes on, and those that were entered in it, innermost last
 
     def enter(self, part: str, given: Any) -> None:
         """Begin a part of the forward; the gradients of the tensors that it is given end it in the backward."""
-        self._begin_with_gradients(given, self._around[-1])
-        self._around.append(part)
+        self._begin_with_gradients(given, self.around[-1])
+        self.around.append(part)
         self._begin(part)
 
     def leave(self, result: Any) -> None:
         """End the part that was entered last; the gradients of the tensors of its result begin it in the backward."""
-        self._begin_with_gradients(result, self._around.pop())
-        self._begin(self._around[-1])
+        self._begin_with_gradients(result, self.around.pop())
+        self._begin(self.around[-1])
 
     def _begin(self, part: str) -> None:
         stage = self._ledger.current
@@ -121,7 +121,11 @@ class _PartTimer:
             # one tensor may be the result of a part and of the one around it, and given to more: the first counts
             if isinstance(tensor, Tensor) and tensor.grad_fn is not None and not hasattr(tensor, "_part"):
                 tensor._part = part  # type: ignore[attr-defined]
-                tensor.register_hook(lambda grad: self._begin(part))
+                tensor.register_hook(lambda grad: self._go_on(part))
+
+    def _go_on(self, part: str) -> None:
+        self.around[-1] = part
+        self._begin(part)
 
     def hooks(self, path: str, module: nn.Module) -> list[Any]:
         """Have the calls of a module be a part, and return the handles of its hooks."""
@@ -172,6 +176,7 @@ def timed_parts(step: Step, ledger: Ledger) -> Iterator[None]:
     view_of = step.strategy.view
 
     def view(batch: Any) -> Any:
+        timer.around = [REST]  # a forward begins
         return _TimedView(view_of(batch), timer)
 
     step.strategy.view = view  # type: ignore[method-assign]
