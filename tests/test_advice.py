@@ -266,14 +266,9 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
         assert "what 1 row of another machine, or of other code, would say here" in advice.missing
     unsteady = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
     assert unsteady.suggestions == ()
-    assert {one.change for one in unsteady.unsure} == {
-        f"{name} in place of edge_mask" for name in ("delta", "node_mask")
-    }
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
-    said = " ".join(str(unsteady).split())
-    assert (
-        "still open: whether there is a gain from delta in place of edge_mask, node_mask in place of edge_mask:" in said
-    )
+    changes = "delta in place of edge_mask, node_mask in place of edge_mask"
+    assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
 
 
 def test_of_many_settings_that_are_alike_none_is_suggested():
