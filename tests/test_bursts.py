@@ -64,7 +64,6 @@ def test_the_mean_step_is_as_long_as_its_workers_take(rows):
     # a pause of the machine makes it less
     assert 0.1 * BATCH * 2 / SLEEP < step["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
     assert made["mean_seconds"] >= SLEEP
-    assert made["cpu_seconds"] < 0.5 * SLEEP  # it sleeps
 
 
 @pytest.mark.clock

@@ -29,7 +29,6 @@ from tclab.timing._advice import (
     Advice,
     StepTimes,
     Suggestion,
-    host_sync_text,
     ranked,
     suggestions_from,
     upper_bound,
@@ -52,7 +51,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     `unsure`. Rows of another machine or of other code than the present point's are no evidence, and are counted in
     `missing`. From a ledger around a loop of your own: changes that its stages suggest; see `tclab.timing.advise`.
     `advice.measure()` then races points with the present one, in the order of the list, but for those of another
-    allocator or device, which cannot share a process with it.
+    allocator or device, which cannot share a process with it, and of another batch size, whose steps are other work.
 
     Where points shared the processors with other processes, or others keep this machine busy now, the advice begins
     with that: its estimates may be those of the other processes.
@@ -97,8 +96,6 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
     if elsewhere := len(steps) - len(near):
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
-    if waits := python_value(row["host_syncs"]):
-        missing.append(host_sync_text(int(waits), row["device"] == "cuda"))
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
     return Advice(times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure))
 
@@ -228,7 +225,7 @@ def _without_edges(times: StepTimes, row: pd.Series, margin: float) -> Iterator[
 
 def _with_race(one: Suggestion, point: Point) -> Suggestion:
     """Return a suggestion that knows how it is raced, where it is a setting of a point that can be run beside it."""
-    apart = any(name in one.setting for name in ("allocator", "device"))
+    apart = any(name in one.setting for name in ("allocator", "device", "batch_size"))
     with suppress(InputError):
         changed = replace(point, **one.setting)
         if one.setting and not apart and changed.skipped() is None:
@@ -237,10 +234,9 @@ def _with_race(one: Suggestion, point: Point) -> Suggestion:
 
 
 def race_of_change(now: Point, changed: Point, *, budget_seconds: float, **options: Any) -> Pair:
-    """Race a changed point with the present one; the verdict is about the changed one, and of a sample's time.
+    """Race a changed point with the present one; the verdict is about the changed one.
 
     `options` are those of `race_points`.
     """
     race = race_points({"changed": changed, "now": now}, budget_seconds=budget_seconds, **options)
-    pair, a_sample = race.pair("changed", "now"), now.batch_size / changed.batch_size
-    return pair if a_sample == 1.0 else pair.rescaled(a_sample, "a sample")
+    return race.pair("changed", "now")

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
 from pkgutil import resolve_name
-from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -106,14 +105,12 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         largest["store_bytes"] = sum(file.stat().st_size for file in here.files) or None
     exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
-    processor_ns = [timing.cpu_ns for timing in ledger.batch_timings if timing.cpu_ns is not None]
     return RankMeasurement(
         timelines=timelines(ledger, lead),
         demands=demands,
         accounted=ledger.accounted,
         largest=largest,
         conditions=around,
-        batch_cpu_seconds=fmean(processor_ns) / 1e9 if point.workers and processor_ns else None,
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
         late=None if exchanges is None else exchanges.late[ranks.rank],
     )
@@ -150,10 +147,7 @@ def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
             step(batch, stage=ledger.stage)
     waits = counted.stages
     waits.pop("optimizer", None)  # AdamW's own counters live on the host, and are no waits
-    stages = dict.fromkeys([*counted.kernels, *waits])
-    columns = {stage: {"host_syncs": waits[stage], "kernels": counted.kernels[stage]} for stage in stages}
-    sums = {"host_syncs": waits.total(), "kernels": counted.kernels.total()}
-    return {**columns, "step": sums}
+    return {stage: {"host_syncs": waits[stage]} for stage in ledger.seconds()} | {"step": {"host_syncs": waits.total()}}
 
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class RankMeasurement:
     # the files that are read from; `None` where it is not known, or there are none
     largest: dict[str, float | None]
     conditions: list[dict[str, Any]]  # before and after
-    batch_cpu_seconds: float | None = None  # mean processor time in which a worker makes a batch; `None` without any
     exchanged: dict[str, list[Any]] | None = None  # columns of `Communication.frame`; `None` where nothing is exchanged
     late: int | None = None  # of `Communication`
 
@@ -70,8 +69,6 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
                 row |= ranks[0].demands.get(stage, {})
             if stage == "step":
                 row |= _step_columns(point, ranks, row)
-            if (where, stage) == ("worker", "batch"):
-                row["cpu_seconds"] = ranks[0].batch_cpu_seconds
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
