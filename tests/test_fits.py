@@ -122,13 +122,6 @@ def test_a_gpu_keeps_norms_in_float32_under_autocast(monkeypatch):
     assert held["bfloat16", "cpu"] < held["bfloat16", "cuda"] < held["float32", "cuda"]
 
 
-def test_buckets_of_gradients_are_counted():
-    alone, two = fits(point_of("node_mask")), fits(point_of("node_mask", ranks=2))
-    assert alone.exchange == 0 < two.exchange <= alone.model  # float32, one for each weight that is trained
-    assert two.host == alone.host + two.exchange
-    assert "exchange" in str(two)
-
-
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
     found = fits(point_of("edge_mask", workers=3, loader={"prefetch_factor": 4}, ranks=2, mode="data"))
     assert found.shared == 2 * 3 * 4 * found.batch

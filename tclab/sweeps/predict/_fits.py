@@ -33,8 +33,8 @@ PROCESS_BYTES = 577 * 1024**2
 # masked (DANGO), most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped
 # one by one leave no holes.
 HEAP_SHARE = 0.8
-_NOT_COUNTED = "not counted: what compiled code, gathering ranks, NCCL, CUDA on the host, Lightning and workers hold"
-_PARTS = ("process", "graph", "model", "kept", "step", "exchange", "heap")  # of what a rank needs
+_NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
+_PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,7 +49,6 @@ class Fits(Shown):
     - `model`: the weights. `kept`: what else stays on the device from step to step, including the optimizer's
       state. `step`: the peak of one step on top of all these, including its gradients.
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
-    - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
@@ -60,7 +59,6 @@ class Fits(Shown):
     kept: int
     step: int
     heap: int
-    exchange: int
     shared: int
     ranks: int
     on_host: bool
@@ -71,7 +69,7 @@ class Fits(Shown):
 
     @property
     def _training(self) -> int:
-        return self.model + self.kept + self.step + self.exchange
+        return self.model + self.kept + self.step
 
     @property
     def host(self) -> int:
@@ -117,13 +115,12 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 
     The batch is that of the point's own first samples: of 8 or fewer to the byte, of more extrapolated from them.
     What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
-    hands out.
-    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
+    hands out. `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
     strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
-    Not counted: what `compile` changes, the rows that ranks gather for a loss, a compression's state, NCCL's buffers,
-    Lightning's objects, worker processes except for the batches that they hold ready, the host memory that CUDA uses,
-    the masks that mode `empty` makes.
+    Not counted: what `compile` changes, DDP's buckets (the size of the gradients) and a compression's state, the rows
+    that ranks gather for a loss, NCCL's buffers, Lightning's objects, worker processes except for the batches that they
+    hold ready, the host memory that CUDA uses, the masks that mode `empty` makes.
 
     **Arguments:**
 
@@ -152,12 +149,11 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         own = _bytes_in(graph)
-    held, gradients = MemoryEstimate(0, 0, 0), 0
+    held = MemoryEstimate(0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
         step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
         own += _bytes_in(step.loss)
-        gradients = sum(parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"
     share = HEAP_SHARE if on_host and kind.masks_graph and point.allocator != "map_each" else 0.0
@@ -169,7 +165,6 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         kept=held.kept,
         step=held.peak,
         heap=int(share * (held.kept + held.peak)),
-        exchange=gradients if point.ranks > 1 else 0,
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
