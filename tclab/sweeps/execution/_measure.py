@@ -102,7 +102,7 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
                 ledger, largest["peak_bytes"], around = _timed(here, given, lead, drain=True)
         finally:
             del batches  # ends the workers
-        largest["store_bytes"] = sum(file.stat().st_size for file in here.files) or None
+        largest["store_bytes"] = here.store_bytes
     exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
     return RankMeasurement(
