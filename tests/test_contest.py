@@ -23,14 +23,14 @@ def tiny(**fields):
 
 def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_again(tmp_path):
     points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
-    race = race_points(points, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
+    race = race_points(points, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
     assert race.arms == ("node_mask", "stored_mask")
     assert {sample["arm"] for sample in race.samples()} == set(points)
     again = verdicts_of(read_samples(tmp_path / "race.jsonl"))
     assert list(again.values()) == race.pairs
     others = {name: tiny(strategy=name, seed=1) for name in points}
     with pytest.raises(InputError, match="is the record of another race"):
-        race_points(others, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
+        race_points(others, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
 
 
 @pytest.mark.slow
