@@ -33,10 +33,10 @@ from tclab.errors import InputError, check_whole
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._edge_masks import removed_counts
-from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
+from tclab.message_passing import View
 from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
-from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
 from tclab.sweeps.config._grid import Listed, listed
@@ -151,33 +151,39 @@ def _calls(
     """Return the calls to time, by name, and the share of edges that is removed."""
     generator = torch.Generator().manual_seed(0)
     nodes = max(edges // _DEGREE, 2)
-    rows = nodes * batch_size
     one = torch.randint(nodes, (2, edges), generator=generator)
     # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
-    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - removed) ** 0.5).flatten().to(device)
-    graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
+    gone = torch.rand(batch_size, nodes, generator=generator) < 1 - (1 - removed) ** 0.5
+    deletions = Deletions.of([row.nonzero().flatten().tolist() for row in gone], num_nodes=nodes)
+    graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes)
+    views = _views(graph, Perturbations(deletions, torch.zeros(batch_size)), device)
     edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1).to(device)
-    kept = _kept(edge_index, gone)
-    left = edge_index[:, kept]
-    x = torch.randn(rows, width, generator=generator).to(device).requires_grad_()
-    keep = {"node": torch.ones(rows, dtype=torch.bool, device=device)}
-    nothing = Deletions.nothing(batch_size, device=device)
-    masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
-    filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
+    rows = gone.flatten().nonzero().flatten().to(device)
+    kept = _kept(edge_index, rows)
+    x = torch.randn(batch_size * nodes, width, generator=generator).to(device).requires_grad_()
     calls: dict[str, Callable[[], object]] = {
-        "mask": lambda: _both_ways(masked, x),
-        "sum": lambda: _both_ways(filtered, x),
-        "find": lambda: _kept(edge_index, gone),
+        "mask": lambda: _both_ways(views["edge_mask"], x),
+        "sum": lambda: _both_ways(views["gpu_filter"], x),
+        "find": lambda: _kept(edge_index, rows),
         "write": lambda: edge_index[:, kept],
     }
-    return calls, 1 - left.size(1) / edge_index.size(1)
+    return calls, 1 - kept.double().mean().item()
+
+
+def _views(graph: CellGraph, samples: Perturbations, device: str) -> dict[str, View]:
+    """Return the views of both ways: of every edge with a mask, and of the edges that are left."""
+    views = {}
+    for name in ("edge_mask", "gpu_filter"):
+        batch = strategy_of(name)(graph).batch(samples)
+        views[name] = strategy_of(name)(graph.to(device)).view(batch.to(device))
+    return views
 
 
 def _kept(edge_index: Tensor, removed: Tensor) -> Tensor:
     return ~(torch.isin(edge_index[0], removed) | torch.isin(edge_index[1], removed))
 
 
-def _both_ways(view: EdgeListView, x: Tensor) -> None:
+def _both_ways(view: View, x: Tensor) -> None:
     x.grad = None
     out = view.neighbour_sum("edges", x)
     out.backward(torch.ones_like(out))
@@ -310,15 +316,12 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
     check_whole("batch_size is", batch_size, least=1)
     own = graph.select([network]).without_metabolism()
     here = own.to(device)
-    perturbations, nodes = synthetic_perturbations(own, batch_size), own.num_nodes[own.deleted_type]
+    nodes = own.num_nodes[own.deleted_type]
     matrix = sparse_matrix(here.networks[network], torch.float32)
     x = torch.randn(batch_size, nodes, _WIDTH, device=device)
     square, source = torch.randn(_SIDE, _SIDE, device=device), torch.ones(_COPIED // 4, device=device)
     target = torch.empty_like(source)
-    views = {}
-    for name in ("edge_mask", "gpu_filter"):
-        batch = strategy_of(name)(own).batch(perturbations)
-        views[name] = strategy_of(name)(here).view(batch.to(device))
+    views = _views(own, synthetic_perturbations(own, batch_size), device)
     calls: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "product": lambda: square @ square,
