@@ -154,7 +154,7 @@ def _calls(
     one = torch.randint(nodes, (2, edges), generator=generator)
     # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
     gone = torch.rand(batch_size, nodes, generator=generator) < 1 - (1 - removed) ** 0.5
-    deletions = Deletions.of([row.nonzero().flatten().tolist() for row in gone], num_nodes=nodes)
+    deletions = Deletions.of([row.nonzero().flatten() for row in gone], num_nodes=nodes)
     graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes)
     views = _views(graph, Perturbations(deletions, torch.zeros(batch_size)), device)
     edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1).to(device)
