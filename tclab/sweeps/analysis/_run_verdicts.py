@@ -62,7 +62,7 @@ def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float
             error = own.mean.value * other.spread * sqrt(1 + 1 / runs)
             means[one] = replace(own.mean, error=error, freedom=runs - 1)
             means[1 - one] = replace(other.mean, error=0.0)
-    ratio, interval, p = ratio_of_means(*means, 1 - _ALPHA)
+    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - _ALPHA)
     return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
 
 

@@ -338,8 +338,8 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
         found.insert(0, "seconds", pd.Series(_least(device, calls)))
     found["bytes_per_second"] = found["bytes"] / found["seconds"]
     found["flops"] = found["flop"] / found["seconds"]
-    to_move = found["bytes"] / found.loc["copy", "bytes_per_second"]
-    to_compute = found["flop"] / found.loc["product", "flops"]
+    to_move = found["bytes"] / float(found["bytes_per_second"]["copy"])
+    to_compute = found["flop"] / float(found["flops"]["product"])
     found["share"] = np.maximum(to_move, to_compute) / found["seconds"]  # whichever limit is reached first
     return found.rename_axis("kernel").reset_index()
 
