@@ -300,15 +300,12 @@ def record(s: Settings) -> Verdict:
 
     import tclab
     from tclab.sweeps.config import in_each_mode
-    from tclab.sweeps.predict import ceilings, roofline
+    from tclab.sweeps.predict import roofline
 
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
-    limits = ceilings(device=s.device)
     middle = 28 if s.whole else 2
     lines = [
-        roofline(graph, network, batch_size=middle, device=s.device, limits=limits).assign(
-            network=network, bytes_per_second_ceiling=limits.bytes_per_second, flops_ceiling=limits.flops
-        )
+        roofline(graph, network, batch_size=middle, device=s.device).assign(network=network)
         for network in (graph.networks if s.whole else list(graph.networks)[:1])
     ]
     folder = s.recordings()

@@ -30,7 +30,7 @@ from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.predict._roofline import clock_of
+from tclab.sweeps.predict._cost_model import clock_of
 from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64

@@ -1,14 +1,14 @@
 """Kill a sweep and its processes at random moments, go on with it, and compare what it kept with what it reported.
 
-`python benchmarks/kill_matrix.py [--kills 300] [--rank-kills 40] [--seed 0] [--stop-seconds 1]`
+`python benchmarks/kill_matrix.py [--kills 300] [--rank-kills 40] [--seed 0]`
 
 A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
 next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
-rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. A fault is a process that lives 2 s longer than
+rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT a second later. A fault is a process that lives 2 s longer than
 its sweep, a row that was reported and is not kept, more than one row that was not reported, a point measured again
 though its row was kept, a row unlike an undisturbed one's, a file that cannot be read, a sweep that ends or hangs
-because of its child, a status that is no sentence, and what is left in /dev/shm or, once the next process has made a
-temporary folder, of temporary files.
+because of its child, a status that is no sentence, and what is left beside the rows, in /dev/shm or, once the next
+process has made a temporary folder, of temporary files.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import count
 from pathlib import Path
 from unittest.mock import patch
@@ -57,18 +57,17 @@ def points(kind):
     return [tclab.Point(**{**small, **load}, seed=seed) for seed in range(2) for load in loads]
 
 
-def places_of(kind):
-    """Return what tells each point of a sweep from the others → its place."""
-    return {tuple(getattr(point, name) for name in APART): place for place, point in enumerate(points(kind))}
+def apart(values):
+    """Return what tells a point of a sweep from the others, of its fields or of its row."""
+    return tuple(values[name] for name in APART)
 
 
 def sweep(kind, folder):
     """Run the sweep itself, with a line of JSON for every point."""
-    places = places_of(kind)
 
     def report(progress):
-        place = places[tuple(getattr(progress.point, name) for name in APART)]
-        print(json.dumps([place, progress.rows["status"][0].as_py(), progress.kept]), flush=True)
+        status = progress.rows["status"][0].as_py()
+        print(json.dumps([apart(vars(progress.point)), status, progress.kept]), flush=True)
 
     tclab.sweep(points(kind), results=folder, retry=True, progress=report)
 
@@ -80,32 +79,20 @@ def same_part(table):
 
 
 class Sweep:
-    """A running sweep: its processes, and what it has reported."""
+    """A running sweep: its processes, and what it has reported: each point, its status, whether it was kept already."""
 
     def __init__(self, kind, folder, temporary, mark):
         self.kind, self.mark, self.lines = kind, mark, []
         environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (it ends with the sweep)
         command = [sys.executable, __file__, "--sweep", kind, str(folder)]
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(json.loads(line))
-
-    def close(self):
-        """Close what the sweep, which has ended, wrote into."""
-        self.process.wait()
-        self.reader.join()
-        self.process.stdout.close()
-        self.errors.close()
-
-    def said(self):
-        """Return the end of what it wrote to its standard error."""
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-500:]
+        with self.process.stdout as lines:
+            for point, *more in map(json.loads, lines):
+                self.lines.append((tuple(point), *more))
 
     @property
     def alive(self):
@@ -120,48 +107,31 @@ class Sweep:
         return bool(found) or not self.alive
 
     def pick(self, target, draw):
-        """Return a process that is a target now, or None."""
-        levels, place = self._levels(), TARGETS[self.kind].index(target)
-        return draw.choice(levels[place]) if len(levels) > place else None
-
-    def _levels(self):
-        """Return the processes by their distance from the sweep's own."""
+        """Return a process that is a target now, by its distance from the sweep's own, or None."""
         parents = {}
         for pid in marked(self.mark):
             try:
                 parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-        levels = [[self.process.pid]]
-        while children := [pid for pid, parent in parents.items() if parent in levels[-1]]:
-            levels.append(sorted(children))
-        return levels
+        level = [self.process.pid]
+        for _ in range(TARGETS[self.kind].index(target)):
+            level = [pid for pid, parent in parents.items() if parent in level]
+        return draw.choice(sorted(level)) if level else None
 
 
 class Matrix:
     """Kills, one after another, and what they led to."""
 
-    def __init__(self, seed, stop_seconds):
-        self.draw, self.seed, self.stop_seconds = random.Random(seed), seed, stop_seconds
-        self.work = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
-        self.right = {}  # kind → place → the columns that a run has whatever disturbs it
-        self.kills, self.faults = Counter(), defaultdict(list)
+    def __init__(self, seed, work):
+        self.draw, self.seed, self.work = random.Random(seed), seed, Path(work)
+        self.right = {}  # point → the columns that a run has whatever disturbs it
+        self.kills, self.faults = Counter(), Counter()
         self.numbers, self.rows, self.orphan_seconds = count(), 0, 0.0
-        self.running = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        if self.running is not None and self.running.alive:  # an interrupt of the matrix itself
-            self.running.process.kill()
-            self.running.close()
-            left_behind(self.running.mark)
-        shutil.rmtree(self.work, ignore_errors=True)
 
     def fault(self, name, what):
         """Count a fault and say it."""
-        self.faults[name].append(what)
+        self.faults[name] += 1
         print(f"FAULT {name}: {what}", flush=True)
 
     def run(self, kind, kills):
@@ -169,46 +139,33 @@ class Matrix:
         every = [(target, name) for target in TARGETS[kind] for name in SIGNALS]
         left = every * (kills // len(every)) + self.draw.sample(every, kills % len(every))
         self.draw.shuffle(left)
-        self.undisturbed(kind)
+        self.right = {}
+        self.right = {point: same_part(table) for point, (table, _) in self.through_one_sweep(kind, []).items()}
         while left:
             self.through_one_sweep(kind, left)
-            faults = sum(map(len, self.faults.values()))
-            print(f"{kind}: {kills - len(left)} of {kills} kills, {faults} faults", flush=True)
+            print(f"{kind}: {kills - len(left)} of {kills} kills, {self.faults.total()} faults", flush=True)
 
-    def _folder(self, name):
-        (folder := self.work / name).mkdir()
-        return folder
-
-    def undisturbed(self, kind):
-        """Run a sweep that nothing disturbs, for its rows."""
-        folder, temporary = self.work / "undisturbed" / kind, self._folder("undisturbed_tmp" + kind[:3])
-        self.running = running = Sweep(kind, folder, temporary, f"{os.getpid()}-{self.seed}-undisturbed")
-        assert running.process.wait(10 * HANG_SECONDS) == 0, running.said()
-        self.right[kind] = {place: same_part(table) for place, (table, _) in self.kept(kind, folder).items()}
-        running.close()
-
-    def kept(self, kind, folder):
-        """Return place → the rows of each point that is kept whole, and their file's contents."""
-        results, found, places = Results(folder), {}, places_of(kind)
-        files = [path for path in Path(folder).glob("*.parquet") if not path.name.startswith(".")]
+    def kept(self, folder):
+        """Return the rows of each point that is kept whole, and their file's contents."""
+        found, files = {}, [path for path in folder.glob("*.parquet") if not path.name.startswith(".")]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for path in files:
-                table = results.read(path.name)
-                row = table.slice(0, 1).to_pylist()[0]
-                found[places[tuple(row[name] for name in APART)]] = (table, path.read_bytes())
+                table = Results(folder).read(path.name)
+                found[apart(table.slice(0, 1).to_pylist()[0])] = (table, path.read_bytes())
         if len(files) != len(found):
             self.fault("double", f"{len(files)} files of {len(found)} points")
         return found
 
     def through_one_sweep(self, kind, left):
-        """Disturb one sweep, and go on with it, until all its points are measured."""
+        """Disturb one sweep, and go on with it, until all its points are measured; return what is kept."""
         number = next(self.numbers)
-        folder, temporary = self.work / f"rows{number}", self._folder(f"tmp{number}")
-        shared, mark = set(os.listdir("/dev/shm")), f"{os.getpid()}-{self.seed}-{number}"
-        ok, pids = {}, set()  # ok: place → its file once a good row was reported
+        folder, temporary, mark = self.work / f"rows{number}", self.work / f"tmp{number}", f"{os.getpid()}-{number}"
+        temporary.mkdir()
+        shared, pids = set(os.listdir("/dev/shm")), set()
+        ok, kept = {}, {}  # ok: point → its file once a good row was reported
         while len(ok) < len(points(kind)):
-            self.running = running = Sweep(kind, folder, temporary, mark)
+            running = Sweep(kind, folder, temporary, f"{mark}-{self.seed}")
             while running.alive and left:
                 self.one_kill(running, left, pids)
             try:
@@ -217,96 +174,82 @@ class Matrix:
                 self.fault("hang", f"a sweep of {kind} after {running.lines}")
                 running.process.kill()
             begin = time.monotonic()
-            if orphans := left_behind(mark, ORPHAN_SECONDS):
+            if orphans := left_behind(running.mark, ORPHAN_SECONDS):
                 self.fault("orphan", orphans)
-                left_behind(mark, 60.0)
+                left_behind(running.mark, 60.0)
             self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
             running.reader.join()
-            self.compare(kind, folder, running, ok)
-            running.close()
+            kept = self.kept(folder)
+            self.compare(kept, running, ok)
         self.rows += len(ok)
-        with patch.object(tempfile, "tempdir", str(temporary)):
-            TemporaryFolder().close()  # as the next process does, which removes those whose owner was killed
-        rest = [path for path in temporary.rglob("*") if not path.relative_to(temporary).parts[0].startswith("torch")]
-        temporaries = [str(path.relative_to(temporary)) for path in rest]
-        beside = [path.name for path in folder.iterdir() if path.suffix != ".parquet" or path.name[0] == "."]
-        new = set(os.listdir("/dev/shm")) - shared
-        ours = [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))]
-        for where, rest in (("temporary files", temporaries), ("files beside the rows", beside), ("/dev/shm", ours)):
-            if rest:
-                self.fault(where, rest)
+        self.look_for_rest(folder, temporary, shared, pids)
         shutil.rmtree(folder)
         shutil.rmtree(temporary)
+        return kept
+
+    def look_for_rest(self, folder, temporary, shared, pids):
+        """Find files that a sweep left behind; what torch's compiler keeps is none of them."""
+        with patch.object(tempfile, "tempdir", str(temporary)):
+            TemporaryFolder().close()  # as the next process does, which removes those whose owner was killed
+        files = [path.relative_to(temporary) for path in temporary.rglob("*")]
+        new = set(os.listdir("/dev/shm")) - shared
+        rest = {
+            "temporary files": [str(path) for path in files if not path.parts[0].startswith("torch")],
+            "files beside the rows": [p.name for p in folder.iterdir() if p.suffix != ".parquet" or p.name[0] == "."],
+            "/dev/shm": [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))],
+        }
+        for where, names in rest.items():
+            if names:
+                self.fault(where, names)
 
     def one_kill(self, running, left, pids):
         """Send one signal at a random moment, and wait for what a sweep that goes on reports next."""
         target, name = left[-1]
         at = len(running.lines) + self.draw.randrange(3)
         if not running.wait_until(lambda: len(running.lines) >= at):
-            return self.fault("hang", f"a sweep waited for {at} points: {running.lines}")
+            self.fault("hang", f"a sweep waited for {at} points: {running.lines}")
+            running.process.kill()
         time.sleep(self.draw.uniform(0, 4.0 if at == 0 else 1.0))
         running.wait_until(lambda: running.pick(target, self.draw))
-        pid = running.pick(target, self.draw)
+        pid, reported = running.pick(target, self.draw), len(running.lines)
         if pid is None or not running.alive:
-            return None
-        pids |= set(marked(running.mark)) | {running.process.pid}
-        reported = len(running.lines)
+            return
+        pids |= {*marked(running.mark), running.process.pid}
         try:
             os.kill(pid, getattr(signal, name))
             if name == "SIGSTOP":
-                time.sleep(self.stop_seconds)
+                time.sleep(1.0)
                 os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
-            return None  # it has just ended
+            return  # it has just ended
         left.pop()
         self.kills[f"{running.kind} · {target} · {name}"] += 1
-        if target == "parent" and name != "SIGSTOP":
-            try:
-                running.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.fault("hang", f"{name} of the {target}")
-                running.process.kill()
-        elif not running.wait_until(lambda: len(running.lines) > reported):
-            self.fault("hang", f"no point was through {HANG_SECONDS:g} s after {name} of {target}")
+        ends = target == "parent" and name != "SIGSTOP"
+        if not running.wait_until(lambda: not ends and len(running.lines) > reported):
+            self.fault("hang", f"nothing came for {HANG_SECONDS:g} s after {name} of {target}")
             running.process.kill()
-        elif not running.alive and running.process.returncode:
-            self.fault("ended", f"{running.process.returncode} after {name} of {target}: {running.said()}")
-        return None
+        elif not ends and not running.alive and running.process.returncode:
+            self.fault("ended", f"{running.process.returncode} after {name} of {target}")
 
-    def compare(self, kind, folder, running, ok):
+    def compare(self, kept, running, ok):
         """Compare the files of a sweep that has ended with what it, and the runs before it, reported."""
-        try:
-            kept = self.kept(kind, folder)
-        except Exception as error:
-            return self.fault("unread", repr(error))
-        for place, status, was_kept in running.lines:
-            if place in ok and not was_kept:
-                self.fault("double", f"point {place} was measured again")
-            if place in ok and kept.get(place, (None, None))[1] != ok[place]:
-                self.fault("lost", f"the row of point {place} is another or gone")
+        for point, status, was_kept in running.lines:
+            if point in ok and not was_kept:
+                self.fault("double", f"point {point} was measured again")
+            if point in ok and kept.get(point, (None, None))[1] != ok[point]:
+                self.fault("lost", f"the row of point {point} is another or gone")
             if status != "ok" and (not status.startswith("failed: ") or len(status) < 15 or "Traceback" in status):
                 self.fault("status", status)
-            if status == "ok" and place not in kept:
-                self.fault("lost", f"point {place} was reported and is not kept")
-        good = {place: one for place, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
-        reported = {place for place, status, _ in running.lines if status == "ok"}
+            if status == "ok" and point not in kept:
+                self.fault("lost", f"point {point} was reported and is not kept")
+        good = {point: one for point, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
+        reported = {point for point, status, _ in running.lines if status == "ok"}
         if len(unreported := good.keys() - reported - ok.keys()) > 1:
             self.fault("lost", f"points {unreported} have rows that nobody reported")
-        for place, (table, content) in good.items():
-            if (part := same_part(table)) != self.right[kind][place]:
-                self.fault("wrong", f"point {place}: {part}")
-            ok[place] = content
-        return None
-
-    def summary(self):
-        """Return the figures, by target and signal, and by kind of fault."""
-        names = ("orphan", "lost", "double", "wrong", "unread", "hang", "ended", "status", "temporary files",
-                 "files beside the rows", "/dev/shm")  # fmt: skip
-        return {
-            "kills": sum(self.kills.values()), "sweeps": next(self.numbers), "rows": self.rows,
-            "by target": dict(sorted(self.kills.items())), "longest orphan seconds": round(self.orphan_seconds, 2),
-            "faults": {name: len(self.faults[name]) for name in names},
-        }  # fmt: skip
+        for point, (table, content) in good.items():
+            if self.right and (part := same_part(table)) != self.right[point]:
+                self.fault("wrong", f"point {point}: {part}")
+            ok[point] = content
 
 
 def main():
@@ -314,7 +257,6 @@ def main():
     parser.add_argument("--kills", type=int, default=300, help="in all")
     parser.add_argument("--rank-kills", type=int, default=40, help="of them, of sweeps of two ranks")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stop-seconds", type=float, default=1.0)
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.sweep:
@@ -322,19 +264,16 @@ def main():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sweep(*given.sweep)
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed
-    kills = {"one process": given.kills - given.rank_kills, "two ranks": given.rank_kills}
     begin = time.monotonic()
-    with Matrix(given.seed, given.stop_seconds) as matrix:
-        try:
-            for kind, number in kills.items():
-                if number > 0:
-                    matrix.run(kind, number)
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-        found = matrix.summary()
+    with tempfile.TemporaryDirectory(prefix="kill-matrix-") as work:
+        matrix = Matrix(given.seed, work)
+        for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
+            if kills > 0:
+                matrix.run(kind, kills)
+    found = {"kills": matrix.kills.total(), "by target": dict(sorted(matrix.kills.items())), "rows": matrix.rows}
+    found |= {"longest orphan seconds": round(matrix.orphan_seconds, 2), "faults": dict(matrix.faults)}
     print(json.dumps({**found, "minutes": round((time.monotonic() - begin) / 60, 1)}, indent=1))
-    return int(any(found["faults"].values()))
+    return int(bool(matrix.faults))
 
 
 if __name__ == "__main__":

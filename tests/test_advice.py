@@ -18,7 +18,7 @@ from tclab.sweeps.analysis import _advise
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
-from tclab.timing._advice import Advice, StepTimes, Suggestion, suggestions_from
+from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger import BatchTiming
 from tclab.timing._verdict import FASTER, UNDECIDED, Pair
@@ -237,9 +237,9 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
         assert "what 1 row of another machine, or of other code, would say here" in advice.missing
     unsteady = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
     assert unsteady.suggestions == ()
-    (said,) = [text for text in unsteady.missing if "still changing" in text]
-    assert said.startswith("whether there is a gain from delta in place of edge_mask, node_mask in place of edge_mask:")
-    assert "warm up longer" in said
+    assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
+    changes = "delta in place of edge_mask, node_mask in place of edge_mask"
+    assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
 
 
 def test_of_many_settings_that_are_alike_none_is_suggested():
@@ -286,7 +286,7 @@ def test_few_steps_are_said_to_tell_nothing():
     advice = tclab.advise(rows(step("edge_mask", 1.0, n=4), step("node_mask", 0.1, n=4)))
     assert advice.suggestions == ()
     assert "4 steps were timed, at least 6 are needed" in advice.missing
-    assert any("a gain from node_mask in place of edge_mask: 4 steps were timed" in text for text in advice.missing)
+    assert [one.why for one in advice.unsure] == ["4 steps were timed, at least 6 are needed"]
     nothing = tclab.advise(rows(step(status="oom") | {"status": "oom"}))
     assert nothing.missing == ("no point in mode step was measured",)
     assert "no change is known to save 2% or more." in " ".join(str(nothing).split())
@@ -384,17 +384,28 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     assert (done.measured.a, done.measured.b) == ("changed", "now")
 
 
-def test_what_was_measured_is_kept_where_another_change_cannot_be():
+def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open():
     pair = Pair("changed", "now", FASTER, ratio=0.5, interval=(0.4, 0.6))
+    budgets = []
+
+    def races(**options):
+        budgets.append(options["budget_seconds"])
+        return pair
 
     def fails(**_):
         raise InputError("no such device")
 
-    made = [Suggestion(n, "", 0.5, None, "model", race=race)
-            for n, race in (("one", lambda **_: pair), ("two", fails), ("three", lambda **_: pair))]  # fmt: skip
-    done = Advice("of a test", tuple(made)).measure(budget_seconds=1)
-    assert [one.measured for one in done.suggestions] == [pair, None, pair]
+    every = {"one": races, "two": fails, "three": None, "four": races, "five": races}
+    made = [Suggestion(name, "they were disturbed", 0.5, None, MEASURED, race=race) for name, race in every.items()]
+    advice = Advice("of a test", tuple(made[:3]), unsure=tuple(made[3:]))
+    assert "still open: whether there is a gain from four, five: they were disturbed" in str(advice)
+    done = advice.measure(budget_seconds=45)
+    assert budgets == [15, 15]  # three races of 15 s, of which one failed
+    assert [one.change for one in done.suggestions if one.measured is pair] == ["one", "four"]
+    assert [one.change for one in done.unsure] == ["five"]
     assert done.missing == ("what 'two' gives when it runs: no such device",)
+    assert "--measure" in str(done)  # five can be raced yet
+    assert "--measure" not in str(replace(done, suggestions=done.suggestions[:1], unsure=()))
 
 
 def test_the_chart_has_predicted_beside_measured():

@@ -52,6 +52,7 @@ def test_what_the_system_does_not_tell_is_not_called_busy():
     unknown = [step("node_mask", conditions=text) for text in texts]
     assert others(*unknown) == [False] * 4
     assert busy_text(rows(*unknown)) == ""
+    assert busy_text(rows(ran(99.0) | {"status": "oom", "median_seconds": None})) == ""  # it has no time
 
 
 @pytest.mark.parametrize(
@@ -94,37 +95,26 @@ def test_the_findings_the_answer_and_the_report_say_so_once(tmp_path):
     assert busy_text(pd.concat([made, made])).startswith("4 of 6 points ran")  # rows that share an index
 
 
-def test_what_is_no_row_says_so_too():
-    words = "the machine was busy: something waited for a processor in 78 % of the time"
-    calm = replace(raced(), busy_percent=None)
-    race = replace(calm, busy_percent=78.4)
+def test_what_is_no_row_says_so_too(monkeypatch):
+    around = iter(json.loads(moments(78.4)))
+    monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(around))
+    race = raced()
+    calm = replace(race, busy_percent=None)
     epoch = replace(epochs()[0], busy_percent=78.4)
+    words = "the machine was busy: something waited for a processor in 78 % of the time"
     for shown in (race, Races({1: calm, 2: race}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words in lab.reports.race_findings(race, "a")
     assert words not in " ".join([*lab.reports.race_findings(calm, "a"), str(calm)])
     for chart in (lab.charts.race_chart(race, "a"), lab.charts.result_chart([*epochs(), epoch])):
         assert "· busy" in " ".join(titles(chart))
-    for chart in (lab.charts.race_chart(calm, "a"), lab.charts.result_chart(epochs())):
-        assert "busy" not in " ".join(titles(chart))
-
-
-def test_a_race_takes_the_conditions_around_its_rounds(monkeypatch):
-    around = iter(json.loads(moments(70.0)))
-    monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(around))
-    assert raced().busy_percent == 70.0
+    assert "busy" not in " ".join(titles(lab.charts.race_chart(calm, "a")))
 
 
 def raced(**options):
     machine = SyntheticMachine()
     arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
     return race(arms, budget_seconds=5, clock=machine.clock, **options)
-
-
-def test_points_without_a_time_are_not_counted():
-    lost = ran(99.0) | {"status": "oom", "median_seconds": None}
-    assert busy_text(rows(lost)) == ""
-    assert busy_text(rows(lost).head(0)) == ""
 
 
 def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows_share():

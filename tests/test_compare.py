@@ -39,7 +39,7 @@ def rows(*made):
 
 
 def runs(*seconds, cycle=1):
-    return StepRuns(tuple(tuple(map(float, run)) for run in seconds), cycle)
+    return StepRuns([np.asarray(run, dtype=float) for run in seconds], cycle)
 
 
 def sweep(factor=1.0, **fields):
@@ -55,8 +55,7 @@ def test_points_of_two_commits_are_matched_and_judged_one_by_one():
     assert all(pair.ratio == pytest.approx(0.5, rel=1e-6) for pair in found.pairs)
     assert all(pair.interval[0] < 0.5 < pair.interval[1] for pair in found.pairs)
     assert found.differs == {"commit": ("aaa", "bbb")}
-    assert found.only_second == ("hetero_cell, dense, batch 4, 2 networks",)
-    assert found.only_first == ()
+    assert found.only == {"old": [], "new": ["hetero_cell, dense, batch 4, 2 networks"]}
     assert tclab.compare(new, old).pairs[0].verdict == SLOWER
     said = str(found)
     assert "new against old, step:" in said
@@ -75,14 +74,9 @@ def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared
         "hetero_cell, batch 1, 2 networks",
         "hetero_cell, batch 2, 2 networks",
     ]
-    assert found.only_second == ("hetero_cell, batch 4, 2 networks",)
+    assert found.only == {"first": [], "second": ["hetero_cell, batch 4, 2 networks"]}
     assert found.table["first batch_bytes"].tolist() == [10**9] * 2
     assert found.table["second batch_bytes"].tolist() == [200] * 2
-    by_hand = tclab.compare(a, b, between="strategy")
-    assert by_hand.pairs == found.pairs
-    both = pd.concat([a, b])
-    with pytest.raises(InputError, match="both sides have strategy edge_mask and node_mask"):
-        tclab.compare(both, both, between="strategy")
 
 
 def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
@@ -127,8 +121,9 @@ def test_other_machines_get_no_verdict_unless_nothing_else_differs():
     for commit in ("aaa+", None):  # the same words, and perhaps other code
         unsure = tclab.compare(rows(step(commit=commit)), rows(step(seconds=0.05, cpu="Other", commit=commit)))
         assert unsure.pairs[0].verdict == UNDECIDED
-    setting = tclab.compare(rows(step("edge_mask")), rows(step("node_mask", 0.05, cpu="Other")))
+    setting = tclab.compare(rows(step("edge_mask")), rows(step("node_mask", 0.05, cpu="Other", threads=7)))
     assert setting.pairs[0].verdict == UNDECIDED
+    assert setting.differs.keys() == {"strategy", "cpu", "threads"}
 
 
 def test_points_that_only_one_side_has_are_named():
@@ -136,8 +131,8 @@ def test_points_that_only_one_side_has_are_named():
     assert tclab.compare(rows(step()), rows(skipped)).pairs == ()
     apart = tclab.compare(sweep(), rows(step("dense"), step("delta")))
     assert apart.pairs == ()
-    assert "No point is in both. They differ in strategy: give between=['strategy']" in str(apart)
-    assert len(apart.only_first) == 4
+    assert "No point is in both. No value of strategy is." in str(apart)
+    assert len(apart.only["first"]) == 4
     assert lab.charts.result_chart(apart).to_dict()
 
 
@@ -151,11 +146,6 @@ def test_a_side_of_several_commits_or_machines_decides_nothing(mixed):
     assert tclab.compare(rows(step(seed=1), step(seed=2)), new).pairs[0].verdict == FASTER
     one_point = tclab.compare(rows(step(), step("edge_mask"), step("edge_mask", **mixed)), sweep(0.5))
     assert "several machines" not in one_point.pairs[0].why
-
-
-def test_what_differs_of_code_and_conditions_is_named():
-    found = tclab.compare(rows(step(commit="aaa+", threads=1)), rows(step(commit="bbb", threads=2)))
-    assert found.differs == {"commit": ("aaa+", "bbb"), "threads": ("1", "2")}
 
 
 def folder(generator, runs, spread, seconds=0.1):
@@ -198,7 +188,7 @@ def test_one_run_each_says_that_it_cannot_know_what_runs_differ_by():
     found = tclab.compare(rows(step()), rows(step(seconds=0.05)))
     assert found.table["first spread"].isna().all()
     (said,) = [caution for caution in found.cautions if "ran once" in caution]
-    assert said.startswith("1 of 1 points ran once on a side, so how much two runs of them differ is not known")
+    assert "1 of 1 points ran once on a side, so how much two runs of them differ is not known" in said
     repeated = tclab.compare(rows(step(seed=1), step(seed=2), step(seed=3)), rows(step(seconds=0.05)))
     assert repeated.pairs[0].why.startswith("the 95% interval of 3 and 1 runs lies beyond ±5%")
 
@@ -215,15 +205,6 @@ def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
     assert ends[0] <= there <= ends[1]
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
-    """Of 200 pairs of runs that differ by nothing 95 % intervals should miss about 10."""
-    generator = np.random.default_rng(0)
-    made = [runs(np.exp(0.1 * generator.standard_normal(24))) for _ in range(400)]
-    missed = sum(not low <= 1.0 <= high for low, high in (
-        ratio_of_runs(a, b)[1] for a, b in zip(made[::2], made[1::2], strict=True)))  # fmt: skip
-    assert missed <= 24
-
-
 def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
     """Of four steps three wait for nothing: the medians are alike, and one takes five times as long."""
     slow, fast = ([*([0.02] * 3), long] * 6 for long in (1.94, 0.34))
@@ -238,8 +219,7 @@ def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
 def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     old, new = sweep(), sweep(2.0)
     for name, made in (("old", old), ("new", new)):
-        folder = Results(tmp_path / name)
-        folder.write(table(_dicts(made)), "one.parquet")
+        Results(tmp_path / name).write(table(_dicts(made)), "one.parquet")
         write_rows(made, tmp_path / f"{name}.csv")
     by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
     assert by_folder.names == ("old", "new")
@@ -248,7 +228,6 @@ def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     by_rows = tclab.compare(old, new, names=("old", "new"))
     assert by_folder.pairs == by_file.pairs == by_rows.pairs
     assert {pair.verdict for pair in by_rows.pairs} == {SLOWER}
-    assert not (tmp_path / "nowhere").exists()
     with pytest.raises(InputError, match="nowhere does not exist; expected a folder of results"):
         tclab.compare(old, tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
@@ -261,7 +240,6 @@ def _dicts(made):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"between": "strateg"}, "unknown field of a point 'strateg'; did you mean 'strategy'"),
         ({"margin": 0}, "margin is 0, expected a share above 0"),
         ({"stage": "forwards"}, "unknown stage 'forwards'"),
     ],
@@ -273,20 +251,12 @@ def test_bad_input_is_one_clear_line(options, words):
         tclab.compare(pd.DataFrame({"a": [1]}), sweep())
 
 
-def test_the_chart_shows_every_verdict_and_what_is_open():
-    found = tclab.compare(sweep(), pd.concat([sweep(0.5).head(1), sweep(2.0).tail(3)]), names=("old", "new"))
-    spec = lab.charts.result_chart(found).to_dict()
-    text = str(spec)
-    assert "new over old" in text
-    assert all(verdict in text for verdict in (FASTER, SLOWER))
-    assert "hetero_cell, edge_mask, batch 4" in text
-
-
 def test_what_is_undecided_is_hollow_and_what_has_no_time_has_no_dot():
     lost = step("dense") | {"status": "oom", "samples_seconds": None, "median_seconds": None}
     old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
     found = tclab.compare(old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new"))
     spec = lab.charts.result_chart(found).to_dict()
+    assert "new over old" in str(spec)
     dots = [row for rows in spec["datasets"].values() for row in rows if "sure" in row]
     assert {row["text"].split(" × ")[1]: row["sure"] for row in dots} == {"UNDECIDED": False, "FASTER": True}
 

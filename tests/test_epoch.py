@@ -1,25 +1,15 @@
-"""Epochs predicted from short ones: the formula, its interval, what binds, the record of a real one, what is shown."""
+"""Epochs predicted from short ones: the formula, its interval, the record of a real one, what is refused."""
 
 import json
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
 import pytest
 
-from tclab import InputError, Point, lab
+from tclab import InputError, Point
 from tclab.sweeps import close_workers, run_epoch
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.predict._epoch import (
-    BOTH,
-    COMPUTE,
-    LOADER,
-    TRAINING_SAMPLES,
-    Costs,
-    full_steps,
-    predict_epoch,
-    read_epoch,
-)
+from tclab.sweeps.predict._epoch import TRAINING_SAMPLES, Costs, full_steps, predict_epoch, read_epoch
 
 # ---- the prediction
 
@@ -45,7 +35,7 @@ def epoch_seconds(load, step, steps, workers, ahead=2):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize(("load", "step"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.2), (0.1, 0.1)])
+@pytest.mark.parametrize(("load", "step"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.2)])
 @pytest.mark.parametrize("steps", [40, 3000])
 def test_an_epoch_takes_what_a_short_one_took_and_a_mean_step_for_each_more(load, step, workers, steps):
     """As a simulation of workers says that both run, whatever binds, with the start and end of workers."""
@@ -57,7 +47,7 @@ def test_an_epoch_takes_what_a_short_one_took_and_a_mean_step_for_each_more(load
     lead, timed = max(2, ahead), 6 * max(workers, 1)
     own = [seconds(lead + i + 1) - seconds(lead + i) for i in range(timed)]  # each step's, as the loop goes on
     around = seconds(lead + timed + ahead) - sum(own)
-    found = predict_epoch(Costs(own, 0.5, around, lead + ahead, max(workers, 1)), steps=steps, workers=workers)
+    found = predict_epoch(Costs(own, 0.5, around, lead + ahead, max(workers, 1)), steps)
     assert found.seconds == pytest.approx(seconds(steps), rel=0.01)
     assert found.low <= found.seconds <= found.high
 
@@ -67,22 +57,13 @@ def test_nine_in_ten_epochs_are_within_the_interval():
     inside = 0
     for _ in range(400):
         own, epoch = draw.gamma(4.0, 0.25, size=20), draw.gamma(4.0, 0.25, size=60)
-        found = predict_epoch(Costs(own.tolist(), 0.0, 2.0, 0), steps=60, workers=1)
+        found = predict_epoch(Costs(own.tolist(), 0.0, 2.0, 0), 60)
         inside += found.low <= 2.0 + epoch.sum() <= found.high
     assert 0.86 * 400 < inside < 0.94 * 400
 
 
-@pytest.mark.parametrize(
-    ("wait_share", "workers", "binds"),
-    [(0.9, 0, LOADER), (0.5, 0, BOTH), (0.1, 0, COMPUTE), (0.4, 2, LOADER), (0.1, 2, BOTH), (0.01, 2, COMPUTE)],
-)
-def test_what_binds_is_told_by_the_wait_for_batches(wait_share, workers, binds):
-    assert predict_epoch(Costs([1.0], wait_share, 0.0, 0), steps=50, workers=workers).binds == binds
-
-
-def test_a_prediction_of_few_steps():
-    assert predict_epoch(Costs([1.0, 3.0], 0.5, 7.0, 9), steps=4, workers=1).seconds == 7.0  # no less than around them
-    assert predict_epoch(Costs([1.0, 3.0], 0.5, 7.0, 9), steps=10, workers=1).seconds == 9.0
+def test_a_prediction_of_few_steps_is_no_less_than_what_comes_around_them():
+    assert [predict_epoch(Costs([1.0, 3.0], 0.5, 7.0, 9), steps).seconds for steps in (4, 10)] == [7.0, 9.0]
 
 
 # ---- a real epoch
@@ -115,16 +96,14 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert Point(**written["point"]) == resolve(tiny(**fields))
     assert written["environment"]["torch"]
     assert epoch == read_epoch(tmp_path / first)
-    assert epoch.predicted.steps == 5
-    assert epoch.predicted.workers == fields["workers"]
     assert epoch.full.steps == full_steps(epoch.point) == -(-TRAINING_SAMPLES // 2)
     assert len(epoch.costs.step_seconds) == {0: 3, 1: 3, 2: 4}[fields["workers"]]  # whole rounds of the workers
     assert 0 < epoch.costs.wait_share < 1
     assert epoch.costs.around_steps == {0: 1, 1: 4, 2: 8}[fields["workers"]]  # warm-up, and what is made ahead
-    again = predict_epoch(epoch.costs, steps=5, workers=epoch.point.workers)
-    assert again == epoch.predicted  # it follows from what is written beside it, and nothing else
-    assert epoch.measured_seconds > 0
-    assert epoch.ratio > 0
+    assert predict_epoch(epoch.costs, 5) == epoch.predicted  # it follows from what is written beside it, nothing else
+    shown = str(epoch)
+    assert "a full epoch, predicted" in shown
+    assert f"predicted over measured {epoch.predicted.seconds / epoch.measured_seconds:.3f}" in shown
 
 
 @pytest.mark.parametrize(
@@ -139,47 +118,3 @@ def test_what_has_no_epoch_is_refused_before_anything_runs(fields, steps, words,
     with pytest.raises(InputError, match=words):
         run_epoch(tiny(**fields), steps, tmp_path / "record")
     assert not (tmp_path / "record").exists()
-
-
-DIES_LATE = """
-import os, signal
-from tclab import masking
-
-@masking.register
-class DiesLate(masking.get("node_mask")):
-    name = "dies_late"
-    def pack(self, removed, encoded):
-        record = os.environ["TCLAB_TEST_RECORD"]
-        if os.path.exists(record) and os.listdir(record):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().pack(removed, encoded)
-"""
-
-
-@pytest.mark.slow
-def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(tmp_path, monkeypatch):
-    (tmp_path / "dies_late.py").write_text(DIES_LATE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("TCLAB_TEST_RECORD", str(tmp_path / "record"))
-    import dies_late  # noqa: F401
-
-    close_workers()  # which know neither
-    with pytest.raises(RuntimeError, match=r"worker 0 .* was killed by SIGKILL"):
-        run_epoch(tiny(strategy="dies_late", workers=1), 3, tmp_path / "record")
-    (left,) = (tmp_path / "record").iterdir()
-    assert json.loads(left.read_text())["predicted"]["steps"] == 3
-
-
-# ---- what is shown
-
-
-def test_a_chart_of_epochs(tmp_path):
-    epoch = run_epoch(tiny(workers=0), 3, tmp_path)
-
-    def sized(model, size, seconds):
-        return replace(epoch, point=replace(epoch.point, model=model, batch_size=size), measured_seconds=seconds)
-
-    shown = [sized("hetero_cell", 28, 4.0), sized("hetero_cell", 64, 9.0), sized("dango", 28, 0.5)]
-    chart = lab.charts.result_chart(shown).to_dict()
-    drawn = [row for rows in chart["datasets"].values() for row in rows if "widest_low" in row]
-    assert [row["value"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])

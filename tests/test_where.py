@@ -1,6 +1,5 @@
 """Every chart of something that was measured says in its title on which machine; and what some charts must show."""
 
-import pandas as pd
 import pytest
 from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
@@ -14,8 +13,7 @@ from test_trust import pair
 import tclab
 from tclab import case_study, lab, timing
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.predict._cost_model import CostModel
-from tclab.sweeps.predict._epoch import Epoch, Prediction
+from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
 from tclab.sweeps.store._machine_label import this_machine
 from tclab.timing import environment
 
@@ -58,8 +56,8 @@ def costs():
 
 
 def epochs():
-    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0)
-    return [Epoch(tclab.Point(device="cpu"), None, predicted, predicted, 1.0, "", "", 1.0, None, None)]
+    predicted = Prediction(1.0, 0.9, 1.1, 8)
+    return [Epoch(tclab.Point(device="cpu"), Costs([0.1], 0.5, 0.2, 2), predicted, predicted, 1.0, "", "", None)]
 
 
 def published(root):
@@ -124,15 +122,3 @@ def test_no_public_chart_is_left_out():
     drawn = {name.split(",")[0] for name in (*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED)}
     charts = {name for name in case_study.__all__ if name.endswith("_chart")}
     assert {*lab.charts.__all__, *charts} == drawn | {"ratios", "stacked", "lines", "chart_title"}
-
-
-@pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
-def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
-    draws = pd.DataFrame(
-        {"alpha": [0.0] * 3, "alpha_width": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3}
-    )
-    model = CostModel(draws.median().to_dict(), draws)
-    chart = lab.charts.break_even_chart({"fit": model}, [1, 8, 64], deleted_share=0.005)
-    drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if line["line"] == "fit"]
-    assert len(drawn) == 3
-    assert all(0 <= line["low"] <= line["y"] <= line["high"] <= 1 for line in drawn)

@@ -50,21 +50,17 @@ def advise(
 
 
 @helped
-def compare(
-    first: Path, second: Path, /, *, between: str | None = None, stage: str = "step", margin: float = MARGIN,
-    json: bool = False,
-) -> int:  # fmt: skip
+def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float = MARGIN, json: bool = False) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`.
 
     - `first`: a folder of results, or a file of rows.
     - `second`: another.
-    - `between`: the setting that is compared, such as strategy.
     - `stage`: step, or one stage of it.
     - `margin`: a share that is no difference; what repeats spread by if more, 0.05 without them.
     """
     from tclab.sweeps.analysis._compare_runs import compare as compare_runs
 
-    show(compare_runs(_rows(first), _rows(second), between=between, stage=stage, margin=margin), as_json=json)
+    show(compare_runs(_rows(first), _rows(second), stage=stage, margin=margin), as_json=json)
     return 0
 
 

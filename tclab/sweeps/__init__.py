@@ -16,7 +16,7 @@ need(__name__, "sweep", "pandas", "pyarrow")
 if TYPE_CHECKING:
     from tclab.sweeps import config, predict
     from tclab.sweeps.analysis._inside import inside
-    from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
+    from tclab.sweeps.analysis._race_points import loop_of, race_points
     from tclab.sweeps.execution._run import close_workers
     from tclab.sweeps.execution._worker import run_as_rank
     from tclab.sweeps.predict._epoch import run_epoch
@@ -26,7 +26,6 @@ _NAMES = {
     "close_workers": "execution._run",
     "inside": "analysis._inside",
     "loop_of": "analysis._race_points",
-    "race_grid": "analysis._race_points",
     "race_points": "analysis._race_points",
     "run_as_rank": "execution._worker",
     "run_epoch": "predict._epoch",
@@ -38,7 +37,6 @@ __all__ = [
     "inside",
     "loop_of",
     "predict",
-    "race_grid",
     "race_points",
     "run_as_rank",
     "run_epoch",

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tclab._display import Display, Shown, counted
-from tclab.errors import InputError
+from tclab._display import Display, Shown, counted, first_of
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
@@ -29,6 +28,7 @@ MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_INSIDE = 0.5  # share of a step in forward and backward above which a look inside is worth it
+_RACE_SECONDS = 15.0  # least budget of one race
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
@@ -92,6 +92,7 @@ class Advice(Shown):
     - `where`: the machine of the measurement; `None` for this one.
     - `margin`: share of the time below which nothing is called better.
     - `busy`: that other processes used the processors, which weakens every figure, and what to do; else empty.
+    - `unsure`: changes that look faster and are not certain, each with the reason; a race can settle it.
     """
 
     subject: str
@@ -100,34 +101,56 @@ class Advice(Shown):
     where: str | None = None
     margin: float = MARGIN
     busy: str = ""
+    unsure: tuple[Suggestion, ...] = ()
 
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
-        """Race the suggestions that can be raced, and return the advice with the results.
+        """Race the changes with the present, in the order of the list, and return the advice with the results.
 
-        A suggestion whose race fails stays as it is, and `missing` says why.
+        What was unsure is a suggestion once it is measured. One whose race fails stays as it is, and `missing` says
+        why.
 
         **Arguments:**
 
-        - `n`: measure only the first `n` of them; all by default.
+        - `n`: race only the first `n` that can be; as many as have 15 seconds each by default, one at least.
         - `budget_seconds`: wall time for all of them together.
         - `options`: other arguments of `tclab.sweeps.race_points`.
         """
-        suggestions, missing = list(self.suggestions), list(self.missing)
-        able = [i for i, one in enumerate(suggestions) if one.race is not None][:n]
+        every, failures = [*self.suggestions, *self.unsure], []
+        able = [i for i, one in enumerate(every) if one.race is not None]
+        able = able[: n or max(1, int(budget_seconds // _RACE_SECONDS))]
         for i in able:
             try:
-                pair = suggestions[i].race(budget_seconds=budget_seconds / len(able), **options)  # type: ignore[misc]
-                suggestions[i] = replace(suggestions[i], measured=pair)
-            except InputError as error:  # one change must not cost the others' results
-                missing.append(f"what {suggestions[i].change!r} gives when it runs: {error}")
-        return replace(self, suggestions=tuple(suggestions), missing=tuple(missing))
+                pair = every[i].race(budget_seconds=budget_seconds / len(able), **options)  # type: ignore[misc]
+                every[i] = replace(every[i], measured=pair)
+            except Exception as error:  # one change must not cost the others' results
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                failures.append(f"what {every[i].change!r} gives when it runs: {why}")
+        failures += [
+            f"what {one.change!r} gives when it runs: nothing here says how to run it"
+            for one in self.suggestions
+            if one.race is None and one.basis != MEASURED
+        ]
+        unsure = every[len(self.suggestions) :]
+        return replace(
+            self,
+            suggestions=(*every[: len(self.suggestions)], *(one for one in unsure if one.measured is not None)),
+            unsure=tuple(one for one in unsure if one.measured is None),
+            missing=(*self.missing, *failures),
+        )
 
     def _display(self) -> Display:
-        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more."
+        reasons: dict[str, list[str]] = {}  # → changes
+        for one in self.unsure:
+            reasons.setdefault(one.why, []).append(one.change)
+        unknown = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in reasons.items()]
+        unknown += self.missing
+        if any(one.race is not None and one.measured is None for one in (*self.suggestions, *self.unsure)):
+            unknown.append("whether the changes win a race, in which both take turns: measure() (--measure) runs it")
+        todo = "settle what is still open, or measure other settings" if unknown else "measure other settings"
+        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
         suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
-        missing = [f"still open: {sentence}" for sentence in self.missing]
-        title = f"What to change, {self.subject}: {nothing}".rstrip()
-        return Display(title, notes=list(filter(None, [self.busy, *suggestions, *missing])))
+        notes = [*([self.busy] if self.busy else []), *suggestions, *(f"still open: {text}" for text in unknown)]
+        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=notes)
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:

@@ -14,7 +14,7 @@ from tclab.lab.reports._cells import ratio_of_rows, records
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import option_choices
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
+from tclab.sweeps.predict import Link, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
@@ -212,12 +212,9 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
             took = None if of_number is None else float(of_number["mean_seconds"])
             epoch = steps_per_epoch(int(step["batch_size"]), number, samples)
             found.append(
-                {"model": model, "strategy": strategy, "ranks": number, "batch_size": step["batch_size"],
-                 "step_seconds": made.seconds, "compute_seconds": made.compute_seconds,
-                 "rank_wait_seconds": made.waiting_seconds, "communication_seconds": made.exposed_seconds,
-                 "overlapped_seconds": made.overlapped_seconds, "measured_seconds": took,
-                 "ratio": None if took is None else made.seconds / took,
-                 "steps an epoch": epoch, "epoch_seconds": epoch * made.seconds}
+                {"model": model, "strategy": strategy, "ranks": number, "batch_size": step["batch_size"], **made,
+                 "measured_seconds": took, "ratio": None if took is None else made["step_seconds"] / took,
+                 "steps an epoch": epoch, "epoch_seconds": epoch * made["step_seconds"]}
             )  # fmt: skip
     return _saying(pd.DataFrame(found))
 
@@ -240,4 +237,4 @@ def _slowdown(row: dict[str, Any]) -> float:
     """Return how many times slower a point's ranks computed because they shared the cores of their machine."""
     if row["device"] != "cpu":
         return 1.0
-    return cores_slowdown(int(row["ranks"]), float(row["cores"]), int(row["threads"]))
+    return max(1.0, float(row["ranks"] * row["threads"] / row["cores"]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted, first_of
+from tclab._display import counted
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
@@ -41,18 +41,17 @@ _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
-_RACE = "whether the changes win a race, in which both take turns: measure() (--measure) runs it"
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = MARGIN, **options: Any) -> Advice:
     """Return the changes that are worth making, ranked by predicted saving, and the questions that stay open.
 
     From a sweep's rows: each point that differs from the present one in one setting and is faster by the verdict of
-    `tclab.compare`; and changes that the stages of a step suggest. Rows of another machine or of other code than the
-    present point's are no evidence, and are counted in `missing`. From a ledger around a loop of your own: changes that
-    its stages suggest; see `tclab.timing.advise`. `advice.measure()` then races the suggested points, but for those of
-    another allocator or device, which cannot share a process with the present one, and of another batch size, whose
-    steps are of other work.
+    `tclab.compare`; and changes that the stages of a step suggest. Points that look faster and are not certain are its
+    `unsure`. Rows of another machine or of other code than the present point's are no evidence, and are counted in
+    `missing`. From a ledger around a loop of your own: changes that its stages suggest; see `tclab.timing.advise`.
+    `advice.measure()` then races points with the present one, in the order of the list, but for those of another
+    allocator or device, which cannot share a process with it, and of another batch size, whose steps are other work.
 
     Where points shared the processors with other processes, or others keep this machine busy now, the advice begins
     with that: its estimates may be those of the other processes.
@@ -81,23 +80,24 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     here = ok[_same(ok, row, OF_THE_PLACE)]
     near = here[here["stage"] == "step"]
     others = list(_others(near, row))
-    measured, missing = _alternatives(others, base, margin)
+    measured, unsure = _alternatives(others, base, margin)
     times = _step_times(here, row)
-    found, unknowns = suggestions_from(times, margin)
+    found, missing = suggestions_from(times, margin)
     if not times.refusal():
         found += _without_edges(times, row, margin)
-    known = {name for one in measured for name in one.setting}
     tried = {(name, python_value(other.iloc[0][name])) for name, other in others}
+    tried |= {(name, python_value(row[name])) for name in _FIELDS}
     tried |= {("strategy", name) for name in _skipped(rows, row)}
-    untried = (one for one in found if not set(one.setting) & known and not set(one.setting.items()) & tried)
+    known = {name for one in measured for name in one.setting}
+    untried = [one for one in found if known.isdisjoint(one.setting) and tried.isdisjoint(one.setting.items())]
     found = [*measured, *untried]
     with suppress(InputError):  # the rows cannot tell the point, or this process does not know it
         point = point_of({str(name): value for name, value in row.items()})
-        found = [_with_race(one, point) for one in found if not _has(point, one)]
+        found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
     if elsewhere := len(steps) - len(near):
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
-    return Advice(times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin, busy)
+    return Advice(times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure))
 
 
 def _skipped(rows: pd.DataFrame, row: pd.Series) -> list[str]:
@@ -167,23 +167,26 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
 
 def _alternatives(
     others: list[tuple[str, pd.DataFrame]], base: pd.DataFrame, margin: float
-) -> tuple[list[Suggestion], list[str]]:
-    """Return which of `_others` are faster, and sentences on those that look so and are not certain."""
+) -> tuple[list[Suggestion], list[Suggestion]]:
+    """Return which of `_others` are faster, and those that look so and are not certain."""
     row = base.iloc[0]
     points = [(_change(name, row, rows.iloc[0]), _a_sample(base), _a_sample(rows)) for name, rows in others]
     pairs = pairs_of_runs(points, [("the present point", "the change")] * len(points), margin=margin)
     found: list[Suggestion] = []
-    unsure: dict[str, list[str]] = {}  # reason → changes
+    unsure: list[Suggestion] = []
     for pair, (name, rows) in zip(pairs, others, strict=True):
-        change, other = str(pair.cell), rows.iloc[0]
-        if pair.ratio is not None and pair.verdict == FASTER:
+        other = rows.iloc[0]
+        if pair.ratio is None:
+            continue
+        one = Suggestion(
+            str(pair.cell), pair.why, pair.ratio, pair.interval, MEASURED, {name: python_value(other[name])}
+        )
+        if pair.verdict == FASTER:
             why = f"By {pair.kept} steps of each, {pair.why}.{_bytes_text(row, other)} {_FIELDS[name].caution}"
-            setting = {name: python_value(other[name])}
-            found.append(Suggestion(change, why.strip(), pair.ratio, pair.interval, MEASURED, setting))
-        elif pair.ratio is not None and pair.verdict == UNDECIDED and pair.ratio < 1 - margin:
-            unsure.setdefault(pair.why, []).append(change)
-    missing = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in unsure.items()]
-    return found, missing + [_RACE] * bool(found)
+            found.append(replace(one, why=why.strip()))
+        elif pair.verdict == UNDECIDED and pair.ratio < 1 - margin:
+            unsure.append(one)
+    return found, unsure
 
 
 def _a_sample(steps: pd.DataFrame) -> pd.DataFrame:
@@ -216,10 +219,6 @@ def _without_edges(times: StepTimes, row: pd.Series, margin: float) -> Iterator[
             "what else it changes is not in this"
         )
         yield from upper_bound(times, change, why, "data_wait", "transfer", margin=margin, strategy="node_mask")
-
-
-def _has(point: Point, one: Suggestion) -> bool:
-    return bool(one.setting) and all(getattr(point, name) == value for name, value in one.setting.items())
 
 
 def _with_race(one: Suggestion, point: Point) -> Suggestion:

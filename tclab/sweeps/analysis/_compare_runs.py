@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Comparison(Shown):
     - `pairs`: a comparison for each point that is in both, about the second: FASTER means that the second is.
       `Pair.cell` is the label of the point.
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
-    - `only_first`, `only_second`: labels of the points that one of them alone has.
+    - `only`: name of each → labels of the points that it alone has.
     - `cautions`: what weakens the comparison, a sentence each.
     - `table`: a line a point: both mean steps, of how many runs, and the share that these spread by (a standard
       deviation), the ratio with its interval, the verdict, bytes and host syncs.
@@ -52,8 +52,7 @@ class Comparison(Shown):
     stage: str
     pairs: tuple[Pair, ...]
     differs: Mapping[str, tuple[str, str]]
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
+    only: Mapping[str, list[str]]
     cautions: tuple[str, ...]
     table: pd.DataFrame
     where: tuple[str, str]
@@ -61,8 +60,7 @@ class Comparison(Shown):
     def _display(self) -> Display:
         first, second = self.names
         notes = [f"they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
-        for name, only in ((first, self.only_first), (second, self.only_second)):
-            notes += [f"only in {name}: {'; '.join(only)}"] if only else []
+        notes += [f"only in {name}: {'; '.join(labels)}" for name, labels in self.only.items() if labels]
         return pairs_display(self.pairs, f"{second} against {first}, {self.stage}:", [*notes, *self.cautions])
 
 
@@ -70,18 +68,18 @@ def compare(
     first: Runs,
     second: Runs,
     *,
-    between: str | Sequence[str] | None = None,
     stage: str = "step",
     names: tuple[str, str] | None = None,
     margin: float = MARGIN,
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 
-    Two points match where they differ in nothing but what is compared. A verdict is about the second: FASTER, SLOWER,
-    SAME or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
-    take turns: a machine that changed in between looks like a change of the code. Therefore the difference must exceed
-    `margin`, and runs of different machines get no verdict where the code, or anything else, may differ too. A point
-    whose runs on one side are of several machines, or of several versions of the code, gets none either.
+    Two points match where they differ in nothing but what is compared: the settings that have one value throughout the
+    first runs and another throughout the second. A verdict is about the second: FASTER, SLOWER, SAME or UNDECIDED.
+    Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both take turns: a
+    machine that changed in between looks like a change of the code. Therefore the difference must exceed `margin`, and
+    runs of different machines get no verdict where the code, or anything else, may differ too. A point whose runs on
+    one side are of several machines, or of several versions of the code, gets none either.
 
     The steps of one run share what happened to it and say nothing of the next run. So where a point has several runs
     (`tclab.sweep(…, repeats=3)`), each is one measurement, and the interval is of what they differ by. Where it has
@@ -89,24 +87,22 @@ def compare(
 
     **Arguments:**
 
-    - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote.
-    - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
-      one value throughout the first and another throughout the second.
+    - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote. Of one folder, give
+      the rows of each value: `rows[rows["strategy"] == "node_mask"]`.
     - `stage`: "step", or one stage of it.
-    - `names`: of the two; unless given, those of the files or folders (of their parent folders where both have one
-      name), or "first" and "second".
+    - `names`: of the two; unless given, those of the files or folders where they differ, or "first" and "second".
     - `margin`: the share that a difference must exceed (0.02 is 2 %); what the runs of a side spread by if that is
       more, and at least 5 %, a convention, where a side has one run. A spread of more than 10 % calls nothing SAME.
 
-    **Raises:** `InputError` for what holds no rows, an unknown setting, one of which both sides have a value, or a
-    margin that is not above 0.
+    **Raises:** `InputError` for what holds no rows, an unknown stage, or a margin that is not above 0.
     """
     if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
     steps = [_of_stage(rows_of(runs), stage) for runs in (first, second)]
     named = names or _names(first, second)
-    compared = _between(between, steps)
-    points = _by_point(steps, [name for name in SETTINGS if name not in (*compared, *_COUNTS)])
+    values = {name: [_values(rows, name) for rows in steps] for name in SETTINGS if name not in _COUNTS}
+    compared = [name for name, (a, b) in values.items() if len(a) == len(b) == 1 and a != b]
+    points = _by_point(steps, [name for name in values if name not in compared])
     sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
     pairs = pairs_of_runs([(label, *both) for label, both in sides.items()], [named] * len(sides), margin=margin)
     for i, both in enumerate(sides.values()):
@@ -116,26 +112,23 @@ def compare(
     differs = _differing(steps, compared)
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
+    table = _table(sides, pairs, named)
+    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(regex=" runs$"), values)]
     return Comparison(
         names=named,
         stage=stage,
         pairs=tuple(pairs),
         differs=differs,
-        only_first=tuple(label for label in points[0] if label not in sides),
-        only_second=tuple(label for label in points[1] if label not in sides),
-        cautions=tuple(_cautions(steps, sides, pairs)),
-        table=_table(sides, pairs, named),
+        only={name: [one for one in own if one not in sides] for name, own in zip(named, points, strict=True)},
+        cautions=tuple(text for text in cautions if text),
+        table=table,
         where=(where_measured(steps[0]), where_measured(steps[1])),
     )
 
 
 def _names(first: Runs, second: Runs) -> tuple[str, str]:
-    """Return the names of two files or folders, or of the first folders above them that differ."""
-    if isinstance(first, pd.DataFrame) or isinstance(second, pd.DataFrame):
-        return "first", "second"
-    files = [Path(runs).absolute() for runs in (first, second)]
-    words = [[file.stem, *(folder.name for folder in file.parents)] for file in files]
-    return next(((a, b) for a, b in zip(*words, strict=False) if a and b and a != b), ("first", "second"))
+    one, other = ("first" if isinstance(runs, pd.DataFrame) else Path(runs).stem for runs in (first, second))
+    return (one, other) if one != other else ("first", "second")
 
 
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -153,24 +146,6 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
     own = rows[rows["stage"] == stage]
     clock = np.where(own["device"] == "cuda", "device", "host")
     return own[own["where"].isna() | (own["where"] == clock)]
-
-
-def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> list[str]:
-    """Return the settings that are compared: those that are named, or that have one value here and another there."""
-    if between is None:
-        found = {name: [_values(rows, name) for rows in steps] for name in SETTINGS if name not in _COUNTS}
-        return [name for name, (a, b) in found.items() if len(a) == len(b) == 1 and a != b]
-    wanted = [word.strip() for word in between.split(",")] if isinstance(between, str) else list(between)
-    for name in wanted:
-        if name not in SETTINGS:
-            raise unknown("field of a point", name, SETTINGS)
-        first, second = (set(_values(rows, name)) for rows in steps)
-        if first & second and len(first | second) > 1:
-            raise InputError(
-                f"between is {name!r}, but both sides have {name} {' and '.join(sorted(first & second))}: expected "
-                "other values on each side. Of one folder, take the rows of each value: rows[rows[name] == value]"
-            )
-    return wanted
 
 
 def _by_point(steps: list[pd.DataFrame], same: list[str]) -> list[dict[str, pd.DataFrame]]:
@@ -227,25 +202,26 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _cautions(steps: list[pd.DataFrame], sides: Mapping[str, Sides], pairs: Sequence[Pair]) -> Iterator[str]:
-    if busy := busy_text(pd.concat(steps).assign(stage="step")):
-        yield busy
-    if not sides:
-        values = {name: [set(_values(rows, name)) for rows in steps] for name in SETTINGS if name not in _COUNTS}
-        apart = [name for name, (a, b) in values.items() if a and b and not a & b]
-        hint = f" They differ in {', '.join(apart)}: give between={apart!r} to compare that." if apart else ""
-        yield f"No point is in both.{hint}"
-        return
-    widest = " to ".join(dict.fromkeys(f"{100 * end(pair.margin for pair in pairs):.2g}%" for end in (min, max)))
-    yield (
-        f"The two sides ran at different times, not in turns as in a race. Differences within ±{widest} are not "
-        "claimed, and a machine that changed in between looks like a difference."
+def _caution(runs: pd.DataFrame, values: Mapping[str, list[list[str]]]) -> str:
+    """Return what weakens every verdict, or why there is none.
+
+    **Arguments:**
+
+    - `runs`: of how many each side of each point has. `values`: those of each setting, side by side.
+    """
+    if runs.empty:
+        apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
+        return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
+    text = (
+        "The two sides ran at different times, not in turns as in a race: a machine that changed in between looks like "
+        "a difference."
     )
-    if once := sum(1 in [len(runs_of(rows).seconds) for rows in both] for both in sides.values()):
-        yield (
-            f"{once} of {len(pairs)} points ran once on a side, so how much two runs of them differ is not known: "
+    if once := int((runs == 1).any(axis=1).sum()):
+        text += (
+            f" {once} of {len(runs)} points ran once on a side, so how much two runs of them differ is not known: "
             "tclab.sweep(…, repeats=3) into each folder measures it."
         )
+    return text
 
 
 def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, str]) -> pd.DataFrame:
@@ -255,7 +231,8 @@ def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, 
         line = {"point": label, "ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict, "why": pair.why}
         for name, rows in zip(names, both, strict=True):
             runs = runs_of(rows)
-            line |= {f"{name} s": runs.mean, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
+            seconds = runs.mean.value if runs.steps else None
+            line |= {f"{name} s": seconds, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
             line |= {f"{name} {column}": rows[column].max() for column in ("batch_bytes", "host_syncs", "peak_bytes")}
         lines.append(line)
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()

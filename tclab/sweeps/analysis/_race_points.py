@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
-from tclab.timing import Ledger, race, race_cells
+from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
-from tclab.timing._race import Race, Races
+from tclab.timing._race import Race
 from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
 
@@ -111,23 +110,6 @@ def _factory(point: Point) -> str:
     return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 
-@contextmanager
-def _raced(
-    cells: Mapping[Any, Mapping[str, Point]], processes: int | None
-) -> Iterator[tuple[dict[Hashable, Any], dict[str, Any]]]:
-    """Yield cell → its arms by name, and the arguments of a race that runs in several processes."""
-    found = {cell: _resolved(points) for cell, points in cells.items()}
-    with ExitStack() as opened:
-        make = _factory if processes is not None else partial(_arm, opened=opened)
-        arms = {cell: {name: make(point) for name, point in points.items()} for cell, points in found.items()}
-        if processes is None:
-            yield arms, {}
-            return
-        place = str(opened.enter_context(closing(TemporaryFolder())).path)  # for the processes' files
-        allocator = ALLOCATORS[next(iter(next(iter(found.values())).values())).allocator]
-        yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place}}
-
-
 def race_points(
     points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
 ) -> Race:
@@ -143,44 +125,17 @@ def race_points(
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """
-    with _raced({None: points}, processes) as (arms, more):
-        return race(arms[None], budget_seconds=budget_seconds, **more, **options)
-
-
-def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Return points by batch size and number of networks, and in each cell by strategy; see `race_grid`."""
-    cells: dict[tuple[int, int], dict[str, Point]] = {}
-    for point in points:
-        if point.skipped_alone("a race") is None:
-            cells.setdefault((point.batch_size, len(cell_graph_of(point).networks)), {})[point.strategy] = point
-    return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
-
-
-def race_grid(
-    cells: Iterable[Point] | Mapping[str, Mapping[str, Point]],
-    *,
-    budget_seconds: float,
-    processes: int | None = PROCESSES,
-    **options: Any,
-) -> Races:
-    """Race the points of each of many cells, and spend the seconds on cells that are undecided.
-
-    Each cell is a race as of `race_points`; see `tclab.timing.race_cells`.
-
-    **Arguments:**
-
-    - `cells`: points, of which those of one batch size and number of networks share a cell, with their strategies as
-      arms; those that cannot be run, and cells of one point, are left out. Or cell → name → point.
-    - `budget_seconds`: for all cells. `processes`, `options`: as for `race_points`.
-
-    **Raises:** `InputError` for no cell, and as `race_points`.
-    """
-    if not isinstance(cells, Mapping):
-        cells = cells_of(cells)
-    if not cells:
-        raise InputError("there are no cells, expected at least one")
-    with _raced(cells, processes) as (arms, more):
-        return race_cells(arms, budget_seconds=budget_seconds, **more, **options)
+    found = _resolved(points)
+    with ExitStack() as opened:
+        if processes is None:
+            arms = {name: _arm(point, opened) for name, point in found.items()}
+            return race(arms, budget_seconds=budget_seconds, **options)
+        place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
+        variables = {"TMPDIR": str(place)}
+        for point in found.values():
+            variables |= ALLOCATORS[point.allocator]  # the same for all
+        made = {name: _factory(point) for name, point in found.items()}
+        return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
 
 @contextmanager

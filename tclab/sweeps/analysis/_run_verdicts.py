@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tclab.timing._statistics import MIN_OBSERVATIONS
+from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import NOT_STEADY, Estimate, mean_step, ratio_of_means
 from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, over_all
 
@@ -23,7 +23,7 @@ WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how mu
 class StepRuns:
     """The steps of runs of one point."""
 
-    seconds: tuple[tuple[float, ...], ...]  # for each run [steps]
+    seconds: Sequence[Reals]  # for each run [steps]
     cycle: int = 1  # steps after which the point's loop does the same again; see `tclab.timing._step_means`
 
     @property
@@ -31,10 +31,10 @@ class StepRuns:
         """Number of steps of all runs."""
         return sum(map(len, self.seconds))
 
-    @property
-    def mean(self) -> float | None:
-        """Mean seconds of a step, over whole cycles; `None` without a step."""
-        return _mean(self).value if self.steps else None
+    @cached_property
+    def mean(self) -> Estimate:
+        """Mean seconds of a step, over whole cycles; there must be a step."""
+        return mean_step(self.seconds, self.cycle)
 
     @property
     def spread(self) -> float | None:
@@ -43,8 +43,7 @@ class StepRuns:
         It includes what lasts for a whole run, and the rest of the steps' own noise.
         """
         runs = len(self.seconds)
-        mean = _mean(self) if runs > 1 else None
-        return None if mean is None or mean.error is None else mean.error * sqrt(runs) / mean.value
+        return None if runs < 2 or self.mean.error is None else self.mean.error * sqrt(runs) / self.mean.value
 
 
 def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
@@ -54,28 +53,23 @@ def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float
     Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. On a side of several runs each run is
     one measurement. Where the other side has one run, its runs are taken to differ as much as these do.
     """
-    means = [_mean(first), _mean(second)]
+    means = [first.mean, second.mean]
     for one, (own, other) in enumerate(((first, second), (second, first))):
-        if len(own.seconds) == 1 and other.spread is not None and means[one].error is not None:
+        if len(own.seconds) == 1 and other.spread is not None and own.mean.error is not None:
             # Student's interval of a single further run: all of its error is known from the runs of the other side
             runs = len(other.seconds)
-            error = means[one].value * other.spread * sqrt(1 + 1 / runs)
-            means[one] = replace(means[one], error=error, freedom=runs - 1)
-            means[1 - one] = replace(means[1 - one], error=0.0)
+            error = own.mean.value * other.spread * sqrt(1 + 1 / runs)
+            means[one] = replace(own.mean, error=error, freedom=runs - 1)
+            means[1 - one] = replace(other.mean, error=0.0)
     ratio, interval, p = ratio_of_means(means[0], means[1], 1 - _ALPHA)
     return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
-
-
-@lru_cache(maxsize=256)  # a live chart asks again for every strategy when one more point is through
-def _mean(runs: StepRuns) -> Estimate:
-    return mean_step([np.asarray(run, dtype=np.float64) for run in runs.seconds], runs.cycle)
 
 
 def runs_of(rows: pd.DataFrame) -> StepRuns:
     """Return the steps of each row that has a time; those with none at all are left out."""
     ok = rows[(rows["status"] == "ok") & rows["samples_seconds"].notna()]
     found = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
-    kept = tuple(tuple(seconds[seconds > 0].tolist()) for seconds in found if (seconds > 0).any())
+    kept = [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
     cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
     return StepRuns(kept, max(map(int, cycles), default=1))
 

@@ -88,8 +88,8 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
             demands = _demands(here.step, first)
-            carried = {name: getattr(first.batch, name) for name in ("edge_bytes", "mask_bytes")}
-            carried["batch_bytes"] = first.batch.bytes
+            largest: dict[str, float | None] = {"first_step_seconds": cold, "batch_bytes": first.batch.bytes}
+            largest |= {name: getattr(first.batch, name) for name in ("edge_bytes", "mask_bytes")}
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
             gc.collect()
@@ -97,32 +97,32 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
             drain = here.loader_binds(warm, warm.batch_timings)
-            ledger, machine = _timed(here, given, lead, drain=drain)
+            ledger, largest["peak_bytes"], around = _timed(here, given, lead, drain=drain)
             if not drain and ranks is ALONE and here.loader_binds(ledger, ledger.batch_timings):
                 # a busy warm-up made the loader seem to keep up
-                ledger, machine = _timed(here, given, lead, drain=True)
+                ledger, largest["peak_bytes"], around = _timed(here, given, lead, drain=True)
         finally:
             del batches  # ends the workers
-        store_bytes = sum(file.stat().st_size for file in here.files)
+        largest["store_bytes"] = here.store_bytes
     exchanges = here.step.communication
     frame = None if exchanges is None else exchanges.frame()
     return RankMeasurement(
         timelines=timelines(ledger, lead),
-        exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
-        late=exchanges.late[ranks.rank] if exchanges is not None else None,
         demands=demands,
         accounted=ledger.accounted,
-        first_step_seconds=cold,
-        store_bytes=store_bytes or None,
-        **carried,
-        **machine,
+        largest=largest,
+        conditions=around,
+        exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
+        late=None if exchanges is None else exchanges.late[ranks.rank],
     )
 
 
-def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool) -> tuple[Ledger, dict[str, Any]]:
+def _timed(
+    here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool
+) -> tuple[Ledger, int | None, list[dict[str, Any]]]:
     """Time the point's steps, after `lead` others, and after draining the loader where it binds.
 
-    Returns the ledger, and of the machine the peak of memory in bytes and the conditions before and after.
+    Returns the ledger, the peak of memory in bytes, and the machine's conditions before and after.
     """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
@@ -135,7 +135,7 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: boo
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     if exchanges is not None:
         exchanges.finish()
-    return ledger, {"peak_bytes": memory.bytes, "conditions": [before, conditions()]}
+    return ledger, memory.bytes, [before, conditions()]
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:

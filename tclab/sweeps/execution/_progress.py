@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -34,15 +33,13 @@ class Progress:
     seconds_left: float | None = None
 
     def __str__(self) -> str:
-        rows = self.rows.select(["stage", "status", "mean_seconds", "networks", "device", "backend"]).to_pylist()
+        rows = self.rows.select(["stage", "status", "mean_seconds", "networks"]).to_pylist()
         step = next((row for row in rows if row["stage"] == "step"), rows[0])
         what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size}"
         if step["networks"] is not None:  # a point that cannot run has none
             what += f" networks {step['networks']}"
         if self.point.ranks > 1:
-            what += f", {step['device']} · {step['backend']} · {self.point.ranks} ranks"
-        if isinstance(self.point.perturbations, str):
-            what += f", samples of {Path(self.point.perturbations).name}"
+            what += f", {self.point.ranks} ranks"
         mean = step["mean_seconds"]
         how = step["status"] if mean is None else f"{mean:.3g} s a step"
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"

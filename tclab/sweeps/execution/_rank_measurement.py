@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -24,17 +24,14 @@ class RankMeasurement:
     """What one process saw: all that its rows are made of, as JSON can hold it."""
 
     timelines: Timelines
-    exchanged: dict[str, list[Any]] | None  # columns of `Communication.frame`; `None` where nothing was exchanged
-    late: int | None  # of `Communication`
     demands: dict[str, dict[str, int]]  # stage → what it asked of the device
     accounted: dict[str, float]  # timeline → share of its clock
-    first_step_seconds: float  # the cold start
-    batch_bytes: int  # of one batch, as the edges' and masks'
-    edge_bytes: int
-    peak_bytes: int | None  # of memory
+    # column → value, of which rows have the worst of all ranks: the cold start, and bytes of a batch, of memory, of
+    # the files that are read from; `None` where it is not known, or there are none
+    largest: dict[str, float | None]
     conditions: list[dict[str, Any]]  # before and after
-    mask_bytes: int = 0
-    store_bytes: int | None = None  # of the files that are read from
+    exchanged: dict[str, list[Any]] | None = None  # columns of `Communication.frame`; `None` where nothing is exchanged
+    late: int | None = None  # of `Communication`
 
 
 def timelines(ledger: Ledger, first: int = 0) -> Timelines:
@@ -122,27 +119,29 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
     return means
 
 
-def _farthest(shares: Sequence[float | None]) -> float | None:
-    return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
-
-
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
-    peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
-    exchanged = ranks[0].exchanged
-    largest = ("batch_bytes", "edge_bytes", "mask_bytes", "first_step_seconds")
+    lines = {line.partition(" ")[0] for measured in ranks for line in measured.accounted}
+    exchanged = ranks[0].exchanged or {}
     return {
         "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
-        **{name: max(getattr(measured, name) for measured in ranks) for name in largest},
-        "store_bytes": ranks[0].store_bytes,
-        "peak_bytes": max(peaks, default=None),
-        "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
-        "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
+        **{name: _most(measured.largest[name] for measured in ranks) for name in ranks[0].largest},
+        **{f"{line}_accounted": _farthest(ranks, line) for line in lines},
         "steady": steady_state(cycle_means(np.asarray(step["samples_seconds"]), step["cycle_steps"]).tolist()).verdict,
         "conditions": json.dumps(ranks[0].conditions),
-        "gradient_bytes": max(exchanged["bytes"]) if exchanged and exchanged["bytes"] else None,
-        "buckets": max(exchanged["buckets"]) if exchanged and exchanged["buckets"] else None,
+        "gradient_bytes": _most(exchanged.get("bytes", ())),
+        "buckets": _most(exchanged.get("buckets", ())),
     }
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _farthest(ranks: Sequence[RankMeasurement], line: str) -> float:
+    """Return the share that is farthest from 1 of what a timeline, or one of several workers', accounts for."""
+    shares = [share for one in ranks for name, share in one.accounted.items() if name.partition(" ")[0] == line]
+    return max(shares, key=lambda share: abs(share - 1.0))
 
 
 def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:

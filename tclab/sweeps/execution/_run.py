@@ -77,10 +77,10 @@ def rows_of_task(
     **Raises:** `RuntimeError` where it could not be done: the strategy is wrong, memory ran out, the process died.
     """
     answer = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments), fresh=fresh)
-    status = answer if isinstance(answer, str) else answer[0].get("status", "ok")
-    if isinstance(answer, str) or status != "ok":
+    rows = [{"status": answer}] if isinstance(answer, str) else answer
+    if (status := rows[0].get("status", "ok")) != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
-    return answer
+    return rows
 
 
 def request_of(point: Point, task: str = _MEASURE, **arguments: Any) -> dict[str, Any]:
@@ -121,8 +121,7 @@ def ask(
         if _is_stopped(stop):
             return STOPPED
         files = files_of(point)
-        worker = None if fresh else _warm(kind, files)
-        worker = worker or _started(kind)
+        worker = _worker_for(kind, files, fresh=fresh)
         worker.has_read |= files
         try:
             answer = worker.ask(request, hang_seconds=hang_seconds, stop=stop)
@@ -140,22 +139,17 @@ def _is_stopped(stop: threading.Event | None) -> bool:
     return _exiting.is_set() or (stop is not None and stop.is_set())
 
 
-def _warm(kind: WorkerKind, files: dict[str, Any]) -> Worker | None:
-    """Return the warm worker of a kind; `None` where none lives that has read the files as they are now."""
-    worker = _idle.pop(kind, None)
-    if worker is None:
-        return None
-    if worker.alive and all(worker.has_read.get(file, state) == state for file, state in files.items()):
-        return worker
-    worker.close()
-    return None
+def _worker_for(kind: WorkerKind, files: dict[str, Any], *, fresh: bool) -> Worker:
+    """Return a worker of a kind: the warm one, where it has read the files as they are now, or else a new one.
 
-
-def _started(kind: WorkerKind) -> Worker:
-    """Start a worker, and end warm ones that would be in its way.
-
-    Ranks are kept of one kind alone, for each has all its memory and caches; on a GPU nothing else at all.
+    Warm ones that would be in the way of a new one are ended: ranks are kept of one kind alone, for each has all its
+    memory and caches; on a GPU nothing else at all.
     """
+    warm = None if fresh else _idle.pop(kind, None)
+    if warm is not None:
+        if warm.alive and all(warm.has_read.get(file, state) == state for file, state in files.items()):
+            return warm
+        warm.close()
     for other in tuple(_idle):
         if (kind.ranks > 1 and other.ranks > 1) or kind.device == other.device == "cuda":
             _idle.pop(other).close()
@@ -226,17 +220,15 @@ class Worker(ChildProcess):
                 return STOPPED
             if monotonic() > end:
                 return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
-        if answer is not None and "rows" in answer:
-            rows: list[dict[str, Any]] = answer["rows"]
-            return rows
-        how = self._how_it_ended() if answer is None else str(answer["failed"])
-        return "oom" if "SIGKILL" in how and _killed_for_memory() != killed else how
-
-    def _how_it_ended(self) -> str:
-        code = self.wait()
-        if code < 0:
-            return f"failed: killed by {signal.Signals(-code).name}"
-        return f"failed: the child ended with {code}: {self.last_error_line}"
+        if answer is None:
+            code = self.wait()
+            ended = f"the child ended with {code}: {self.last_error_line}"
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else ended
+            answer = {"failed": f"failed: {how}"}
+        if "SIGKILL" in answer.get("failed", "") and _killed_for_memory() != killed:
+            return "oom"
+        found: Answer = answer["rows"] if "rows" in answer else answer["failed"]
+        return found
 
     def close(self) -> None:
         """End everything, and remove what it kept on disk."""

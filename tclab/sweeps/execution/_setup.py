@@ -45,7 +45,7 @@ class Setup:
     loads: Loader  # an epoch of them by the point's workers, again and again
     step: Step  # what is run on each
     ranks: Ranks = ALONE  # of several ranks each has a setup
-    files: tuple[Path, ...] = ()  # that samples and masks are read from
+    store_bytes: int | None = None  # of the files that samples and masks are read from
 
     def batches(self) -> Iterator[LoadedBatch]:
         """Return an epoch's batches."""
@@ -155,9 +155,9 @@ def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | No
             step = step_of(point, viewing)
             order, shard = np.resize(np.arange(held), reads), (ranks.rank, ranks.ranks)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
-            files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
+            store_bytes = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) or None
             with closing(Loader(data, workers=point.workers, **loader_options(point))) as loads:
-                yield Setup(point, data, loads, step, ranks, files)
+                yield Setup(point, data, loads, step, ranks, store_bytes)
                 ranks.barrier()  # nobody reads from disk any more
         finally:
             loading.close()

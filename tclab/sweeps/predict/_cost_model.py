@@ -1,4 +1,4 @@
-"""Mask or filter: the time of one edge type by a model of five costs, fitted, and then asked about other sizes.
+"""What masking and filtering cost, fitted and asked about other sizes; and kernels against this machine's limits.
 
 With E edges in all samples together, H features and p the share of edges that deletions remove:
 
@@ -7,36 +7,43 @@ With E edges in all samples together, H features and p the share of edges that d
 
 β: a message's feature, gathered and added up, forward and backward. α: an edge's mask; α': what it costs for each
 feature, as every message is multiplied by it and kept for the backward. γ: finding out whether an edge is kept. δ:
-writing the edges that are. The case study's formulas have no α'; a constant for each call is added here, which small
-graphs need. Filtering pays from p = (γ + δ - α - α'·H) / (β·H) on.
+writing the edges that are. The case study's formulas have no α'. Filtering pays from p = (γ + δ - α - α'·H) / (β·H) on.
 
 Where an allocator gives large tensors' pages back, α' and β are mostly page faults: costs of cells whose messages are
-small hold for no large one, and those of one allocator for no other.
+small hold for no large one, and those of one allocator for no other. A call's own overhead is in none of the costs: it
+matters where there are few edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from time import perf_counter, process_time
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 from tclab.graph._cell_graph import CellGraph
+from tclab.masking import get as strategy_of
 from tclab.masking._edge_masks import removed_counts
-from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
-from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.message_passing import View
+from tclab.message_passing._shared_view import dense_sum, sparse_matrix
+from tclab.message_passing.kernels._spmm import spmm
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
+from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
+from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import rows_of_task
-from tclab.sweeps.predict._roofline import least_on
+from tclab.timing._call_costs import least_seconds
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),
@@ -45,40 +52,56 @@ _MEANINGS = {
     "gamma": ("γ", "finding whether an edge is kept"),
     "delta": ("δ", "writing an edge that is kept"),
 }
-_COSTS = list(_MEANINGS)
-_CALLS = ["mask", "sum", "find", "write"]  # the timed calls; each has a constant
-_ALL = [*_COSTS, *_CALLS]
+_CALLS = ("mask", "sum", "find", "write")  # that are timed
 _SIZES = ["edges", "width", "batch_size", "removed"]  # of a cell
 _ENDS = (0.025, 0.975)  # of a 95 % interval
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
+_COPIED = 256 * 1024**2  # bytes: more than any cache
+_SIDE = 2048  # of the product
+_WIDTH = 64  # features of the kernels' sums
+_Share = Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")]
 
 
-def cells(sizes: str) -> pd.DataFrame:
-    """Return a row for each cell that a text names: "120000,240000:64:4:0.02,0.5" has four.
+def clock_of(device: str) -> Callable[[], float]:
+    """Return the clock to time a device's calls with, in seconds; a GPU's waits until it has done them.
 
-    Columns: `edges`, E of one sample; `width`, H; `batch_size`, B; `removed`, p, the share of edges that is removed.
+    On one CPU thread it is processor time, which other processes do not add to.
+    """
+    if device == "cuda":
+        return _synchronized
+    return process_time if torch.get_num_threads() == 1 else perf_counter
+
+
+def _synchronized() -> float:
+    torch.cuda.synchronize()
+    return perf_counter()
+
+
+def _least(device: str, calls: Mapping[str, Callable[[], object]], *, rounds: int = 5) -> dict[str, float]:
+    """Return the least seconds of each call, after one that warms up."""
+    for call in calls.values():
+        call()
+    return least_seconds(calls, rounds=rounds, clock=clock_of(device))
+
+
+# ---- mask or filter
+
+
+def cells(edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -> pd.DataFrame:
+    """Return a row for each combination of sizes: columns `edges`, `width`, `batch_size`, `removed`.
+
+    Each is one number, a list of them, or a text with commas between: "64,128".
 
     **Arguments:**
 
-    - `sizes`: edges:features:batch:removed, each one number or several, whose combinations are all cells. Several such
-      texts have blanks between.
+    - `edges`: E of one sample. `widths`: H. `batch_sizes`: B. `removed`: p, the share of edges that is removed.
 
     **Raises:** `InputError` for what is no size.
     """
-    found: list[tuple[float, ...]] = []
-    try:
-        for group in sizes.split():
-            edges, widths, batch_sizes, removed = (numbers.split(",") for numbers in group.split(":"))
-            found += product(map(int, edges), map(int, widths), map(int, batch_sizes), map(float, removed))
-    except ValueError:
-        found = []
-    if not found or not all(min(cell[:3]) >= 1 and 0 <= cell[3] < 1 for cell in found):
-        raise InputError(
-            f"sizes is {sizes!r}, expected edges:features:batch:removed, as 10000,20000:64:2:0.1, with numbers of at "
-            "least 1 and shares from 0 to below 1"
-        )
-    return pd.DataFrame(found, columns=_SIZES)
+    sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[NumberFrom1] * 3, _Share), strict=True)
+    found = [[checked(name, text_value(str(one)), kind) for one in listed(name, value)] for name, value, kind in sizes]
+    return pd.DataFrame(list(product(*found)), columns=_SIZES)
 
 
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
@@ -93,10 +116,10 @@ def measure_cells(
 ) -> pd.DataFrame:
     """Measure each cell in a fresh process and return a row a cell, with the seconds of each call, and of both ways.
 
-    `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
-    decides which edges are left, `write` copies them. The minimum over `rounds` counts, as another process can only
-    add to a time; one more round warms up. `removed` is the requested share of removed edges; nodes are drawn at
-    random, and `removed_found` is the share of edges that their deletion removed.
+    `mask_seconds` are those of a sum with a mask, `sum_seconds` of one without over the edges that are left, both
+    forward and backward; `find_seconds` decide which edges are left, `write_seconds` copy them; `filter_seconds` are
+    the last three together. The minimum over `rounds` counts, as another process can only add to a time. Nodes are
+    drawn at random: `removed` is the share of edges that their deletion removed.
 
     **Arguments:**
 
@@ -106,10 +129,9 @@ def measure_cells(
     **Raises:** `InputError` for an unknown device or allocator; `RuntimeError` where the process failed.
     """
     fields: dict[str, Any] = {"device": device, "allocator": allocator}
-    point = resolve(Point(**fields))
     sizes = wanted[_SIZES].to_dict("records")
-    found = rows_of_task(point, rows_of_cells, fresh=True, sizes=sizes, rounds=rounds)
-    return pd.DataFrame(found)[[*_SIZES, "removed_found", *_CALLS, "mask_seconds", "filter_seconds"]]
+    rows = rows_of_task(resolve(Point(**fields)), rows_of_cells, fresh=True, sizes=sizes, rounds=rounds)
+    return pd.DataFrame(rows)[[*_SIZES, *(f"{name}_seconds" for name in (*_CALLS, "filter"))]]
 
 
 def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> list[dict[str, Any]]:
@@ -117,10 +139,9 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
     rows = []
     for size in sizes:
         calls, removed = _calls(**size, device=point.device)
-        found = least_on(point.device, calls, rounds=rounds)
-        filtering = found["find"] + found["write"] + found["sum"]
-        both = {"mask_seconds": found["mask"], "filter_seconds": filtering}
-        rows.append({**size, "removed_found": removed, **found, **both})
+        took = _least(point.device, calls, rounds=rounds)
+        took["filter"] = took["find"] + took["write"] + took["sum"]
+        rows.append({**size, "removed": removed, **{f"{name}_seconds": one for name, one in took.items()}})
     return rows
 
 
@@ -130,33 +151,39 @@ def _calls(
     """Return the calls to time, by name, and the share of edges that is removed."""
     generator = torch.Generator().manual_seed(0)
     nodes = max(edges // _DEGREE, 2)
-    rows = nodes * batch_size
     one = torch.randint(nodes, (2, edges), generator=generator)
     # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
-    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - removed) ** 0.5).flatten().to(device)
-    graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
+    gone = torch.rand(batch_size, nodes, generator=generator) < 1 - (1 - removed) ** 0.5
+    deletions = Deletions.of([row.nonzero().flatten() for row in gone], num_nodes=nodes)
+    graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes)
+    views = _views(graph, Perturbations(deletions, torch.zeros(batch_size)), device)
     edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1).to(device)
-    kept = _kept(edge_index, gone)
-    left = edge_index[:, kept]
-    x = torch.randn(rows, width, generator=generator).to(device).requires_grad_()
-    keep = {"node": torch.ones(rows, dtype=torch.bool, device=device)}
-    nothing = Deletions.nothing(batch_size, device=device)
-    masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
-    filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
+    rows = gone.flatten().nonzero().flatten().to(device)
+    kept = _kept(edge_index, rows)
+    x = torch.randn(batch_size * nodes, width, generator=generator).to(device).requires_grad_()
     calls: dict[str, Callable[[], object]] = {
-        "mask": lambda: _both_ways(masked, x),
-        "sum": lambda: _both_ways(filtered, x),
-        "find": lambda: _kept(edge_index, gone),
+        "mask": lambda: _both_ways(views["edge_mask"], x),
+        "sum": lambda: _both_ways(views["gpu_filter"], x),
+        "find": lambda: _kept(edge_index, rows),
         "write": lambda: edge_index[:, kept],
     }
-    return calls, 1 - left.size(1) / edge_index.size(1)
+    return calls, 1 - kept.double().mean().item()
+
+
+def _views(graph: CellGraph, samples: Perturbations, device: str) -> dict[str, View]:
+    """Return the views of both ways: of every edge with a mask, and of the edges that are left."""
+    views = {}
+    for name in ("edge_mask", "gpu_filter"):
+        batch = strategy_of(name)(graph).batch(samples)
+        views[name] = strategy_of(name)(graph.to(device)).view(batch.to(device))
+    return views
 
 
 def _kept(edge_index: Tensor, removed: Tensor) -> Tensor:
     return ~(torch.isin(edge_index[0], removed) | torch.isin(edge_index[1], removed))
 
 
-def _both_ways(view: EdgeListView, x: Tensor) -> None:
+def _both_ways(view: View, x: Tensor) -> None:
     x.grad = None
     out = view.neighbour_sum("edges", x)
     out.backward(torch.ones_like(out))
@@ -164,30 +191,23 @@ def _both_ways(view: EdgeListView, x: Tensor) -> None:
 
 @dataclass(frozen=True, repr=False)
 class CostModel(Shown):
-    """The five costs, in seconds an edge (α′, β: an edge and feature), and each call's constant, in seconds.
+    """The five costs, in seconds an edge (α′, β: an edge and feature).
 
     **Arguments:**
 
-    - `costs`: α, α′, β, γ, δ by name, and the constants by call.
-    - `draws`: the same of bootstrap draws over the cells, a row a draw.
+    - `costs`: [1 + draws, 5], columns alpha, alpha_width, beta, gamma, delta: the fit, then those of a bootstrap.
     - `most`: E·H of the largest cell that they were fitted to.
     """
 
-    costs: dict[str, float]
-    draws: pd.DataFrame
+    costs: pd.DataFrame
     most: float = float("nan")
 
     def _display(self) -> Display:
         lines = []
         for name, (symbol, meaning) in _MEANINGS.items():
-            low, high = (f"{1e9 * end:.3g}" for end in self.interval(name))
-            lines.append((symbol, meaning, f"{1e9 * self.costs[name]:.3g} [{low}, {high}]"))
+            best, low, high = (f"{1e9 * one:.3g}" for one in _with_interval(self.costs[name]))
+            lines.append((symbol, meaning, f"{best} [{low}, {high}]"))
         return Display(columns=("cost", "of", "ns [95 % interval]"), lines=lines)
-
-    def interval(self, name: str) -> tuple[float, float]:
-        """Return a cost's 95 % interval over the draws."""
-        low, high = np.quantile(self.draws[name], _ENDS).tolist()
-        return low, high
 
     def break_even(self, width: int) -> tuple[float, float, float]:
         """Return the p from which on filtering pays at H features, and its 95 % interval.
@@ -195,15 +215,13 @@ class CostModel(Shown):
         Above 1 it never does; below 0 always. Where a feature costs nothing in the fit (beta is 0), p is infinite, or
         undefined (NaN) where both ways cost the same, and so is then the interval.
         """
-        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[_COSTS].astype(float)
-        once = every["gamma"] + every["delta"] - every["alpha"] - every["alpha_width"] * width
+        one = self.costs
+        once = one["gamma"] + one["delta"] - one["alpha"] - one["alpha_width"] * width
         with np.errstate(divide="ignore", invalid="ignore"):
-            best, *p = np.divide(once.to_numpy(), every["beta"].to_numpy() * width).tolist()
-        low, high = np.quantile(p, _ENDS, method="inverted_cdf").tolist()  # of draws, as infinities have no mean
-        return best, low, high
+            return _with_interval(np.divide(once.to_numpy(float), one["beta"].to_numpy(float) * width))
 
     def predict(self, wanted: pd.DataFrame) -> pd.DataFrame:
-        """Return each cell with the seconds that both ways are predicted to take, before anything of it runs.
+        """Return each cell with the seconds that both ways are predicted to take.
 
         `filter_over_mask` is their ratio, `low` and `high` its 95 % interval, and `faster` "undecided" where that
         holds 1. `extrapolated` is how many times larger, by E·H, the cell is than the largest that was measured; 1 for
@@ -211,10 +229,9 @@ class CostModel(Shown):
 
         **Arguments:**
 
-        - `wanted`: as `cells` returns them.
+        - `wanted`: as `cells` returns them, before they run; or as `measure_cells` does, to compare with.
         """
-        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[_ALL].to_numpy(float)
-        seconds = {call: factors @ every.T for call, factors in _factors(wanted, wanted["removed"]).items()}
+        seconds = {call: factors @ self.costs.to_numpy(float).T for call, factors in _factors(wanted).items()}
         mask, filtered = seconds["mask"], seconds["find"] + seconds["write"] + seconds["sum"]  # [cells, 1 + draws]
         ratio = filtered / mask
         low, high = np.quantile(ratio[:, 1:], _ENDS, axis=1)
@@ -229,62 +246,119 @@ class CostModel(Shown):
             extrapolated=np.maximum(size / self.most, 1.0),
         )
 
-    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-        """Return predictions and measurements, a row a cell, and how often the predicted winner won, in words.
 
-        `measured` is the winner; a prediction that is "undecided" is neither right nor wrong.
-
-        **Arguments:**
-
-        - `measured`: cells that the model was not fitted to, as `measure_cells` returns them.
-        """
-        mask_wins = measured["mask_seconds"] <= measured["filter_seconds"]
-        both = self.predict(measured).assign(measured=np.where(mask_wins, "masking", "filtering"))
-        decided = both[both["faster"] != "undecided"]
-        errors = [both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1 for way in ("mask", "filter")]
-        hits = f"{(decided['faster'] == decided['measured']).sum()} of {len(decided)} winners predicted"
-        undecided = f"{len(both) - len(decided)} undecided"
-        return both, f"{hits}; {undecided}; times off by {pd.concat(errors).abs().median():.0%} (median)"
+def _with_interval(values: Iterable[float]) -> tuple[float, float, float]:
+    """Return a fit's value, and the ends of the 95 % interval of its draws; infinities among these have no mean."""
+    best, *draws = values
+    low, high = np.quantile(draws, _ENDS, method="inverted_cdf").tolist()
+    return best, low, high
 
 
 def fit_costs(measured: pd.DataFrame) -> CostModel:
     """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
 
-    The share of edges counts that was removed, not the one that was asked for. The intervals are those of
-    a bootstrap over cells.
+    The intervals are those of a bootstrap over cells.
 
     **Raises:** `InputError` for fewer than six cells.
     """
     if len(measured) < 6:
         raise InputError(f"{len(measured)} cells were measured, expected at least 6 to fit five costs to")
     generator = np.random.default_rng(0)
-    drawn = [_solved(measured.iloc[generator.integers(len(measured), size=len(measured))]) for _ in range(_DRAWS)]
-    most = (measured["edges"] * measured["batch_size"] * measured["width"]).max()
-    return CostModel(_solved(measured), pd.DataFrame(drawn), float(most))
+    drawn = [measured.iloc[generator.integers(len(measured), size=len(measured))] for _ in range(_DRAWS)]
+    costs = pd.DataFrame([_solved(rows) for rows in (measured, *drawn)], columns=list(_MEANINGS))
+    return CostModel(costs, float((measured["edges"] * measured["batch_size"] * measured["width"]).max()))
 
 
-def _factors(sizes: pd.DataFrame, removed: pd.Series) -> dict[str, np.ndarray]:
-    """Return call → what each cost is multiplied by in its time, [cells, costs], in the order of `_ALL`."""
+def _factors(sizes: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return call → what each of the five costs is multiplied by in its time, [cells, 5]."""
     edges = (sizes["edges"] * sizes["batch_size"]).to_numpy(float)
-    features = edges * sizes["width"].to_numpy(float)
-    parts = {
-        "mask": {"alpha": edges, "alpha_width": features, "beta": features},
-        "sum": {"beta": features * (1 - removed.to_numpy(float))},
-        "find": {"gamma": edges},
-        "write": {"delta": edges},
+    features, none = edges * sizes["width"].to_numpy(float), np.zeros_like(edges)
+    kept = features * (1 - sizes["removed"].to_numpy(float))
+    every = {  # α, α′, β, γ, δ
+        "mask": (edges, features, features, none, none),
+        "sum": (none, none, kept, none, none),
+        "find": (none, none, none, edges, none),
+        "write": (none, none, none, none, edges),
     }
-    once, none = np.ones_like(edges), np.zeros_like(edges)
-    return {call: np.stack([{**own, call: once}.get(name, none) for name in _ALL], 1) for call, own in parts.items()}
+    return {call: np.stack(factors, axis=1) for call, factors in every.items()}
 
 
-def _solved(measured: pd.DataFrame) -> dict[str, float]:
-    """Return the costs that fit the four calls of each cell best."""
+def _solved(measured: pd.DataFrame) -> np.ndarray:
+    """Return the costs that fit the four calls of each cell best, [5]."""
     from scipy.optimize import nnls  # late, as no child that runs a point needs it
 
-    factors = _factors(measured, measured["removed_found"])
     # relative errors: a small cell counts as much as a large one
-    matrix = np.concatenate([factors[call] / measured[call].to_numpy(float)[:, None] for call in _CALLS])
+    every = _factors(measured).items()
+    matrix = np.concatenate([factors / measured[f"{call}_seconds"].to_numpy(float)[:, None] for call, factors in every])
     scale = matrix.max(axis=0)
-    scale[scale == 0] = 1.0
     found, _ = nnls(matrix / scale, np.ones(len(matrix)))
-    return dict(zip(_ALL, (found / scale).tolist(), strict=True))
+    return np.asarray(found / scale)
+
+
+# ---- kernels against the machine's limits
+
+
+def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "cpu") -> pd.DataFrame:
+    """Return the measured time of each kernel's forward sum over one network, and the least that the machine allows.
+
+    A row a kernel, after two that show what the machine reaches: "copy", of a large tensor, and "product", of two
+    float32 matrices. `bytes` and `flop` are the least that a kernel's way of summing must move and compute (messages
+    are written and read where a kernel makes them; gathers from a cache do not count as memory traffic);
+    `bytes_per_second` and `flops` what it reached; `share` the least time at the machine's rates over `seconds`.
+
+    **Arguments:**
+
+    - `graph`: on the CPU; copied to `device`. `network`: the name of one of its networks.
+    - `batch_size`: of the features, [B, N, 64] float32.
+
+    **Raises:** `InputError` for a network that the graph has not, with the nearest name.
+    """
+    check_whole("batch_size is", batch_size, least=1)
+    own = graph.select([network]).without_metabolism()
+    here = own.to(device)
+    nodes = own.num_nodes[own.deleted_type]
+    matrix = sparse_matrix(here.networks[network], torch.float32)
+    x = torch.randn(batch_size, nodes, _WIDTH, device=device)
+    square, source = torch.randn(_SIDE, _SIDE, device=device), torch.ones(_COPIED // 4, device=device)
+    target = torch.empty_like(source)
+    views = _views(own, synthetic_perturbations(own, batch_size), device)
+    calls: dict[str, Callable[[], object]] = {
+        "copy": lambda: target.copy_(source),
+        "product": lambda: square @ square,
+        "edge_mask": lambda: views["edge_mask"].neighbour_sum(network, x.flatten(0, 1)),
+        "gpu_filter": lambda: views["gpu_filter"].neighbour_sum(network, x.flatten(0, 1)),
+        "node_mask": lambda: spmm([matrix], x),
+        "dense": lambda: dense_sum(here.networks[network], x),
+    }
+    entries = here.networks[network].csr_parts(dtype=torch.float32)[1].numel()
+    limits = {"copy": (2 * source.nbytes, 0), "product": (3 * square.nbytes, 2 * _SIDE**3)}
+    work = {**limits, **_least_work(own.num_edges, entries, batch_size, nodes)}
+    found = pd.DataFrame.from_dict(work, orient="index", columns=["bytes", "flop"])
+    with torch.no_grad():
+        found.insert(0, "seconds", pd.Series(_least(device, calls)))
+    found["bytes_per_second"] = found["bytes"] / found["seconds"]
+    found["flops"] = found["flop"] / found["seconds"]
+    to_move = found["bytes"] / float(found["bytes_per_second"]["copy"])
+    to_compute = found["flop"] / float(found["flops"]["product"])
+    found["share"] = np.maximum(to_move, to_compute) / found["seconds"]  # whichever limit is reached first
+    return found.rename_axis("kernel").reset_index()
+
+
+def _least_work(edges: int, entries: int, batch_size: int, nodes: int) -> dict[str, tuple[int, int]]:
+    """Return the least bytes and operations of each kernel's sum of float32 features over one network.
+
+    **Arguments:**
+
+    - `edges`: of the network. `entries`: of its sparse matrix, where parallel edges are one.
+    """
+    table = batch_size * nodes * _WIDTH * 4  # features, read; and as many sums, written
+    messages = batch_size * edges * _WIDTH * 4
+    ends = batch_size * edges * 16  # two of each edge, int64
+    return {
+        # a message is written, read and written with its mask, and read to be added up; multiplied and added
+        "edge_mask": (4 * messages + ends + batch_size * edges + 2 * table, 2 * batch_size * edges * _WIDTH),
+        "gpu_filter": (2 * messages + ends + 2 * table, batch_size * edges * _WIDTH),
+        # each sample goes through the indices, int32
+        "node_mask": (2 * table + batch_size * entries * 4, batch_size * entries * _WIDTH),
+        "dense": (2 * table + nodes * nodes * 4, 2 * batch_size * nodes * nodes * _WIDTH),
+    }

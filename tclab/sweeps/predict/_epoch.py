@@ -1,4 +1,4 @@
-"""An epoch, predicted from a short one with the same workers, whose prediction is on disk before it runs."""
+"""An epoch, predicted from a short one with the same workers; the prediction is on disk before the epoch runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
-from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -30,10 +29,6 @@ from tclab.timing._environment import busy_notes
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 
-LOADER, COMPUTE, BOTH = "loader", "compute", "both"
-# shares of the time that steps wait for their batches: up to the first the compute binds, from the second the loader
-_WAITS_OF_WORKERS, _WAITS_ALONE = (0.05, 0.15), (0.25, 0.75)
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -42,8 +37,8 @@ class Costs:
     **Arguments:**
 
     - `step_seconds`: [steps] of the timed steps: neither the first, for which workers begin, nor the last, for which
-      they have nothing left to make. `wait_share`: the share of these that is waiting for a batch; without workers,
-      making one.
+      they have nothing left to make.
+    - `wait_share`: the share of these that is waiting for a batch; without workers, making one.
     - `around_seconds`: all else of that epoch: its workers' start and end, and its `around_steps` other steps.
     - `cycle`: steps after which the loop does the same again; see `tclab.timing._step_means`.
     """
@@ -57,21 +52,12 @@ class Costs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """How long an epoch will take.
-
-    **Arguments:**
-
-    - `seconds`: of the whole; `low` and `high` hold nine in ten such epochs, as far as the measured steps tell.
-    - `binds`: the bottleneck: "loader" where steps wait for batches, "compute" where they hardly do, else "both".
-    - `steps`, `workers`: of that epoch.
-    """
+    """How long an epoch of some steps will take; `low` to `high` holds nine in ten, as far as measured steps tell."""
 
     seconds: float
     low: float
     high: float
-    binds: str
     steps: int
-    workers: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,16 +69,12 @@ class Epoch(Shown):
     - `point`: whose batches and step the epoch ran.
     - `costs`: what it was predicted from.
     - `predicted`: the prediction that was written to disk before the epoch began.
-    - `full`: the prediction for all training samples, `full_steps` steps; validation and checkpoints are not in it.
+    - `full`: the prediction for all training samples; validation and checkpoints are not in it.
     - `measured_seconds`: from the request for the first batch until the last worker has ended.
     - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
-    - `drift`: seconds of a step of another short epoch afterwards, divided by those before the prediction. 1.0 on a
-      machine that did not change.
-    - `load`: the machine's load average over one minute, before the epoch. `record`: the file with the measurement.
+    - `record`: the file with the measurement.
     - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
       `None` where not, or not known.
-    - `losses`: of the epoch's steps, each the mean of its batch; empty in a mode without a loss.
-    - `samples_report`: what was read of the point's file of perturbations; `None` for synthetic samples.
     """
 
     point: Point
@@ -102,12 +84,8 @@ class Epoch(Shown):
     measured_seconds: float
     written_at: str
     began_at: str
-    drift: float
-    load: float | None
     record: Path
     busy_percent: float | None = None
-    losses: tuple[float, ...] = ()
-    samples_report: str | None = None
 
     @property
     def ratio(self) -> float:
@@ -115,31 +93,22 @@ class Epoch(Shown):
         return self.predicted.seconds / self.measured_seconds
 
     def _display(self) -> Display:
-        lines = [("measured", seconds_text(self.measured_seconds), "", f"{self.predicted.steps:,}", "")]
+        point = self.point
+        lines = [("measured", seconds_text(self.measured_seconds), "", f"{self.predicted.steps:,}")]
         for name, one in (("predicted", self.predicted), ("a full epoch, predicted", self.full)):
             nine_in_ten = f"{seconds_text(one.low, one.high).split()[0]} to {seconds_text(one.high)}"
-            lines.append((name, seconds_text(one.seconds, one.high), nine_in_ten, f"{one.steps:,}", one.binds))
-        point = self.point
+            lines.append((name, seconds_text(one.seconds, one.high), nine_in_ten, f"{one.steps:,}"))
         title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
-        notes = [f"predicted over measured {self.ratio:.3f}; a step after over before {self.drift:.3f}"]
-        notes += [] if self.samples_report is None else [f"samples: {self.samples_report}"]
-        if self.losses:
-            few = max(1, len(self.losses) // 10)
-            first, last = fmean(self.losses[:few]), fmean(self.losses[-few:])
-            notes.append(f"mean loss {first:.4g} in the first tenth of the steps, {last:.4g} in the last")
-        notes += busy_notes(self.busy_percent)
-        return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
+        waits = f"{self.costs.wait_share:.0%} of a step is the wait for its batch"
+        notes = [f"predicted over measured {self.ratio:.3f}; {waits}", *busy_notes(self.busy_percent)]
+        return Display(title, ("epoch", "time", "nine in ten", "steps"), lines, notes)
 
 
-def predict_epoch(costs: Costs, *, steps: int, workers: int) -> Prediction:
+def predict_epoch(costs: Costs, steps: int) -> Prediction:
     """Predict an epoch: what a short one took around its timed steps, and the mean of these for each further step.
 
     The interval is Student's, of the mean of the timed steps and of that of the epoch's own. An epoch that has fewer
     steps than the short one had around those that were timed is predicted as long as these.
-
-    **Arguments:**
-
-    - `costs`: see `costs_of`. `steps`: of the epoch. `workers`: those of the costs.
     """
     mean = mean_step([np.asarray(costs.step_seconds)], costs.cycle)
     further = max(steps - costs.around_steps, 0)
@@ -147,13 +116,7 @@ def predict_epoch(costs: Costs, *, steps: int, workers: int) -> Prediction:
     # of the sum of `further` steps to come, from the error of the mean of those that were timed
     error = None if mean.error is None else mean.error * sqrt(further * (further + len(costs.step_seconds)))
     low, high = Estimate(seconds, error, mean.freedom).interval(0.90) or (seconds, seconds)
-    few, many = _WAITS_OF_WORKERS if workers else _WAITS_ALONE
-    binds = BOTH
-    if costs.wait_share >= many:
-        binds = LOADER
-    elif costs.wait_share <= few:
-        binds = COMPUTE
-    return Prediction(seconds, low, high, binds, steps, workers)
+    return Prediction(seconds, low, high, steps)
 
 
 def full_steps(point: Point) -> int:
@@ -202,8 +165,7 @@ def read_epoch(path: Path) -> Epoch:
     """Return an epoch from its record, `….measured.json`."""
     found: dict[str, Any] = json.loads(path.read_text())
     found |= {name: Prediction(**found[name]) for name in ("predicted", "full")}
-    found |= {"point": Point(**found["point"]), "costs": Costs(**found["costs"])}
-    return Epoch(**{**found, "losses": tuple(found["losses"]), "record": path})
+    return Epoch(**{**found, "point": Point(**found["point"]), "costs": Costs(**found["costs"]), "record": path})
 
 
 # ---- in the child process
@@ -218,74 +180,62 @@ def predicted_and_measured(point: Point, steps: int, folder: str) -> list[dict[s
 
 
 def _epoch(here: Setup, steps: int, folder: Path) -> Path:
-    point = here.point
-    around, screen = conditions(), screen_of(point)
-    costs = costs_of(here, point.steps)
+    point, before = here.point, conditions()
+    costs = costs_of(here)
     written = datetime.now(UTC)
     record: dict[str, Any] = {
         "written_at": written.isoformat(),
         "point": point.to_dict(),
-        "predicted": asdict(predict_epoch(costs, steps=steps, workers=point.workers)),
-        "full": asdict(predict_epoch(costs, steps=full_steps(point), workers=point.workers)),
         "costs": asdict(costs),
-        "load": around["load"],
-        "samples_report": None if screen is None else str(screen.report),
+        "predicted": asdict(predict_epoch(costs, steps)),
+        "full": asdict(predict_epoch(costs, full_steps(point))),
     }
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
-    more = {"environment": environment(), "conditions": around}
-    atomic_write(folder / f"{name}.prediction.json", json.dumps(record | more, indent=1))
-    began = datetime.now(UTC)
-    losses, seconds = _timed(here, steps)
-    busy_percent = contention(around, conditions()).busy_percent
-    after = costs_of(here, max(2, point.steps // 2))
-    record |= {
-        "began_at": began.isoformat(),
-        "measured_seconds": seconds,
-        "drift": fmean(after.step_seconds) / fmean(costs.step_seconds),
-        "busy_percent": busy_percent,
-        "losses": [loss.item() for loss in losses],
-    }
+    machine = {"environment": environment(), "conditions": before}
+    atomic_write(folder / f"{name}.prediction.json", json.dumps(record | machine, indent=1))
+    record["began_at"] = datetime.now(UTC).isoformat()
+    record["measured_seconds"] = _seconds(here, steps)
+    record["busy_percent"] = contention(before, conditions()).busy_percent
     measured = folder / f"{name}.measured.json"
     atomic_write(measured, json.dumps(record, indent=1))
     return measured
 
 
-def costs_of(here: Setup, steps: int) -> Costs:
-    """Run a short epoch with the point's own workers, so many of whose steps are timed, and return what it took.
+def costs_of(here: Setup) -> Costs:
+    """Run a short epoch with the point's own workers, `point.steps` of whose steps are timed; return what it took.
 
     Before these come `point.warmup` steps, and at least as many as the workers have batches ahead, which they make
     while nobody takes any; after these as many again, for which the workers have nothing left to make.
     """
-    point = here.point
-    first, options = point.warmup + 1, {**loader_options(point), "persistent_workers": False}
-    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=options["pin_memory"]))
-    here.run(alone.batches(), steps=first)  # what is compiled, tuned or allocated once
+    point, options = here.point, {**loader_options(here.point), "persistent_workers": False}
+    warmup = Loader(_first(here.data, point.warmup + 1), workers=0, pin_memory=options["pin_memory"])
+    here.run(warmup, steps=point.warmup + 1)  # what is compiled, tuned or allocated once
     ahead = point.workers * point.prefetch_factor
     lead, cycle = max(point.warmup, ahead), cycle_of(1, point.workers, point.accumulate)
-    timed = -(-steps // cycle) * cycle
+    timed = -(-point.steps // cycle) * cycle
     loads = Loader(_first(here.data, lead + timed + ahead), workers=point.workers, **options)
     with Ledger(cuda=point.device == "cuda") as ledger:
-        _, whole = _timed(replace(here, loads=loads), lead + timed + ahead, ledger)
+        whole = _seconds(replace(here, loads=loads), lead + timed + ahead, ledger)
     times = ledger.seconds("device" if ledger.cuda else "host")
     own = times["step"][lead : lead + timed]
     waits = times.get("data_wait", [0.0] * len(times["step"]))[lead : lead + timed]
     return Costs(own, sum(waits) / sum(own), max(whole - sum(own), 0.0), lead + ahead, cycle)
 
 
-def _timed(here: Setup, steps: int, ledger: Ledger | None = None) -> tuple[list[torch.Tensor], float]:
-    """Run an epoch; return its losses, and its seconds from the request for a batch until its workers have ended.
+def _seconds(here: Setup, steps: int, ledger: Ledger | None = None) -> float:
+    """Run an epoch; return its seconds from the request for a batch until its workers have ended.
 
     A GPU has nothing left to do at either end.
     """
-    gc.collect()
     wait = torch.cuda.synchronize if here.point.device == "cuda" else lambda: None
+    gc.collect()
     wait()
     begin = perf_counter()
     batches = here.batches()
-    losses = here.run(batches, steps=steps, ledger=ledger)
+    here.run(batches, steps=steps, ledger=ledger)
     wait()
     del batches  # ends the workers
-    return losses, perf_counter() - begin
+    return perf_counter() - begin
 
 
 def _first(data: Batches, steps: int) -> Batches:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from tclab._display import Display, Shown, bytes_text
@@ -18,12 +17,8 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
-from tclab.masking._edge_masks import StoredMask
-from tclab.perturbation import Perturbations
-from tclab.perturbation._dataset import TRAINING_SAMPLES
-from tclab.perturbation._sample_store import disk_bytes
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
@@ -38,8 +33,8 @@ PROCESS_BYTES = 577 * 1024**2
 # masked (DANGO), most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped
 # one by one leave no holes.
 HEAP_SHARE = 0.8
-_NOT_COUNTED = "not counted: what compiled code, gathering ranks, NCCL, CUDA on the host, Lightning and workers hold"
-_PARTS = ("process", "graph", "model", "kept", "step", "exchange", "heap")  # of what a rank needs
+_NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
+_PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,11 +49,7 @@ class Fits(Shown):
     - `model`: the weights. `kept`: what else stays on the device from step to step, including the optimizer's
       state. `step`: the peak of one step on top of all these, including its gradients.
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
-    - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
-    - `disk`: what a store of all training samples takes at most, if they are like those of a batch: the published
-      265,851, or those of the file of perturbations. `None` for a strategy that stores none. A run stores those that
-      it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
 
@@ -68,25 +59,23 @@ class Fits(Shown):
     kept: int
     step: int
     heap: int
-    exchange: int
     shared: int
     ranks: int
     on_host: bool
-    disk: int | None = None
     process: int = PROCESS_BYTES
     host_limit: int | None = None
     shared_limit: int | None = None
     device_limit: int | None = None
 
     @property
+    def _training(self) -> int:
+        return self.model + self.kept + self.step
+
+    @property
     def host(self) -> int:
         """The resident set of a training process, bytes; a batch from a worker is among it while it is read."""
         own = self.process + self.graph + self.batch + self.heap
         return own + (self._training if self.on_host else 0)
-
-    @property
-    def _training(self) -> int:
-        return self.model + self.kept + self.step + self.exchange
 
     @property
     def device(self) -> int | None:
@@ -116,10 +105,8 @@ class Fits(Shown):
             for name, number, limit in [("a batch", self.batch, None), *self._needs]
         ]
         parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
-        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED]
-        if self.disk is not None:
-            notes.append(f"a store of all samples takes {bytes_text(self.disk)}; a run stores those that it reads")
-        notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
+        outcome = "fits" if self.refusal is None else f"does not fit: {self.refusal}"
+        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED, outcome]
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
 
@@ -128,13 +115,12 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 
     The batch is that of the point's own first samples: of 8 or fewer to the byte, of more extrapolated from them.
     What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
-    hands out.
-    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
+    hands out. `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
     strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
-    Not counted: what `compile` changes, the rows that ranks gather for a loss, a compression's state, NCCL's buffers,
-    Lightning's objects, worker processes except for the batches that they hold ready, the host memory that CUDA uses,
-    the masks that mode `empty` makes.
+    Not counted: what `compile` changes, DDP's buckets (the size of the gradients) and a compression's state, the rows
+    that ranks gather for a loss, NCCL's buffers, Lightning's objects, worker processes except for the batches that they
+    hold ready, the host memory that CUDA uses, the masks that mode `empty` makes.
 
     **Arguments:**
 
@@ -163,12 +149,11 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         own = _bytes_in(graph)
-    held, gradients = MemoryEstimate(0, 0, 0), 0
+    held = MemoryEstimate(0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
         step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
         own += _bytes_in(step.loss)
-        gradients = sum(parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"
     share = HEAP_SHARE if on_host and kind.masks_graph and point.allocator != "map_each" else 0.0
@@ -180,19 +165,10 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         kept=held.kept,
         step=held.peak,
         heap=int(share * (held.kept + held.peak)),
-        exchange=gradients if point.ranks > 1 else 0,
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
-        disk=_whole_store(loading, point, samples) if isinstance(loading, StoredMask) else None,
     )
-
-
-def _whole_store(strategy: StoredMask, point: Point, samples: Perturbations) -> int:
-    """Return the bytes of a store of all training samples, if they are like these."""
-    screen = screen_of(point)
-    number = TRAINING_SAMPLES if screen is None else len(screen)
-    return disk_bytes(np.resize(strategy.encoded_bytes(samples.deletions), number))
 
 
 def _bytes_in(value: Any) -> int:
