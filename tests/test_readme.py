@@ -84,7 +84,7 @@ def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(ro
     for words in ("fits", "after against before", "accounted for: host", "mine passed"):
         assert words in " ".join(done.stdout.split())
     assert (tmp_path / "sweep.html").stat().st_size > 10_000
-    assert (tmp_path / "rows.csv").is_file()
+    assert (tmp_path / "rows.parquet").is_file()
 
 
 def test_the_examples_have_steps_enough_for_advice(root):

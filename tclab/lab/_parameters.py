@@ -14,7 +14,7 @@ from tclab.lab.panel._panel import Panel
 from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.slurm._slurm_options import OPTIONS
+from tclab.sweeps.slurm._slurm_executor import OPTIONS
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 # what a function's `**` argument stands for; of sbatch's options those that a notebook is given by name

@@ -20,7 +20,6 @@ from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
-from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
@@ -31,13 +30,11 @@ def sweep(
     *,
     results: str | Path,
     retry: bool = False,
-    fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
     hang_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
-    refuse: bool = False,
     repeats: int = 1,
     executor: str = "local",
     **cluster: Any,
@@ -51,14 +48,10 @@ def sweep(
 
     - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. The first
-      points of `tclab.grid`, which show each model at two batch sizes and two numbers of networks, may be started until
-      twice as long.
+    - `memory_bytes`, `hang_seconds`: as for `run`.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
-    - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
-      which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
       of a point's runs differ in `measured_at`. How much runs differ is what `compare` needs. Runs that are kept count,
       so that a larger number adds to them. A point whose first run has no time is not repeated. Not on Slurm.
@@ -80,42 +73,34 @@ def sweep(
     checked("repeats", repeats, NumberFrom1)
     if executor not in ("local", "slurm"):
         raise unknown("executor", executor, ("local", "slurm"))
-    other, its = "slurm", cluster
-    if executor == "slurm":
-        other, its = "local", {"budget_seconds": budget_seconds, "refuse": refuse, "repeats": repeats - 1}
-    if given := [name for name, value in its.items() if value not in (None, "", 0)]:
-        raise InputError(f"{', '.join(given)}: for executor={other!r}, and executor is {executor!r}")
-    kept, budget = Results(results), _Budget(budget_seconds, wanted.first)
-    options = SweepOptions(retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
+    if executor == "local" and cluster:
+        raise InputError(f"{', '.join(cluster)}: for executor='slurm', and executor is 'local'")
+    if executor == "slurm" and (budget_seconds or repeats > 1):
+        raise InputError("budget_seconds and repeats are for executor='local', and executor is 'slurm'")
+    kept, budget = Results(results), _Budget(budget_seconds)
+    options = SweepOptions(retry, memory_bytes, hang_seconds, progress, stop, repeats)
     with kept.swept():
         if executor == "local":
-            tables = _run_here(wanted, kept, options, budget, refuse)
+            tables = _run_here(wanted, kept, options, budget)
         else:
             tables = run_on_slurm(wanted, kept, options, **cluster)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
 
 class _Budget:
-    """The seconds in which points may be started, and what those that ran took.
+    """The seconds in which points may be started, `None` for no limit, and what those that ran took."""
 
-    **Arguments:**
-
-    - `seconds`: `None` for no limit. `first`: how many points it cuts only when it is spent twice.
-    """
-
-    def __init__(self, seconds: float | None, first: int) -> None:
+    def __init__(self, seconds: float | None) -> None:
         if seconds is not None and not seconds > 0:
             raise InputError(f"budget_seconds is {seconds!r}, expected a number above 0, or None for no limit")
-        self.seconds, self.first = seconds, first
-        self.began = monotonic()
+        self.seconds, self.began = seconds, monotonic()
         self.took: list[float] = []  # the first point waited for its process to start, unlike the others
 
-    def why_not(self, i: int) -> str | None:
-        """Return why point `i` is not to be started; `None` where it may be."""
-        if self.seconds is None:
+    def why_not(self) -> str | None:
+        """Return why no point is to be started any more; `None` where one may be."""
+        if self.seconds is None or monotonic() - self.began <= self.seconds:
             return None
-        limit = 2 * self.seconds if i < self.first else self.seconds
-        return f"the budget of {self.seconds:g} s was spent" if monotonic() - self.began > limit else None
+        return f"the budget of {self.seconds:g} s was spent"
 
     def seconds_left(self, points: int) -> float | None:
         """Return how long so many more points will take; `None` where nothing tells."""
@@ -125,7 +110,7 @@ class _Budget:
         return left if self.seconds is None else max(0.0, min(left, self.began + self.seconds - monotonic()))
 
 
-def _run_here(points: Points, results: Results, options: SweepOptions, budget: _Budget, refuse: bool) -> list[pa.Table]:
+def _run_here(points: Points, results: Results, options: SweepOptions, budget: _Budget) -> list[pa.Table]:
     """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
     total = len(points) * options.repeats
     full: str | None = None  # why no more rows can be kept
@@ -142,7 +127,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
         rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
-            why = full or budget.why_not(i) or (_refusal(definite, options.memory_bytes) if refuse else None)
+            why = full or budget.why_not()
             rows = _run(definite, options, budget) if why is None else not_measured(point, f"not run: {why}")
         tables.append(rows)
         if _status(rows).startswith("not run"):
@@ -161,14 +146,6 @@ def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _refusal(point: Point, memory_bytes: int | None) -> str | None:
-    """Return why a point cannot run here for want of memory; `None` where it can, or where that cannot be estimated."""
-    try:
-        return None if point.skipped() else fits(point, memory_bytes=memory_bytes).refusal
-    except InputError:
-        return None
-
-
 def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
     """Run a resolved point and return its rows; tell the budget how long it took."""
     if not budget.took and (busy := others_now()):
@@ -176,7 +153,7 @@ def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
     begin = monotonic()
     rows = point_rows(
         point,
-        fresh=options.fresh or options.repeats > 1,  # the runs of one process would share its luck
+        fresh=options.repeats > 1,  # the runs of one process would share its luck
         memory_bytes=options.memory_bytes,
         hang_seconds=options.hang_seconds,
         stop=options.stop,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
-from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +22,7 @@ from tclab.sweeps.store._rows import SCHEMA, frame
 
 
 def outlook(points: Iterable[Point], results: Path) -> str:
-    """Return in words how many of some points a results folder has, and about how long the others will take."""
+    """Return in words how many of some points a results folder has, and how many cannot run."""
     folder, every = Results(results), list(points)
     reasons = [reason for point in every if (reason := point.skipped())]
     left = [point for point in every if point.skipped() is None and not folder.path(point).exists()]
@@ -31,14 +30,7 @@ def outlook(points: Iterable[Point], results: Path) -> str:
     words = [f"{kept} of {counted(len(every), 'point')} measured"]
     if reasons:
         words.append(f"{len(reasons)} cannot run ({reasons[0].removeprefix('skipped: ')})")
-    if left and (each := _seconds_a_point(folder.folder, kept)) is not None:
-        words.append(f"about {duration_text(each * len(left))} for {counted(len(left), 'more point')}")
     return " · ".join(words)
-
-
-@lru_cache(maxsize=8)  # it reads every file of the folder, and is asked again after each change of a field
-def _seconds_a_point(folder: Path, kept: int) -> float | None:
-    return Results(folder).seconds_a_point()
 
 
 class LiveSweep:

@@ -91,7 +91,7 @@ def compare(
 
     **Arguments:**
 
-    - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote.
+    - `first`, `second`: rows, a folder of results, or a Parquet file of rows.
     - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
       one value throughout the first and another throughout the second.
     - `stage`: "step", or one stage of it.
