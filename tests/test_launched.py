@@ -118,10 +118,10 @@ def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
 
 BY_HAND = """
 import sys, tclab
-from tclab.sweeps import run_as_rank, write_rows
+from tclab.sweeps import run_as_rank
 rows = run_as_rank(tclab.Point(scale=0.02, networks=1, batch_size=1, workers=0, steps=2, warmup=0, device="cpu"))
 if rows is not None:
-    write_rows(rows, sys.argv[1])
+    rows.to_parquet(sys.argv[1])
 """
 
 

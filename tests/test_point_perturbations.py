@@ -81,18 +81,16 @@ def test_a_file_reaches_grid_and_panel(screen_file):
     assert {p.perturbations for p in panel.points()} == {str(screen_file)}
 
 
-@pytest.mark.parametrize(("model", "strategy"), [("hetero_cell", "node_mask"), ("dango", "indices")])
-def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strategy, shared_data, tmp_path):
+def test_both_models_learn_from_the_public_excerpt_of_real_triples(shared_data, tmp_path):
     # all four of its triples are in every batch: each step is an epoch of them
     file = shared_data / "kuzmin2020_excerpt/aaz5667_Table_S1_excerpt.tsv"
     if not file.exists():
         pytest.skip(f"the public file {file.name} is not in ../shared/data")
     of = {**SMALL, "batch_size": 4, "scale": 0.02, "networks": 1, "perturbations": str(file)}
-    point = Point(**of, model=model, strategy=strategy)
-    epoch = run_epoch(point, 40, tmp_path)
-    first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
-    assert len(epoch.losses) == 40
-    assert last < 0.98 * first, epoch.losses
-    shown = " ".join(str(epoch).split())
-    assert "aaz5667_Table_S1_excerpt.tsv: 4 of 11 rows kept; 7 dropped (not trigenic)" in shown
-    assert f"mean loss {first:.4g} in the first tenth of the steps, {last:.4g} in the last" in shown
+    for model, strategy in (("hetero_cell", "node_mask"), ("dango", "indices")):
+        epoch = run_epoch(Point(**of, model=model, strategy=strategy), 40, tmp_path)
+        first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
+        assert len(epoch.losses) == 40
+        assert last < 0.98 * first, epoch.losses
+        shown = " ".join(str(epoch).split())
+        assert "aaz5667_Table_S1_excerpt.tsv: 4 of 11 rows kept; 7 dropped (not trigenic)" in shown

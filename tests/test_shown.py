@@ -94,7 +94,6 @@ def advice(measured=PAIR):
 
 # result → a figure of it that both forms have
 RESULTS = {
-    "Point": (lambda: POINT, "batch_size"),
     "Points": (lambda: tclab.grid(models="hetero_cell,dango", batch_sizes="2,5"), "5, 2"),
     "Recorder": (recorded, "2 steps so far; steps 2 to 2 are recorded"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),

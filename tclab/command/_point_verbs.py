@@ -4,6 +4,7 @@ What measures is imported when a verb runs: help needs no torch.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from inspect import signature
 from itertools import product
 from pathlib import Path
@@ -74,12 +75,10 @@ def _end(rows: Any, as_json: bool) -> int:
     """Print rows and what was found; a combination that cannot be is no failure where another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
-        try:
+        with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
             from tclab import lab  # whose import takes a second or two
 
             print(lab.findings(rows))
-        except MissingExtraError as missing:
-            print(f"what was found: {missing}")
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 

@@ -70,10 +70,8 @@ def grid(
     networks: Listed = "auto",
     gpus: int | str = "auto",
     device: str = "auto",
-    mode: Listed = "step",
     overheads: Listed = "none",
     steps: Listed = "auto",
-    seed: Listed = 0,
     **more: Any,
 ) -> Points:
     """Return the points of a sweep: each model's strategies at one batch size and all networks first.
@@ -95,10 +93,10 @@ def grid(
       CPU. With `device="cuda"` a number is not compared with this machine's, for a cluster's nodes to run.
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
-    - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+    - `steps`: timed steps a point.
+    - `more`: any other field of `Point`; several values of one are an axis of the sweep: `mode="step,data"`, `seed=1`.
       `collation="pyg"` and "edges" are for the strategies that have them, the others are lean.
       Of `loader` and `ddp` each option's values are: `loader="prefetch_factor:2,4"`, or {"prefetch_factor": [2, 4]}.
-    - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
@@ -119,7 +117,7 @@ def grid(
         strategies = sorted(exact, key=lambda name: name not in _FIRST)
     named = [str(name) for name in listed("strategies", strategies)]
     batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
-    more |= {"mode": mode, "steps": usual["steps"] if steps == "auto" else steps, "seed": seed}
+    more["steps"] = usual["steps"] if steps == "auto" else steps
     axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
     for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):

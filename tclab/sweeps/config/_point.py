@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
@@ -88,7 +88,6 @@ def _perturbations(name: str, value: Any) -> int | str:
 
 
 def _model(name: str, value: Any) -> str:
-    require(name, value, str, "the name of a model; a model of yours is registered and then named")
     return model_of(value).name
 
 
@@ -106,7 +105,6 @@ def _loss(name: str, value: Any) -> str:
 
 def _overheads(name: str, value: Any) -> tuple[str, ...]:
     """Check names of overheads, or one name as text; they are kept in the order of `OVERHEADS`, each once."""
-    require(name, value, (str, Sequence), "names of overheads")
     wanted = [value] if isinstance(value, str) else list(value)
     for one in wanted:
         if one not in OVERHEADS:
@@ -115,7 +113,7 @@ def _overheads(name: str, value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Point(Shown):
+class Point:
     """One point of a sweep, frozen and hashable.
 
     A field that is left out has its default, and one that means nothing beside the others is null. Making a point
@@ -211,23 +209,6 @@ class Point(Shown):
         values = _settled({name: declared.checked(getattr(self, name)) for name, declared in every})
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        """Check what one field makes of another.
-
-        **Raises:** `InputError` for fields that do not go together.
-        """
-        from tclab.graph._cell_graph import resolve_networks
-        from tclab.graph._synthetic_graph import NETWORK_SIZES
-
-        strategy = strategy_of(self.strategy)
-        if self.collation not in strategy.collations:
-            raise unknown("collation", self.collation, strategy.collations)
-        if self.mode == "empty" and self.loop == "plain":
-            raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
-        if self.graph == "synthetic" and self.networks is not None:
-            resolve_networks(self.networks, list(NETWORK_SIZES))
 
     # ---- what follows from its fields
 
@@ -278,13 +259,8 @@ class Point(Shown):
         """Return the fields whose values differ from those of `Point()`."""
         return {name: value for name, value in vars(self).items() if value != getattr(_usual(), name)}
 
-    def _display(self) -> Display:
-        return Points([self])._display()
-
     def __repr__(self) -> str:
         return f"Point({', '.join(f'{name}={value!r}' for name, value in self.changed().items())})"
-
-    __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it; `Point(**fields)` is the point again."""
@@ -297,12 +273,25 @@ def _usual() -> Point:
 
 
 def _settled(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a point's values as it keeps them: what was left open is definite, what means nothing is null."""
+    """Return a point's values as it keeps them: what was left open is definite, what means nothing is null.
+
+    **Raises:** `InputError` for values that do not go together.
+    """
+    from tclab.graph._cell_graph import resolve_networks
+    from tclab.graph._synthetic_graph import NETWORK_SIZES
+
     kept = dict(values)
+    collations = strategy_of(kept["strategy"]).collations
+    if kept["collation"] not in collations:
+        raise unknown("collation", kept["collation"], collations)
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
         raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
+    elif kept["networks"] is not None:
+        resolve_networks(kept["networks"], list(NETWORK_SIZES))
+    if kept["mode"] == "empty" and kept["loop"] == "plain":
+        raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
     kept["loss"] = kept["loss"] or next(iter(model_of(kept["model"]).losses))
     if not kept["workers"]:

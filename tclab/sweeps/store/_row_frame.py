@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,10 @@ from tclab.sweeps.store._machine_label import busy_text, points_text
 
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
-_NEEDED = {"stage", "status", "model", "strategy", "batch_size", "networks", "mean_seconds", "shared", "threads"}
+_NEEDED = {
+    *("stage", "status", "model", "strategy", "batch_size", "networks", "mean_seconds", "low_seconds"),
+    *("samples_per_second", "batch_bytes", "shared", "threads"),
+}
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
 
 
@@ -51,8 +53,8 @@ class Rows(Shown, pd.DataFrame):
         # a sweep measures breadth first; of what is alike the fastest stands first
         order = [name for name in ("model", "batch_size", "networks") if name in shown]
         lines = [
-            (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
-             _cell(row, "batch_bytes", bytes_text))
+            (*(cell_text(row[name]) for name in shown), _time(row), cell_text(row["samples_per_second"]),
+             "" if pd.isna(row["batch_bytes"]) else bytes_text(row["batch_bytes"]))
             for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
         notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
@@ -100,14 +102,10 @@ def cell_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else str(value)
 
 
-def _cell(row: pd.Series, name: str, text: Callable[[Any], str] = str) -> str:
-    value = row.get(name)
-    return "" if value is None or pd.isna(value) else text(value)
-
-
 def _time(row: pd.Series) -> str:
     """Return the mean step with its 95 % interval: "12.3 ms [12.1, 13]"."""
     mean = row["mean_seconds"]
-    ends = [seconds_text(row[name], mean) for name in ("low_seconds", "high_seconds") if _cell(row, name)]
-    interval = f" [{', '.join(end.split()[0] for end in ends)}]" if ends else ""
-    return f"{seconds_text(mean)}{interval}"
+    if pd.isna(row["low_seconds"]):
+        return seconds_text(mean)
+    low, high = (seconds_text(row[name], mean).split()[0] for name in ("low_seconds", "high_seconds"))
+    return f"{seconds_text(mean)} [{low}, {high}]"
