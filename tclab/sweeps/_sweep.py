@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
@@ -77,43 +78,26 @@ def sweep(
         raise InputError(f"{', '.join(cluster)}: for executor='slurm', and executor is 'local'")
     if executor == "slurm" and (budget_seconds or repeats > 1):
         raise InputError("budget_seconds and repeats are for executor='local', and executor is 'slurm'")
-    kept, budget = Results(results), _Budget(budget_seconds)
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
+    kept = Results(results)
     options = SweepOptions(retry, memory_bytes, hang_seconds, progress, stop, repeats)
     with kept.swept():
         if executor == "local":
-            tables = _run_here(wanted, kept, options, budget)
+            tables = _run_here(wanted, kept, options, budget_seconds)
         else:
             tables = run_on_slurm(wanted, kept, options, **cluster)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
 
-class _Budget:
-    """The seconds in which points may be started, `None` for no limit, and what those that ran took."""
+def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:
+    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now.
 
-    def __init__(self, seconds: float | None) -> None:
-        if seconds is not None and not seconds > 0:
-            raise InputError(f"budget_seconds is {seconds!r}, expected a number above 0, or None for no limit")
-        self.seconds, self.began = seconds, monotonic()
-        self.took: list[float] = []  # the first point waited for its process to start, unlike the others
-
-    def why_not(self) -> str | None:
-        """Return why no point is to be started any more; `None` where one may be."""
-        if self.seconds is None or monotonic() - self.began <= self.seconds:
-            return None
-        return f"the budget of {self.seconds:g} s was spent"
-
-    def seconds_left(self, points: int) -> float | None:
-        """Return how long so many more points will take; `None` where nothing tells."""
-        if len(self.took) < 2:
-            return None
-        left = points * fmean(self.took[1:])
-        return left if self.seconds is None else max(0.0, min(left, self.began + self.seconds - monotonic()))
-
-
-def _run_here(points: Points, results: Results, options: SweepOptions, budget: _Budget) -> list[pa.Table]:
-    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
-    total = len(points) * options.repeats
-    full: str | None = None  # why no more rows can be kept
+    - `budget`: seconds in which points may be started; `None` for no limit.
+    """
+    total, end = len(points) * options.repeats, inf if budget is None else monotonic() + budget
+    why: str | None = None  # no other point is run
+    took: list[float] = []  # seconds of points that were run
     tables: list[pa.Table] = []
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
     for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
@@ -127,8 +111,9 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
         rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
-            why = full or budget.why_not()
-            rows = _run(definite, options, budget) if why is None else not_measured(point, f"not run: {why}")
+            if why is None and monotonic() > end:
+                why = f"the budget of {budget:g} s was spent"
+            rows = _run(definite, options, took) if why is None else not_measured(point, f"not run: {why}")
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
@@ -136,19 +121,26 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
             try:
                 results.write(rows, name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                full = str(error)
-                warnings.warn(f"{full}. The sweep returns them, and runs no other point", stacklevel=3)
-        options.report(Progress(i + 1, total, point, rows, kept, budget.seconds_left(total - i - 1)))
+                why = str(error)
+                warnings.warn(f"{why}. The sweep returns them, and runs no other point", stacklevel=3)
+        options.report(Progress(i + 1, total, point, rows, kept, _seconds_left(took, total - i - 1, end)))
     return tables
+
+
+def _seconds_left(took: Sequence[float], points: int, end: float) -> float | None:
+    """Return how long so many more points will take, by what others took; `None` where nothing tells."""
+    if len(took) < 2:  # the first waited for its process to start, unlike the others
+        return None
+    return max(0.0, min(points * fmean(took[1:]), end - monotonic()))
 
 
 def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
-    """Run a resolved point and return its rows; tell the budget how long it took."""
-    if not budget.took and (busy := others_now()):
+def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
+    """Run a resolved point and return its rows; note the seconds that it took, unless it was skipped."""
+    if not took and (busy := others_now()):
         warnings.warn(busy, stacklevel=5)
     begin = monotonic()
     rows = point_rows(
@@ -159,5 +151,5 @@ def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
         stop=options.stop,
     )
     if not _status(rows).startswith("skipped"):
-        budget.took.append(monotonic() - begin)
+        took.append(monotonic() - begin)
     return rows

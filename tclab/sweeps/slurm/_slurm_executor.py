@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -40,6 +41,7 @@ _NOT_THE_MACHINE = {
     "timelimit", "wckey",
 }  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
+_REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
@@ -137,11 +139,9 @@ class _Jobs:
         """Give a point whose job ended without rows one that has the last line that the job wrote."""
         job = self._jobs[name]
         logs = [path.read_text(errors="replace") for path in (self._folder / "logs").glob(f"{job}_*_log.err")]
-        lines = [line.strip() for log in logs for line in log.splitlines()]
-        # srun has the last word, "error: n1: task 0: Killed", and only then it is of use
-        said = [line for line in lines if line and not ("srun:" in line and "Exited with exit code" in line)]
-        status = f"failed: job {job} ended: {said[-1] if said else 'it said nothing'}"
-        self._through(name, not_measured(self.points[name], status), kept=False)
+        lines = [line.strip() for log in logs for line in log.splitlines() if not _REMARK.match(line)]
+        said = next(filter(None, reversed(lines)), "it said nothing")
+        self._through(name, not_measured(self.points[name], f"failed: job {job} ended: {said}"), kept=False)
 
     def cancel(self) -> None:
         """Cancel the jobs that are waited for, and forget them."""
