@@ -129,10 +129,8 @@ class Declaration:
 
     def parsed(self, value: Any) -> Any:
         """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
-        if self.column == "text":
-            value = str(value) if type(value) is int else value
-            return None if str(value).lower() == "none" else value
-        return text_value(value)
+        value = text_value(value)
+        return str(value) if type(value) is int and self.column == "text" else value
 
 
 def declare(default: Any, uses: str = "", **more: Any) -> Any:

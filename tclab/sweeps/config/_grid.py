@@ -28,23 +28,16 @@ SCALING = ("weak", "strong", "accumulated")
 
 
 def listed(name: str, value: Listed) -> list[Any]:
-    """Return a parameter as a list: a list as it is, one value as one, "1,2,4" as papermill's `-p` carries it.
-
-    Whole numbers are made of text that reads as one.
+    """Return a parameter as a list: one value as one, "1,2,4" as papermill's `-p` carries it; see `text_value`.
 
     **Raises:** `InputError` where nothing is in it.
     """
     items = value.strip("[]() ").split(",") if isinstance(value, str) else value
     items = list(items) if isinstance(items, (list, tuple)) else [items]
-    values = [_item(item.strip().strip("'\"")) if isinstance(item, str) else item for item in items]
+    values = [text_value(item.strip().strip("'\"")) if isinstance(item, str) else item for item in items]
     if not values or "" in values:
         raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
     return values
-
-
-def _item(text: str) -> str | int:
-    value = text_value(text)
-    return value if type(value) is int else text
 
 
 def sizes_of(name: str, value: Listed, model: str) -> list[int]:
