@@ -227,14 +227,7 @@ def with_each_overhead(*, overheads: Listed = "all", rounds: int = 3, seed: int 
 
 
 def scaling_points(
-    kinds: Listed,
-    *,
-    ranks: Listed,
-    batch_size: Listed,
-    models: Listed = "hetero_cell,dango",
-    strategies: Listed = "node_mask",
-    steps: int = 8,
-    **more: Any,
+    kinds: Listed, *, ranks: Listed, batch_size: Listed, strategies: Listed = "node_mask", **more: Any
 ) -> list[Point]:
     """Return a point for each number of ranks, each once; those of as many ranks are together and share warm ranks.
 
@@ -246,27 +239,28 @@ def scaling_points(
       them once.
     - `ranks`: numbers from 1 up.
     - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
-    - `steps`: of the optimizer. `models`, `strategies`, `more`: as for `in_each_mode`.
+    - `strategies`, `more`: as for `in_each_mode`; `steps` are the optimizer's.
 
     **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
     not divide the most ("accumulated").
     """
     numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
     points: list[Point] = []
-    for kind, number, model in product(listed("kinds", kinds), numbers, map(str, listed("models", models))):
+    for kind, number in product(listed("kinds", kinds), numbers):
         if kind not in SCALING:
             raise unknown("kind of scaling", kind, SCALING)
-        sizes, accumulate = sizes_of("batch_size", batch_size, model), 1
-        if kind == "strong":
-            if odd := [size for size in sizes if size % number]:
-                raise InputError(f"batch_size is {odd[0]}, expected one that {number} ranks can share evenly")
-            sizes = [size // number for size in sizes]
-        if kind == "accumulated":
-            if max(numbers) % number:
-                raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
-            accumulate = max(numbers) // number
-        points += in_each_mode(
-            **more, mode="step", models=model, strategies=strategies, batch_sizes=sizes, gpus=number,
-            accumulate=accumulate, steps=checked("steps", steps, NumberFrom1) * accumulate,
-        )  # fmt: skip
+        if kind == "accumulated" and max(numbers) % number:
+            raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
+        for point in in_each_mode(**more, mode="step", strategies=strategies, batch_sizes=batch_size, gpus=number):
+            changes: dict[str, Any] = {}
+            if kind == "strong":
+                if point.batch_size % number:
+                    raise InputError(
+                        f"batch_size is {point.batch_size}, expected one that {number} ranks can share evenly"
+                    )
+                changes["batch_size"] = point.batch_size // number
+            if kind == "accumulated":
+                times = max(numbers) // number
+                changes = {"accumulate": times, "steps": point.steps * times}
+            points.append(replace(point, **changes))
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
