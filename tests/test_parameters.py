@@ -32,10 +32,10 @@ def test_those_that_there_are_pass_and_without_papermill_there_is_nothing_to_ref
 
 
 def test_those_that_no_cell_names_go_to_the_function_that_takes_them(ran):
-    ran('steps = 4\nmode = "data"\nretry = True\ngpus_per_node = 4\n', mode="data", retry=True, gpus_per_node=4)
+    ran('steps = 4\nmode = "data"\nretry = True\nslurm = "time:5"\n', mode="data", retry=True, slurm="time:5")
     points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb"})
     assert points == {"mode": "data", "store": "lmdb"}
-    assert sweep == {"retry": True, "gpus_per_node": 4}
+    assert sweep == {"retry": True, "slurm": "time:5"}
 
 
 @pytest.mark.parametrize(

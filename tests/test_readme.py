@@ -34,13 +34,13 @@ PREPARE = """
 
     def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
         signature.bind(*points, **options)
-        assert options["executor"] == "slurm" and options["time"] == 90
+        assert options["slurm"]["time"] == 90
 
     pages = {}
 
     def run(page, code):
         print(page, flush=True)
-        tclab.sweep = submitted if 'executor="slurm"' in code else sweep
+        tclab.sweep = submitted if 'slurm=' in code else sweep
         exec(compile(code, page, "exec"), pages.setdefault(page, {"tclab": tclab, "points": [point]}))
 """
 

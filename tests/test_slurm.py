@@ -40,7 +40,7 @@ def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs
 
     def sweep(progress=told.append):
         stop.append(threading.Event())
-        options = {"executor": "slurm", "time": 30, "progress": progress, "stop": stop[-1]}
+        options = {"slurm": "time:30", "progress": progress, "stop": stop[-1]}
         return threads.submit(tclab.sweep, wanted, results=rows, **options)
 
     def statuses(running):

@@ -81,7 +81,7 @@ class Fake:
             sys.path[:] = search
 
     def sweep(self, points, **options):
-        return tclab.sweep(points, **{"executor": "slurm", "results": self.results, "progress": None, **options})
+        return tclab.sweep(points, **{"slurm": {}, "results": self.results, "progress": None, **options})
 
     def send(self, points, **options):
         with pytest.raises(Closed):
@@ -117,12 +117,12 @@ def points(number, first=1):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"partitoin": "gpu"}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
-        ({"nodes": 2}, "unknown option of Slurm 'nodes'"),
-        *(({"time": time}, "time is .*, expected a whole number") for time in ("long", "-5", 1.5)),
-        ({"budget_seconds": 5}, "budget_seconds and repeats are for executor='local'"),
-        ({"executor": "slrum"}, "unknown executor 'slrum'; did you mean 'slurm'"),
-        ({"executor": "local", "time": 5}, "time: for executor='slurm', and executor is 'local'"),
+        ({"slurm": {"partitoin": "gpu"}}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
+        ({"slurm": "nodes:2"}, "unknown option of Slurm 'nodes'"),
+        *(({"slurm": {"time": time}}, "time is .*, expected a whole number") for time in ("long", "-5", 1.5)),
+        ({"slurm": "array_parallelism:²"}, "array_parallelism is '²', expected a whole number"),
+        ({"slurm": 4}, "slurm is 4, expected sbatch's options by name"),
+        ({"budget_seconds": 5}, "budget_seconds and repeats are not for a sweep on Slurm"),
     ],
 )
 def test_bad_options_are_named_before_anything_is_sent(fake, options, words):
@@ -142,7 +142,7 @@ def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
             fake.sweep(points(1))
     (fake.folder / "refuse").write_text("sbatch: error: invalid partition specified: smal\n")
     with pytest.raises(InputError, match="invalid partition specified: smal"):
-        fake.sweep(points(1), partition="smal")
+        fake.sweep(points(1), slurm="partition:smal")
     (fake.folder / "refuse").unlink()
     fake.send(points(1))  # nothing is thought to be sent that was refused
     assert fake.sent == 1
@@ -158,12 +158,13 @@ def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("SBATCH_QOS", "high")
-    chosen = {"partition": "small", "gpus_per_node": "a100:2", "time": "90", "account": "0042", "array_parallelism": 1}
-    fake.send(points(2), constraint="", cpus_per_task=8, **chosen)
+    fake.send(
+        points(2),
+        slurm="partition:small,gpus_per_node:a100:2,time:90,account:0042,array_parallelism:1,cpus_per_task:8",
+    )
     script = "\n".join(fake.lines("script-1"))
     for flag in ("partition=small", "gpus-per-node=a100:2", "time=90", "account=0042", "array=0-1%1", "signal=USR2@15"):
         assert f"#SBATCH --{flag}\n" in script
-    assert "constraint" not in script  # left to the cluster
     assert "--cpus-per-task=8" in script.splitlines()[-1]
     assert f"PYTHONPATH={shlex.quote(str(Path(tclab.__file__).parents[1]))}" in script
     given = fake.lines("given")
@@ -190,13 +191,13 @@ def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake):
 
 
 def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):
-    fake.send(points(1), partition="debug")
+    fake.send(points(1), slurm={"partition": "debug"})
     fake.run("1")
-    assert fake.statuses(points(1), partition="debug", time=5, account="me") == ["ok"]
+    assert fake.statuses(points(1), slurm="partition:debug,time:5,account:me") == ["ok"]
     assert fake.sent == 1
-    fake.send(points(1), partition="small")
+    fake.send(points(1), slurm="partition:small")
     monkeypatch.setenv("SBATCH_CONSTRAINT", "a100")
-    fake.send(points(1), partition="debug")
+    fake.send(points(1), slurm="partition:debug")
     assert fake.sent == 3
 
 

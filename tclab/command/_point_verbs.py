@@ -103,14 +103,9 @@ def sweep(
     from tclab.sweeps._sweep import sweep as sweep_points
 
     import_own(own)
-    cluster: dict[str, Any] = {}
-    if slurm is not None:
-        # as they are typed: an account may be 0042
-        cluster = {name: value for name, _, value in (one.partition(":") for one in slurm.split(","))}
-        cluster["executor"] = "slurm"
     rows = sweep_points(
         grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
-        memory_bytes=memory_bytes, **cluster,
+        memory_bytes=memory_bytes, slurm=slurm,
     )  # fmt: skip
     return _end(rows, json)
 

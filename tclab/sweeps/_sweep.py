@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
@@ -37,10 +37,9 @@ def sweep(
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
     repeats: int = 1,
-    executor: str = "local",
-    **cluster: Any,
+    slurm: str | Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Run points one after the other here, or as jobs of a cluster, and return their rows in the points' order.
+    """Run points one after the other here, or as jobs of a Slurm cluster, and return their rows in the points' order.
 
     Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
     from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
@@ -56,11 +55,11 @@ def sweep(
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
       of a point's runs differ in `measured_at`. How much runs differ is what `compare` needs. Runs that are kept count,
       so that a larger number adds to them. A point whose first run has no time is not repeated. Not on Slurm.
-    - `executor`: "local", or "slurm": an array of jobs, sent from here, one a point. They are found
-      again by a later call with the same points and results, wherever the earlier one was closed.
-    - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
-      `account`, `constraint`, …; `time` in minutes, 60 where it is not given). `None` leaves one to the cluster. What
-      is there already is judged by these, too: rows of one partition do not stand in for another's.
+    - `slurm`: run an array of jobs, sent from here, one a point, with these options of sbatch by name (partition,
+      gpus_per_node, cpus_per_task, mem, account, constraint, …; time in minutes, 60 where it is not given):
+      {"partition": "gpu", "time": 90}, or as a text "partition:gpu,time:90". Jobs are found again by a later call with
+      the same points and results, wherever the earlier one was closed. What is there already is judged by the options,
+      too: rows of one partition do not stand in for another's.
 
     One process at a time sweeps into a folder; jobs of a cluster are the process's that waits for them.
 
@@ -72,21 +71,17 @@ def sweep(
     """
     wanted = points_of(points)
     checked("repeats", repeats, NumberFrom1)
-    if executor not in ("local", "slurm"):
-        raise unknown("executor", executor, ("local", "slurm"))
-    if executor == "local" and cluster:
-        raise InputError(f"{', '.join(cluster)}: for executor='slurm', and executor is 'local'")
-    if executor == "slurm" and (budget_seconds or repeats > 1):
-        raise InputError("budget_seconds and repeats are for executor='local', and executor is 'slurm'")
+    if slurm is not None and (budget_seconds or repeats > 1):
+        raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     kept = Results(results)
     options = SweepOptions(retry, memory_bytes, hang_seconds, progress, stop, repeats)
     with kept.swept():
-        if executor == "local":
+        if slurm is None:
             tables = _run_here(wanted, kept, options, budget_seconds)
         else:
-            tables = run_on_slurm(wanted, kept, options, **cluster)
+            tables = run_on_slurm(wanted, kept, options, slurm)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -39,8 +39,7 @@ class LiveSweep:
     Its panel shows a bar and a button that stops it where there is an interactive front end; elsewhere it prints a
     line a point. No `Output` widget is used, which can hang papermill.
 
-    **Arguments:** as for `tclab.sweep`; `budget_seconds` counts where `executor` is "local", since on a cluster
-    `time` limits each job.
+    **Arguments:** as for `tclab.sweep`; `budget_seconds` does not count on Slurm, where `time` limits each job.
     """
 
     def __init__(
@@ -50,17 +49,16 @@ class LiveSweep:
         results: str | Path,
         retry: bool = False,
         budget_seconds: float | None = None,
-        executor: str = "local",
-        **cluster: Any,
+        slurm: str | Mapping[str, Any] | None = None,
     ) -> None:
         self.points = points_of(points)
         self.results = Path(results)
         self.last: Progress | None = None
         self.error: BaseException | None = None
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
-        self._local = executor == "local"
+        self._local = slurm is None
         budget = budget_seconds if self._local else None
-        self._options = {"retry": retry, "budget_seconds": budget, "executor": executor, **cluster}
+        self._options = {"retry": retry, "budget_seconds": budget, "slurm": slurm}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._rows: pd.DataFrame | None = None

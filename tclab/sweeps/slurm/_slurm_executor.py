@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tclab._child_process import SOURCE
 from tclab._io import atomic_write
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, need, require, unknown
 from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import absolute, resolve
@@ -30,10 +30,6 @@ from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
 
-# Options of sbatch that a notebook is given by name (`-p partition gpu`); `tclab.sweep` takes all that submitit knows.
-OPTIONS = (
-    "partition", "gpus_per_node", "time", "account", "constraint", "cpus_per_task", "mem", "qos", "array_parallelism",
-)  # fmt: skip
 _OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
 # These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
 _NOT_THE_MACHINE = {
@@ -45,7 +41,9 @@ _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
-def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, **cluster: Any) -> list[pa.Table]:
+def run_on_slurm(
+    points: list[Point], results: Results, options: SweepOptions, sbatch: str | Mapping[str, Any]
+) -> list[pa.Table]:
     """Return the rows of each point, run as a job of a Slurm cluster and waited for. See `tclab.sweep`.
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
@@ -56,8 +54,8 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, *
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
     """
-    need("executor='slurm'", "slurm", "submitit")
-    given = _checked(cluster)
+    need("a sweep on Slurm", "slurm", "submitit")
+    given = _checked(sbatch)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
     stop = options.stop or threading.Event()
@@ -76,11 +74,15 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, *
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sbatch's options that were given; `None`, "" and 0 leave one to the cluster."""
+def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return sbatch's options by name; of a text, "partition:gpu,time:90", as typed: an account may be 0042."""
     import submitit
 
-    given = {name: value for name, value in options.items() if value not in (None, "", 0)}
+    if isinstance(options, str):
+        pairs = [one.partition(":") for one in options.split(",") if one]
+        options = {name.strip(): value.strip() for name, _, value in pairs}
+    require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
+    given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
     for name in given:
         if name not in known:
@@ -234,8 +236,7 @@ def _ask(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     except FileNotFoundError:
         raise InputError(
-            f"executor is 'slurm', and there is no {command[0]} on this machine; expected a node of a Slurm "
-            "cluster that may submit, or executor='local'"
+            f"there is no {command[0]} on this machine; expected a node of a Slurm cluster that may submit jobs"
         ) from None
     except subprocess.SubprocessError as error:
         said = (str(getattr(error, "stderr", "") or "").strip() or str(error)).splitlines()[-1]
