@@ -74,7 +74,7 @@ def of_this_machine(row: pd.Series) -> bool:
 def this_machine(device: str | None = None) -> str:
     """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
     here = environment()
-    names = {"cpu": f"{here['cores']} cores · {here['cpu']}", "cuda": str(here["gpu"])}
+    names = {"cpu": f"{counted(here['cores'], 'core')} · {here['cpu']}", "cuda": str(here["gpu"])}
     if device is None:
         return " · ".join(names.values()) if here["gpu"] else names["cpu"]
     return f"{device} · {names[device]}"
@@ -87,8 +87,9 @@ def where_measured(rows: pd.DataFrame) -> str:
     other processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
     ok = rows[rows["status"] == "ok"]
-    host = ok["cores"].astype("string") + " cores · " + ok["cpu"]
-    machines = ok.assign(machine=host.where(ok["device"] != "cuda", ok["gpu"])).groupby("machine", sort=False)
+    cores = ok["cores"].map(lambda number: counted(number, "core"), na_action="ignore").astype("string")
+    names = (cores + " · " + ok["cpu"]).where(ok["device"] != "cuda", ok["gpu"])
+    machines = ok.assign(machine=names).groupby("machine", sort=False)
     busy = {name for name, own in machines if own["shared"].notna().any()}
     named = [f"{ranks_text(own)} · {name}{' · busy' if name in busy else ''}" for name, own in machines]
     return " and ".join(named) or "nothing measured"
