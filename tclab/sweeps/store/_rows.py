@@ -39,7 +39,6 @@ MEASURED_COLUMNS = {
     **dict.fromkeys(("median_seconds", "q1_seconds", "q3_seconds"), _REAL),
     # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
     "host_syncs": _WHOLE,
-    "kernels": _WHOLE,  # operations that compute something
     # of the whole step, on rows with stage = "step" only
     "samples_per_second": _REAL,  # of all ranks together, by the mean step
     "batch_bytes": _WHOLE,  # all that travels with a batch
