@@ -83,7 +83,8 @@ def grid(
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
-      CPU. With `device="cuda"` a number is not compared with this machine's, for a cluster's nodes to run.
+      CPU. `device`: "auto", "cpu" or "cuda"; with this a number is not compared with this machine's GPUs, for a
+      cluster's nodes to run.
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `steps`: timed steps a point.
@@ -193,7 +194,7 @@ def in_each_mode(
 
     **Arguments:**
 
-    - `parameters`: those of `grid`.
+    - `strategies`, `mode`, `networks`: as for `grid`, but for their defaults. `parameters`: the others of `grid`.
     """
     points = grid(**parameters, mode=mode, networks=networks, strategies=[*listed("strategies", strategies), "indices"])
     return sorted(map(_long_enough, points), key=lambda point: _MODES.index(point.mode))
