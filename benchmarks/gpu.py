@@ -221,16 +221,16 @@ def _points(s: Settings, sizes: Iterable[int], networks: Iterable[int], dtypes: 
 def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     """Sweep points into this machine's recording, and write what it holds by now."""
     import tclab
-    from tclab.sweeps import close_workers, write_rows
+    from tclab.sweeps import close_workers
     from tclab.timing import environment
 
     folder = s.recordings()
     folder.mkdir(parents=True, exist_ok=True)
     kept = s.out / "rows"  # one file a point; the recording is one of all
     budget = s.seconds if s.whole or part == "g" else None  # the few of a rehearsal all run
-    rows = tclab.sweep(points, results=kept, budget_seconds=budget, refuse=True)
+    rows = tclab.sweep(points, results=kept, budget_seconds=budget)
     close_workers()
-    write_rows(tclab.rows(kept), folder / "rows.parquet")
+    atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
     if not (folder / "rooflines.csv").exists():
         atomic_write(folder / "rooflines.csv", "network,kernel,seconds\n")

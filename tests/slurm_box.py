@@ -91,7 +91,7 @@ def slurm(folder: Path):
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["scancel", "--full", "-u", USER], capture_output=True, timeout=30)
             end = time.monotonic() + 20
-            while time.monotonic() < end and _output("squeue", "-h"):
+            while time.monotonic() < end and output("squeue", "-h"):
                 time.sleep(0.2)
         for process in reversed(started):
             _end(process)
@@ -116,32 +116,22 @@ def _start(folder, started):
           f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log",
           f"--seed-file={folder}/munged.seed")  # fmt: skip
     wait_for("munged", (folder / "munge.socket").exists, words=lambda: _logs(folder))
-    for _ in range(3):  # a port that was free may be taken by the time it is used
-        controller, first, second = _free_ports(3)
-        (folder / "slurm.conf").write_text(
-            _CONFIGURATION.format(
-                name=f"box{controller}", host=socket.gethostname().split(".")[0], user=USER,
-                folder=folder, controller=controller, first=first, second=second,
-            )
-        )  # fmt: skip
-        begun = len(started)
-        start("slurmctld", "-D")
-        for node in ("n1", "n2"):
-            start("slurmd", "-D", "-N", node)
-
-        def idle_or_dead(ours=started[begun:]):
-            dead = any(process.poll() is not None for process in ours)
-            return dead or _output("sinfo", "-h", "-N", "-p", "debug", "-o", "%t").split() == ["idle", "idle"]
-
-        wait_for("two idle nodes", idle_or_dead, words=lambda: _logs(folder))
-        if all(process.poll() is None for process in started[begun:]):
-            return
-        while len(started) > begun:
-            _end(started.pop())
-    pytest.fail(f"Slurm did not start: {_logs(folder)}")
+    controller, first, second = _free_ports(3)
+    (folder / "slurm.conf").write_text(
+        _CONFIGURATION.format(
+            name=f"box{controller}", host=socket.gethostname().split(".")[0], user=USER,
+            folder=folder, controller=controller, first=first, second=second,
+        )
+    )  # fmt: skip
+    start("slurmctld", "-D")
+    for node in ("n1", "n2"):
+        start("slurmd", "-D", "-N", node)
+    nodes = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%t")
+    wait_for("two idle nodes", lambda: output(*nodes).split() == ["idle", "idle"], words=lambda: _logs(folder))
 
 
-def _output(*command):
+def output(*command):
+    """Return what a command of Slurm prints; nothing where it does not answer."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
     except subprocess.TimeoutExpired:

@@ -135,8 +135,6 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
 def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
     assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
-    screen = {"perturbations": "/data/screen.tsv"}
-    assert graph_text(rows(step(graph="/data/yeast", scale=None, **screen))) == "yeast, samples of screen.tsv"
     lost = step(scale=1.0) | {"status": "oom"}
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
 

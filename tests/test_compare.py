@@ -9,9 +9,8 @@ from test_lab import row
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps import write_rows
 from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
-from tclab.sweeps.store._row_files import Results, read_rows
+from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame, mean_columns, not_measured, table
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
@@ -219,12 +218,13 @@ def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
 def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     old, new = sweep(), sweep(2.0)
     for name, made in (("old", old), ("new", new)):
-        Results(tmp_path / name).write(table(_dicts(made)), "one.parquet")
-        write_rows(made, tmp_path / f"{name}.csv")
+        folder = Results(tmp_path / name)
+        folder.write(table(_dicts(made)), "one.parquet")
+        made.to_parquet(tmp_path / f"{name}.parquet")
     by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
     assert by_folder.names == ("old", "new")
     assert tclab.compare(tmp_path / "old", tmp_path / "old").names == ("first", "second")
-    by_file = tclab.compare(tmp_path / "old.csv", str(tmp_path / "new.csv"))
+    by_file = tclab.compare(tmp_path / "old.parquet", str(tmp_path / "new.parquet"))
     by_rows = tclab.compare(old, new, names=("old", "new"))
     assert by_folder.pairs == by_file.pairs == by_rows.pairs
     assert {pair.verdict for pair in by_rows.pairs} == {SLOWER}
@@ -264,20 +264,16 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_has_no_dot():
 # ---- rows as a file
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
+def test_rows_come_back_from_a_file_as_they_were(tmp_path):
     made = rows(
         step(), step(overheads=None, hidden=1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
         step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
         step() | {"samples_seconds": []},
     )  # fmt: skip
-    path = write_rows(made, tmp_path / f"rows.{suffix}")
-    back = read_rows(path)
+    made.to_parquet(tmp_path / "rows.parquet")
+    back = tclab.rows(tmp_path / "rows.parquet")
     assert table_of(back) == table_of(made)
     assert list(back["overheads"].isna()) == [False, True, False, False, False]
-    if suffix == "csv":
-        assert "None" not in path.read_text()
-        assert "nan" not in path.read_text().lower()
 
 
 def table_of(made):
@@ -285,18 +281,6 @@ def table_of(made):
         {k: list(v) if isinstance(v, np.ndarray) else None if v is pd.NA else v for k, v in one.items()}
         for one in made[SCHEMA.names].to_dict("records")
     ]
-
-
-def test_files_that_are_none_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"expected it to end with \.parquet or \.csv"):
-        write_rows(sweep(), tmp_path / "rows.xlsx")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_rows(sweep(), tmp_path / "none" / "rows.csv")
-    with pytest.raises(InputError, match="is no file of rows"):
-        read_rows(tmp_path / "none.csv")
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="is no file of rows that this version"):
-        read_rows(tmp_path / "other.csv")
 
 
 def test_points_that_died_before_their_networks_were_counted_can_be_compared():

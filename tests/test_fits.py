@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import tclab
-from tclab import Point, masking, sweep
+from tclab import Point, masking
 from tclab import run as run_point
 from tclab.models import _layers
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
@@ -129,14 +129,14 @@ def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
     assert small.shared == 0  # such a batch goes through the pipe itself
 
 
-def test_a_point_that_cannot_fit_is_refused_with_both_numbers(tmp_path):
-    point = point_of("node_mask")
-    rows = sweep([point], results=tmp_path, memory_bytes=10_000_000, refuse=True)
-    (status,) = rows["status"]
-    assert status.startswith("not run: needs ")
-    assert "of host memory, and there are 10 MB" in status
-    assert not list(tmp_path.glob("*.parquet"))  # it may run elsewhere, or later
-    found = fits(point, memory_bytes=10**12)
+def test_a_point_that_cannot_fit_is_refused_with_both_numbers():
+    refusal = fits(point_of("node_mask"), memory_bytes=10_000_000).refusal
+    assert refusal.startswith("needs ")
+    assert "of host memory, and there are 10 MB" in refusal
+
+
+def test_what_it_says_can_be_read():
+    found = fits(point_of("edge_mask"), memory_bytes=10**12)
     assert found.refusal is None
     assert str(found).splitlines()[-1] == "fits"
     assert str(replace(found, host_limit=1000)).splitlines()[-1].startswith("does not fit: needs ")

@@ -116,5 +116,3 @@ def test_named_overheads_go_to_the_models_that_can_take_them_on():
     assert "isnan_checks" in OVERHEADS
     with pytest.raises(InputError, match="unknown overhead 'isnan'; did you mean 'isnan_checks'"):
         with_each_overhead(models="dango", strategies="node_mask", overheads="isnan", **SMALL)
-    with pytest.raises(InputError, match="rounds is 0"):
-        with_each_overhead(models="dango", strategies="node_mask", rounds=0, **SMALL)

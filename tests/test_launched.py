@@ -14,8 +14,7 @@ from orphans import MARK, marked
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
-from tclab.sweeps.config import _gpus as gpus
-from tclab.sweeps.config._gpus import device_of, ranks_of
+from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import where_measured
@@ -119,10 +118,10 @@ def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
 
 BY_HAND = """
 import sys, tclab
-from tclab.sweeps import run_as_rank, write_rows
+from tclab.sweeps import run_as_rank
 rows = run_as_rank(tclab.Point(scale=0.02, networks=1, batch_size=1, workers=0, steps=2, warmup=0, device="cpu"))
 if rows is not None:
-    write_rows(rows, sys.argv[1])
+    rows.to_parquet(sys.argv[1])
 """
 
 
@@ -272,25 +271,8 @@ def test_stop_ends_all_ranks_in_the_middle_of_a_point(tmp_path):
 # ---- which device
 
 
-def test_gpus_become_device_and_ranks(monkeypatch):
-    monkeypatch.setattr(gpus, "listed", list)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert ranks_of("auto") == ("cpu", 1)
-    assert [ranks_of(ranks) for ranks in (0, 1, 3)] == [("cpu", 1), ("cpu", 1), ("cpu", 3)]
-    assert ranks_of("4") == ranks_of(4, "cpu") == ("cpu", 4)
-    for asked in (1, 4):
-        with pytest.raises(InputError, match="device is 'cuda', and there is none"):
-            ranks_of(asked, "cuda")
-    with pytest.raises(InputError, match="device is 'cuda', and there is none, or none was asked for"):
-        ranks_of(0, "cuda")
-
-
-def test_as_many_ranks_as_there_are_gpus(monkeypatch):
-    monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
-    assert ranks_of("auto") == ranks_of(3) == ("cuda", 3)
+def test_a_rank_needs_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 3)
     assert (device_of("cpu"), device_of("auto")) == ("cpu", "cuda")
-    assert ranks_of(0) == ("cpu", 1)
-    with pytest.raises(InputError, match="gpus is 4, and there are 3; expected fewer"):
-        ranks_of(4)
     with pytest.raises(InputError, match="4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):
         _run.ask(tiny(ranks=4, device="cuda"), {})

@@ -16,9 +16,8 @@ from test_compare import sweep as made_by_hand
 
 import tclab
 from tclab import InputError
-from tclab.sweeps import write_rows
 from tclab.sweeps.predict._epoch import read_epoch
-from tclab.sweeps.store._row_files import Results, read_rows
+from tclab.sweeps.store._row_files import Results
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,7 +147,6 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert run.has_pictures("overview", "by-batch-size", "by-networks")
     assert "node_mask" in run.text("answer")
     assert "What to change, from 2 steps of hetero_cell with edge_mask" in run.text("advice")
-    assert len(read_rows(tmp_path / "rows" / "rows.csv")) == len(Results(tmp_path / "rows").frame())
     for path in (tmp_path / "rows" / "report.html", tmp_path / "out.ipynb"):
         assert path.stat().st_size < 2_000_000
 
@@ -245,8 +243,9 @@ def test_your_model_has_a_graph_a_model_a_strategy_and_a_loop_of_ones_own(tmp_pa
 @pytest.mark.slow
 def test_trust_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
-        write_rows(made_by_hand(factor, commit=name), tmp_path / f"{name}.csv")
-    run = Run("trust", tmp_path, first=tmp_path / "old.csv", second=tmp_path / "new.csv", margin=0.1, scale=0.01,
+        made_by_hand(factor, commit=name).to_parquet(tmp_path / f"{name}.parquet")
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    run = Run("trust", tmp_path, first=old, second=new, margin=0.1, scale=0.01,
               strategies="edge_mask,node_mask", networks=1, batch_sizes=1, budget_seconds=6,
               processes=0, results=tmp_path / "trust")  # fmt: skip
     assert "new against old, step:" in run.text("runs")

@@ -75,28 +75,21 @@ def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(o
     assert len(list((tmp_path / "rows").glob("*.parquet"))) == 2
 
 
-def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_path):
-    plain = Point(scale=0.01)
-    before = Results(tmp_path).path(plain)
+def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
+    plain, mine = Point(scale=0.01, device="cpu"), point()
+    before, of_mine = Results.name(plain), Results.name(mine)
     own.write_text(textwrap.dedent(WRONG))
-    assert Results(tmp_path).path(plain) == before
-
-
-@pytest.mark.parametrize("package", ["graph", "masking", "message_passing", "models", "perturbation", "training"])
-def test_rows_of_tclabs_code_are_not_those_of_it_as_it_was(package, monkeypatch):
-    point = Point(scale=0.01, device="cpu")
-    before, real = Results.name(point), Path.read_bytes
-    edited = Path(tclab.__file__).parent / package / "__init__.py"
-
-    def read(path):
-        return real(path) + b"# edited" * (path == edited)
-
-    code_fingerprint._digest.cache_clear()
-    assert Results.name(point) == before
-    monkeypatch.setattr(Path, "read_bytes", read)
-    code_fingerprint._digest.cache_clear()
-    assert Results.name(point) != before
-    code_fingerprint._digest.cache_clear()
+    assert Results.name(plain) == before
+    assert Results.name(mine) != of_mine
+    read = Path.read_bytes
+    for package in ("graph", "masking", "message_passing", "models", "perturbation", "training"):
+        edited = Path(tclab.__file__).parent / package / "__init__.py"
+        code_fingerprint._digest.cache_clear()
+        with monkeypatch.context() as other:
+            other.setattr(Path, "read_bytes", lambda path, edited=edited: read(path) + b"# edited" * (path == edited))
+            assert Results.name(plain) != before, package
+        code_fingerprint._digest.cache_clear()
+    assert Results.name(plain) == before
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

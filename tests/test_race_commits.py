@@ -61,7 +61,7 @@ def raced(repository, monkeypatch):
     monkeypatch.setattr(commands_race, "_run", quarter)
     monkeypatch.setattr(commands_race, "perf_counter_ns", clock.read)
     monkeypatch.setattr(commands_race, "race", partial(commands_race.race, clock=clock.read))
-    monkeypatch.setattr("tclab.command._commands_verb.race", by_clock)
+    monkeypatch.setattr("tclab.timing.race_commands", by_clock)
     return by_clock
 
 

@@ -34,13 +34,13 @@ PREPARE = """
 
     def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
         signature.bind(*points, **options)
-        assert options["executor"] == "slurm" and options["time"] == 90
+        assert options["slurm"]["time"] == 90
 
     pages = {}
 
     def run(page, code):
         print(page, flush=True)
-        tclab.sweep = submitted if 'executor="slurm"' in code else sweep
+        tclab.sweep = submitted if 'slurm=' in code else sweep
         exec(compile(code, page, "exec"), pages.setdefault(page, {"tclab": tclab, "points": [point]}))
 """
 
@@ -84,7 +84,7 @@ def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(ro
     for words in ("fits", "after against before", "accounted for: host", "mine passed"):
         assert words in " ".join(done.stdout.split())
     assert (tmp_path / "sweep.html").stat().st_size > 10_000
-    assert (tmp_path / "rows.csv").is_file()
+    assert (tmp_path / "rows.parquet").is_file()
 
 
 def test_the_examples_have_steps_enough_for_advice(root):

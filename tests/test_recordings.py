@@ -3,10 +3,9 @@
 import json
 
 import pandas as pd
-import pyarrow.parquet as pq
 import readme_figures
 
-from tclab.sweeps.store._rows import table
+from tclab.sweeps.store._rows import frame, table
 
 
 def row(strategy, batch_size, **fields):
@@ -22,7 +21,7 @@ def row(strategy, batch_size, **fields):
 def recorded(folder, name, rows, **environment):
     place = folder / name
     place.mkdir(parents=True)
-    pq.write_table(table(rows), place / "rows.parquet")
+    frame(table(rows)).to_parquet(place / "rows.parquet")
     pd.DataFrame([{"kernel": "dense", "seconds": 1.0}]).to_csv(place / "rooflines.csv", index=False)
     (place / "environment.json").write_text(json.dumps({"cpu": "Made", "gpu": None, **environment}))
 

@@ -19,7 +19,7 @@ from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._row_frame import Rows, frame_html
+from tclab.sweeps.store._row_frame import frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._profile import Profile
@@ -85,13 +85,11 @@ def advice(measured=PAIR):
 
 # result → a figure of it that both forms have
 RESULTS = {
-    "Point": (lambda: POINT, "batch_size"),
     "Points": (lambda: tclab.grid(models="hetero_cell,dango", batch_sizes="2,5"), "5, 2"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
     "Hypothesis": (lambda: case_study.hypotheses(frame(table(every_mode(scatter=0))))[0], "collation and transfer"),
-    "steps": (lambda: lab.steps(rows(step("node_mask", 0.0123))), "12.3 ms"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
     "Pair": (lambda: PAIR, "0.5234 ×"),
@@ -199,31 +197,21 @@ def test_what_takes_rows_takes_a_folder(function, tmp_path):
 
 
 def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
-    skipped = {"mean_seconds": None, "status": "skipped: dango reads no masked graph"}
-    common = {"stage": "step", "mean_seconds": 0.1, "status": "ok", "batch_size": 2, "networks": 9}
-    models = [{"model": "hetero_cell", "loss": "log_cosh"}, {"model": "dango", "loss": "dango"}]
-    lines = [{**common, **models[0], "loop": "plain"}, {**common, **models[0], "loop": "lightning"}]
-    lines += [{**common, **models[1], **skipped, "loop": loop} for loop in ("plain", "lightning")]
-    shown = str(Rows([{**line, "strategy": "node_mask"} for line in lines]))
-    assert "4 points, 2 with a time" in shown
-    assert shown.count("dango") == 2  # the first such point, and the reason
-    assert "2 points (dango node_mask, batch 2): skipped: dango reads no masked graph." in " ".join(shown.split())
-    assert "loss" not in shown  # the model decides it
-    assert "plain" in shown.splitlines()[2]
+    dango = {"model": "dango", "loss": "dango", "status": "skipped: dango reads no masked graph"}
+    made = rows(
+        *(step(seconds=seconds, batch_size=size, networks=networks) | {"seed": seed}
+          for size in (4, 1, 8) for seed, networks, seconds in ((1, 9, 0.2), (2, 1, 0.1))),
+        step(**dango), step(**dango, loop="lightning"),
+    )  # fmt: skip
+    shown = str(made)
+    assert "8 points, 6 with a time" in shown
+    assert "2 points (dango node_mask, batch 4): skipped: dango reads no masked graph." in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) < 80
-
-
-def test_rows_stand_by_size_and_name_the_setting_that_decides_the_number_of_networks():
-    common = {"stage": "step", "mean_seconds": 0.1, "status": "ok", "model": "hetero_cell", "strategy": "node_mask"}
-    seeds = ((1, 9), (2, 1))
-    lines = [
-        {**common, "batch_size": size, "seed": seed, "networks": networks}
-        for size in (4, 1, 8)  # breadth first
-        for seed, networks in seeds
-    ]
-    cells = [line.split()[1:4] for line in str(Rows(lines)).splitlines() if line.startswith(("strategy", "node_mask"))]
-    assert cells[0] == ["batch_size", "networks", "seed"]
+    cells = [line.split()[1:4] for line in shown.splitlines() if line.startswith(("strategy", "node_mask"))]
+    assert cells[0] == ["batch_size", "networks", "seed"]  # of what differs; a loss and a loop of untimed points do not
     assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "2"], ["9", "1"])]
+    two = rows(step(model="hetero_cell", loss="log_cosh"), step(model="dango", loss="dango"))
+    assert "loss" not in str(two)  # each model has its own
 
 
 def test_rows_of_a_folder_and_of_a_file(tmp_path):
@@ -231,19 +219,14 @@ def test_rows_of_a_folder_and_of_a_file(tmp_path):
     read = tclab.rows(tmp_path / "rows")
     assert len(read) == len(made) == len(Results(tmp_path / "rows").frame())
     assert tclab.rows(made) is made
-    file = tclab.sweeps.write_rows(made, tmp_path / "rows.csv")
-    assert len(tclab.rows(file)) == len(made)
+    made.to_parquet(tmp_path / "all.parquet")
+    assert len(tclab.rows(tmp_path / "all.parquet")) == len(made)
     assert str(lab.steps(tmp_path / "rows")) == str(lab.steps(made))
     assert lab.findings(str(tmp_path / "rows")) == lab.findings(made)
-    with pytest.raises(InputError, match="runs is 7, expected rows"):
-        tclab.rows(7)
-    assert torch.is_tensor(GRAPH.networks["tflink"].edge_index)
 
 
-def test_rows_without_a_step_show_as_they_are_and_settings_that_only_untimed_points_have_take_no_column():
+def test_rows_without_a_step_show_as_they_are():
     stages = rows(step(stage="data_wait"), step(stage="forward"))
     assert "0 points" not in str(stages)
     assert "data_wait" in stages[["stage", *stages.columns.drop("stage")[:3]]].to_string()
-    timed = [step("edge_mask", 0.2, loader="prefetch_factor:1"), step("node_mask", 0.1, loader="prefetch_factor:1")]
-    assert "loader" not in str(rows(*timed, step("dense", status="skipped: no", loader="prefetch_factor:4")))
-    assert "loader" in str(rows(*timed, step("edge_mask", 0.3, loader="prefetch_factor:4")))
+    assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])

@@ -5,13 +5,12 @@ import shlex
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 import tclab
-from tclab import InputError, Point, lab
+from tclab import InputError, Point
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
@@ -25,7 +24,6 @@ _COMMANDS = {
     "squeue": "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "scancel": "[ -e down ] && { echo 'scancel: error: no controller' >&2; exit 1; }\n"
     'shift\necho "$*" >> cancelled',
-    "sinfo": "echo debug\necho small",
     "srun": "exit 0",
 }  # fmt: skip
 
@@ -83,7 +81,7 @@ class Fake:
             sys.path[:] = search
 
     def sweep(self, points, **options):
-        return tclab.sweep(points, **{"executor": "slurm", "results": self.results, "progress": None, **options})
+        return tclab.sweep(points, **{"slurm": {}, "results": self.results, "progress": None, **options})
 
     def send(self, points, **options):
         with pytest.raises(Closed):
@@ -119,14 +117,12 @@ def points(number, first=1):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"partitoin": "gpu"}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
-        ({"nodes": 2}, "unknown option of Slurm 'nodes'"),
-        *(({"time": time}, "time is .*, expected a whole number") for time in ("long", "-5", "²", "1:2", 1.5, True)),
-        ({"array_parallelism": "²"}, "array_parallelism is '²', expected a whole number"),
-        ({"refuse": True}, "refuse: for executor='local'"),
-        ({"budget_seconds": 5}, "budget_seconds: for executor='local'"),
-        ({"executor": "slrum"}, "unknown executor 'slrum'; did you mean 'slurm'"),
-        ({"executor": "local", "time": 5}, "time: for executor='slurm', and executor is 'local'"),
+        ({"slurm": {"partitoin": "gpu"}}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
+        ({"slurm": "nodes:2"}, "unknown option of Slurm 'nodes'"),
+        *(({"slurm": {"time": time}}, "time is .*, expected a whole number") for time in ("long", "-5", 1.5)),
+        ({"slurm": "array_parallelism:²"}, "array_parallelism is '²', expected a whole number"),
+        ({"slurm": 4}, "slurm is 4, expected sbatch's options by name"),
+        ({"budget_seconds": 5}, "budget_seconds and repeats are not for a sweep on Slurm"),
     ],
 )
 def test_bad_options_are_named_before_anything_is_sent(fake, options, words):
@@ -145,8 +141,8 @@ def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
         with pytest.raises(InputError, match="defined in a notebook or script"):
             fake.sweep(points(1))
     (fake.folder / "refuse").write_text("sbatch: error: invalid partition specified: smal\n")
-    with pytest.raises(InputError, match="invalid partition specified: smal; the partitions here are debug, small"):
-        fake.sweep(points(1), partition="smal")
+    with pytest.raises(InputError, match="invalid partition specified: smal"):
+        fake.sweep(points(1), slurm="partition:smal")
     (fake.folder / "refuse").unlink()
     fake.send(points(1))  # nothing is thought to be sent that was refused
     assert fake.sent == 1
@@ -162,12 +158,13 @@ def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("SBATCH_QOS", "high")
-    chosen = {"partition": "small", "gpus_per_node": "a100:2", "time": "90", "account": "0042", "array_parallelism": 1}
-    fake.send(points(2), constraint="", cpus_per_task=8, **chosen)
+    fake.send(
+        points(2),
+        slurm="partition:small,gpus_per_node:a100:2,time:90,account:0042,array_parallelism:1,cpus_per_task:8",
+    )
     script = "\n".join(fake.lines("script-1"))
     for flag in ("partition=small", "gpus-per-node=a100:2", "time=90", "account=0042", "array=0-1%1", "signal=USR2@15"):
         assert f"#SBATCH --{flag}\n" in script
-    assert "constraint" not in script  # left to the cluster
     assert "--cpus-per-task=8" in script.splitlines()[-1]
     assert f"PYTHONPATH={shlex.quote(str(Path(tclab.__file__).parents[1]))}" in script
     given = fake.lines("given")
@@ -175,7 +172,7 @@ def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not
     assert {"SLURM_CONF=/etc/slurm.conf", "SBATCH_QOS=high"} <= set(given)
 
 
-def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake, monkeypatch):
+def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake):
     wanted = points(3)
     fake.send(wanted)
     for state in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"):
@@ -191,19 +188,16 @@ def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake, monk
     assert fake.statuses(wanted, progress=told.append) == ["ok"] * 3
     assert [one.kept for one in told] == [True] * 3
     assert len(Results(fake.results).frame()) == 3
-    monkeypatch.setattr(slurm, "_MAX_ARRAY", 2)
-    fake.send(points(3, first=20))
-    assert fake.sent == 4  # arrays no longer than the cluster takes
 
 
 def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):
-    fake.send(points(1), partition="debug")
+    fake.send(points(1), slurm={"partition": "debug"})
     fake.run("1")
-    assert fake.statuses(points(1), partition="debug", time=5, account="me") == ["ok"]
+    assert fake.statuses(points(1), slurm="partition:debug,time:5,account:me") == ["ok"]
     assert fake.sent == 1
-    fake.send(points(1), partition="small")
+    fake.send(points(1), slurm="partition:small")
     monkeypatch.setenv("SBATCH_CONSTRAINT", "a100")
-    fake.send(points(1), partition="debug")
+    fake.send(points(1), slurm="partition:debug")
     assert fake.sent == 3
 
 
@@ -230,7 +224,9 @@ def test_a_job_that_ended_without_rows_fails_with_its_last_words_and_is_sent_aga
     assert fake.sent == 2
 
 
-def test_what_failed_in_its_point_is_kept_until_retry(fake):
+def test_what_failed_in_its_point_is_kept_until_retry_and_a_job_that_is_requeued_measures_nothing_twice(
+    fake, monkeypatch
+):
     wanted = points(1, first=9)  # the fixture's runs out of memory
     fake.send(wanted)
     fake.run("1")
@@ -240,15 +236,9 @@ def test_what_failed_in_its_point_is_kept_until_retry(fake):
     fake.send(wanted, retry=True)  # under way by now
     assert fake.sent == 2
     fake.run("2")
-    assert fake.statuses(wanted) == ["oom"]
-
-
-def test_a_job_that_slurm_starts_again_measures_nothing_twice(fake, monkeypatch):
-    fake.send(points(1))
-    fake.run("1")
     monkeypatch.setattr(slurm, "point_rows", None)
-    fake.run("1")
-    assert fake.statuses(points(1)) == ["ok"]
+    fake.run("2")  # as Slurm does after a node's failure
+    assert fake.statuses(wanted) == ["oom"]
 
 
 def test_a_stop_cancels_what_was_sent_and_running_again_sends_it_again(fake):
@@ -262,28 +252,14 @@ def test_a_stop_cancels_what_was_sent_and_running_again_sends_it_again(fake):
     fake.send(points(2))
     assert fake.sent == 2
 
+    def stop_while_slurm_is_down(waiting):
+        (fake.folder / "down").write_text("")
+        waiting.set()
 
-def test_a_stop_that_slurm_does_not_hear_is_said_and_the_jobs_are_found_again(fake, monkeypatch):
-    real = slurm._submit
-    with monkeypatch.context() as patch:
-        patch.setattr(slurm, "_submit", lambda *sent: [real(*sent), (fake.folder / "down").write_text("")][0])
-        with pytest.warns(UserWarning, match="the jobs go on, .*scancel: error: no controller"):
-            assert fake.statuses(points(1), stop=Waiting(Waiting.set)) == ["not run: stopped"]
+    fake.queue()
+    with pytest.warns(UserWarning, match="the jobs go on, .*scancel: error: no controller"):
+        assert fake.statuses(points(1, first=5), stop=Waiting(stop_while_slurm_is_down)) == ["not run: stopped"]
     (fake.folder / "down").unlink()
-    fake.queue(j1="RUNNING")
-    fake.send(points(1))
-    assert fake.sent == 1
-
-
-def test_the_notebook_s_sweep_passes_its_options_on_and_leaves_its_budget_here(fake, monkeypatch, capsys):
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    more = {"executor": "slurm", "partition": "small", "time": None}
-    sweep = lab.LiveSweep(points(1), results=fake.results, budget_seconds=5, **more)
-    sweep.start()
-    end = time.monotonic() + 60
-    while not (fake.results / "slurm" / "logs" / "1_submitted.pkl").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert "#SBATCH --partition=small" in fake.lines("script-1")
-    fake.run("1")
-    assert sweep.join()["status"].tolist() == ["ok"]
-    assert capsys.readouterr().out.startswith("[1/1] hetero_cell")
+    fake.queue(j3="RUNNING")
+    fake.send(points(1, first=5))  # its job is found again
+    assert fake.sent == 3

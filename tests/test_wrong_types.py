@@ -27,7 +27,6 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.view(GRAPH, 0), "the samples are 0"),
         (lambda _: tclab.check(torch.nn.Linear, GRAPH), "Linear makes no model of a graph: .*out_features.*PygModel"),
         (lambda _: tclab.compare(5, 6), "runs is 5, expected rows"),
-        (lambda _: sweeps.write_rows("x", "rows.csv"), "rows is 'x', expected what tclab.sweep or tclab.run returns"),
         (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder, a file or a tclab.CellGraph"),
         (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
         (

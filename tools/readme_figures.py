@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data_samples" / "recordings"
@@ -28,7 +29,7 @@ def figures(folder: Path = FOLDER) -> str:
 
 
 def _table(path: Path) -> str | None:
-    rows = pd.read_parquet(path)
+    rows = pq.read_table(path).to_pandas(ignore_metadata=True)
     steps = rows[
         (rows["device"] == "cuda")
         & (rows["stage"] == "step")

@@ -21,8 +21,9 @@ from tclab.models import Dango, DangoLoss, HeteroCell, ModelKind
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
 from tclab.perturbation import Deletions
-from tclab.sweeps.config._overhead_names import LOGGING
 from tclab.training._step import Stage, Step
+
+_LOGGING = {"item_logging", "print_loss"}  # these take a stage of their own, `log`
 
 
 class StepWithOverheads(Step):
@@ -45,7 +46,7 @@ class StepWithOverheads(Step):
         super().__init__(kind, strategy, **options)
         self.overheads = tuple(overheads)
         self.logged: dict[str, float] = {}
-        self._logs = bool(LOGGING & set(self.overheads))
+        self._logs = bool(_LOGGING & set(self.overheads))
         self._seen: list[tuple[Tensor, Tensor]] = []  # each slice's predictions and targets, [b]
         apply_to_model(self.model, self.overheads)
         if "dense_targets" in self.overheads:

@@ -1,25 +1,4 @@
-"""The verbs of the command, each with one line, and what they print; what they do is imported when one is run."""
-
-from __future__ import annotations
-
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from io import TextIOWrapper
-from itertools import takewhile
-from pathlib import Path
-from typing import Annotated, Any, get_type_hints
-
-from cyclopts import App, CycloptsError, Parameter
-
-from tclab._display import Display, bullets
-from tclab._version import __version__
-from tclab.errors import InputError
-
-Own = Annotated[
-    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
-]
-WRONG = 2  # the exit code for an argument that is none
-_ABOUT = """How fast can a GNN train on perturbed copies of one graph?
+"""How fast can a GNN train on perturbed copies of one graph?
 
 ```
 tclab sweep --strategies edge_mask,node_mask --batch-sizes 1,2,4 --scale 0.1 --results runs/mine
@@ -28,18 +7,41 @@ tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 tclab race --base main --head HEAD -- python bench.py
 ```
 
-Every verb has `--help` and, but for profile, report and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no
-time or does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
-`tclab --install-completion` makes the shell complete verbs and options."""
+Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no time or
+does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
+`tclab --install-completion` makes the shell complete verbs and options.
+"""
+
+# that docstring is the help of the command; a verb's module is imported when the verb is run
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from cyclopts import App, CycloptsError, Parameter
+
+from tclab._display import bullets
+from tclab._version import __version__
+from tclab.errors import InputError
+
+Own = Annotated[
+    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
+]
+Verb = Callable[..., int]
+WRONG = 2  # the exit code for an argument that is none
+# verb → the module with its function, its line of help
 _VERBS = {
     "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
     "run": ("_point_verbs", "Measure one point."),
     "race": ("_point_verbs", "Race strategies in turn, for a verdict which is faster."),
-    "race-commands": ("_commands_verb", "Race a command at two commits, or two commands; race --base is the same."),
+    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands; race --base is the same."),
     "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
-    "report": ("_result_verbs", "Write a sweep's charts and findings into one HTML page."),
     "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes; of two, what differs."),
     "profile": ("_result_verbs", "Run a script that has no marks, and say which of its lines the time went to."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
@@ -49,7 +51,7 @@ _VERBS = {
 def _app() -> App:
     app = App(
         name="tclab",
-        help=_ABOUT,
+        help=__doc__,
         help_format="markdown",
         version=__version__,
         default_parameter=Parameter(negative=""),
@@ -63,13 +65,30 @@ def _app() -> App:
     return app
 
 
-def helped(verb: Callable[..., int]) -> Callable[..., int]:
+def helped(verb: Verb) -> Verb:
     """Give each argument of a verb the help that the verb's docstring has of it; a decorator."""
     texts = {"json": "print JSON.", **bullets(verb.__doc__)}
     for name, kind in get_type_hints(verb, include_extras=True).items():
         if name in texts:
             verb.__annotations__[name] = Annotated[kind, Parameter(help=texts[name])]
     return verb
+
+
+def taking(options: Mapping[str, Any]) -> Callable[[Verb], Verb]:
+    """Name the options that a verb's `**` argument takes, name → type, for cyclopts; a decorator.
+
+    The verb gets those that were given.
+    """
+
+    def changed(verb: Verb) -> Verb:
+        as_written = inspect.signature(verb)
+        own = [one for one in as_written.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+                for name, kind in options.items()]  # fmt: skip
+        verb.__signature__ = as_written.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return helped(verb)
+
+    return changed
 
 
 def import_own(files: Iterable[Path] | None) -> None:
@@ -95,18 +114,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
     - `words`: its arguments; those of this process unless given.
     """
-    for stream in (sys.stdout, sys.stderr):  # of a locale that lacks “ or µ
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
     try:
         return int(_app()(_with_verb(sys.argv[1:] if words is None else words)) or 0)
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:
-        text = f"tclab: {error}"
-        if isinstance(error, InputError) and error.registrable:
-            text += " (yours? --import its Python file)"
-        print(Display(notes=[text]).text() if sys.stderr.isatty() else text, file=sys.stderr)
+        yours = isinstance(error, InputError) and error.registrable
+        print(f"tclab: {error}{' (yours? --import its Python file)' if yours else ''}", file=sys.stderr)
         return WRONG
 
 

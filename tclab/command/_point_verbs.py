@@ -4,31 +4,29 @@ What measures is imported when a verb runs: help needs no torch.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, make_dataclass
+from contextlib import suppress
 from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from tclab._display import bullets
-from tclab.command._app import Own, helped, import_own, show
+from tclab.command._app import Own, import_own, show, taking
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.slurm._slurm_options import OPTIONS
 from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
-_CLUSTER = Group("With --executor slurm", sort_key=3)
 
 
-def _option(help: str, default: Any = None, *, group: Group) -> Any:
-    """Return the type of an option: a text that is `None` unless it was given."""
+def _option(help: str, default: Any, group: Group) -> Any:
+    """Return the type of an option: a text that is not there unless it was given."""
     shown = False if default in (None, "", ()) or str(default) == "" else lambda _: str(default)
     return Annotated[str | None, Parameter(help=help, group=group, allow_leading_hyphen=True, show_default=shown)]
 
@@ -39,37 +37,15 @@ def _field_options(named: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     for one in declarations(Point).values():
         name, unit = getattr(one, named), f" Unit: {one.unit}." if one.unit else ""
         group = _USUAL if one.panel else _RARE
-        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group=group)
+        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group)
     return found
 
 
-def _together(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the type of one argument of a verb that has several options, and is `None` where none of them is given."""
-    made = make_dataclass(name, [(option, kind, None) for option, kind in options.items()], frozen=True)
-    made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
-    return Annotated[made | None, Parameter(name="*")]
-
-
-def _given(options: Any) -> dict[str, str]:
-    """Return name → text of the options that were given."""
-    every = {} if options is None else {one.name: getattr(options, one.name) for one in fields(options)}
-    return {name: value for name, value in every.items() if value is not None}
-
-
-if TYPE_CHECKING:
-    OfPoint: TypeAlias = Any
-    OfGrid: TypeAlias = Any
-    OfCluster: TypeAlias = Any
-else:
-    _DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items()}
-    _GRID = _field_options("grid", _DEFAULTS)
-    for _name in ("gpus", "gpus_per_node"):  # parameters of a grid that are no fields of a point
-        _GRID[_name] = _option(bullets(grid_of.__doc__)[_name], _DEFAULTS[_name], group=_USUAL)
-    del _GRID["ranks"]  # which `gpus` says
-    OfPoint = _together("point", _field_options("name", {}))
-    OfGrid = _together("grid", _GRID)
-    _SBATCH = [name for name in OPTIONS if name not in _GRID]
-    OfCluster = _together("cluster", {name: _option("as sbatch takes it", group=_CLUSTER) for name in _SBATCH})
+_OF_POINT = _field_options("name", {})
+_DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items()}
+_GPUS = _option(bullets(grid_of.__doc__)["gpus"], _DEFAULTS["gpus"], _USUAL)  # which says the ranks
+_OF_GRID = {**_field_options("grid", _DEFAULTS), "gpus": _GPUS}
+del _OF_GRID["ranks"]
 
 
 def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
@@ -88,8 +64,8 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
     return points
 
 
-def _point(options: Any) -> Point:
-    points = _points(_given(options))
+def _point(texts: Mapping[str, str]) -> Point:
+    points = _points(texts)
     if len(points) > 1:
         raise InputError(f"{' and '.join(points)}: several values, expected one; tclab sweep takes several")
     return points[""]
@@ -99,22 +75,18 @@ def _end(rows: Any, as_json: bool) -> int:
     """Print rows and what was found; a combination that cannot be is no failure where another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
-        try:
+        with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
             from tclab import lab  # whose import takes a second or two
 
             print(lab.findings(rows))
-        except MissingExtraError as missing:
-            print(f"what was found: {missing}")
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 
 
-@helped
+@taking(_OF_GRID)
 def sweep(
-    *, results: Path, grid: OfGrid = None, budget_seconds: float | None = None, retry: bool = False,
-    fresh: bool = False, refuse: bool = False, repeats: int = 1, memory_bytes: int | None = None,
-    hang_seconds: float | None = None, executor: str = "local", cluster: OfCluster = None, own: Own = None,
-    json: bool = False,
+    *, results: Path, budget_seconds: float | None = None, retry: bool = False, repeats: int = 1,
+    memory_bytes: int | None = None, slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
 ) -> int:  # fmt: skip
     """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
 
@@ -124,31 +96,22 @@ def sweep(
     - `results`: the folder that rows are kept in; the same command goes on with it.
     - `budget_seconds`: start no point after so long.
     - `retry`: run points again that failed.
-    - `fresh`: a new process for each point.
-    - `refuse`: skip a point whose memory is not there.
     - `repeats`: runs of each point; compare judges by what they differ by.
     - `memory_bytes`: bytes that a process may take.
-    - `hang_seconds`: end a point that hangs so long.
-    - `executor`: local, or slurm.
+    - `slurm`: run as jobs of a cluster, with these options of sbatch: partition:gpu,gpus_per_node:4,time:60
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
     import_own(own)
-    asked: dict[str, Any] = {**_given(grid)}
-    # as they are typed: an account may be 0042
-    options: dict[str, Any] = {name: text for name, text in _given(cluster).items() if text.lower() != "none"}
-    if executor == "slurm" and "gpus_per_node" in asked:
-        options["gpus_per_node"] = asked["gpus_per_node"]
     rows = sweep_points(
-        grid_of(**asked), results=results, retry=retry, fresh=fresh, refuse=refuse, repeats=repeats,
-        budget_seconds=budget_seconds, memory_bytes=memory_bytes, hang_seconds=hang_seconds, executor=executor,
-        **options,
+        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
+        memory_bytes=memory_bytes, slurm=slurm,
     )  # fmt: skip
     return _end(rows, json)
 
 
-@helped
-def run(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = None, json: bool = False) -> int:
+@taking(_OF_POINT)
+def run(*, memory_bytes: int | None = None, own: Own = None, json: bool = False, **point: str) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
@@ -161,10 +124,10 @@ def run(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = No
     return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
 
 
-@helped
+@taking(_OF_POINT)
 def race(
-    *strategies: str, point: OfPoint = None, budget_seconds: float = 60.0, margin: float = MARGIN,
-    processes: int | None = None, record: Path | None = None, own: Own = None, json: bool = False,
+    *strategies: str, budget_seconds: float = 60.0, margin: float = MARGIN, processes: int | None = None,
+    record: Path | None = None, own: Own = None, json: bool = False, **point: str,
 ) -> int:  # fmt: skip
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
 
@@ -181,14 +144,14 @@ def race(
 
     import_own(own)
     more = {} if processes is None else {"processes": processes or None}
-    arms = _points(_given(point), strategies)
+    arms = _points(point, strategies)
     found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, **more)
     show(found.pairs if json else found, as_json=json)
     return 0
 
 
-@helped
-def fits(*, point: OfPoint = None, memory_bytes: int | None = None, own: Own = None, json: bool = False) -> int:
+@taking(_OF_POINT)
+def fits(*, memory_bytes: int | None = None, own: Own = None, json: bool = False, **point: str) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit.
 
     - `memory_bytes`: bytes that a process may take.

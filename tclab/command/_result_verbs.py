@@ -1,8 +1,9 @@
-"""Verbs that read what was measured: rows, traces; and the one that opens the panel."""
+"""Verbs that need no point: they read rows and traces, race commands, profile a script, open the panel."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -12,20 +13,23 @@ from cyclopts import Parameter
 
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
-from tclab.timing._verdict import MARGIN
+from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
+
+_EXIT_CODES = {FASTER: 0, SAME: 0, SLOWER: 1}  # of a race of commands
+_UNDECIDED = 3
 
 
-def _rows(path: Path) -> Path:
-    """Return the path.
+def _rows(path: Path) -> Any:
+    """Return the rows of a path.
 
-    **Raises:** `InputError` where there are no rows: for a program an empty folder is no answer.
+    **Raises:** `InputError` where there are none: for a program an empty folder is no answer.
     """
-    from tclab.sweeps.store._row_files import POINT_FILES, rows_of
+    from tclab.sweeps.store._row_files import rows_of
 
-    if path.is_dir() and not any(path.glob(POINT_FILES)):
-        rows_of(path)  # which names folders below that have some
+    rows = rows_of(path)
+    if rows.empty:
         raise InputError(f"no rows in {path}")
-    return path
+    return rows
 
 
 @helped
@@ -65,17 +69,41 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
 
 
 @helped
-def report(rows: Path, /, *, out: Path | None = None, title: str = "A sweep") -> int:
-    """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path.
+def race_commands(
+    *command: str, base: str = ".", head: str = ".", base_command: str | None = None, setup: str | None = None,
+    printed: bool = False, budget_seconds: float = 120.0, margin: float = MARGIN, record: Path | None = None,
+    markdown: bool = False, json: bool = False,
+) -> int:  # fmt: skip
+    """Race a command at one commit against the same at another, in turn, and print the verdict on head.
 
-    - `rows`: a folder of results, or a file of rows.
-    - `out`: ends with .html; report.html in the folder unless given.
-    - `title`: its heading.
+    `tclab race --base main --head HEAD -- python bench.py` is the same. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
+    argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
+
+    - `command`: after --, the command that is timed, such as: -- python bench.py
+    - `base`: a revision, which gets its own worktree, or a folder as it is.
+    - `head`: the same, of what the verdict is about.
+    - `base_command`: of base, where it is another: 'python old.py'.
+    - `setup`: run in each side in a Python environment of its own: 'pip install .'.
+    - `printed`: the command prints its seconds, a number a line; else it is timed whole.
+    - `budget_seconds`: for the runs; setup and first runs come before.
+    - `margin`: a share that is no difference.
+    - `record`: a file; the same command goes on with it.
+    - `markdown`: print Markdown, for a pull request.
     """
-    from tclab import lab
+    from tclab.timing import race_commands as race
+    from tclab.timing._commands_race import SIDES, markdown_of
 
-    print(lab.report(_rows(rows), out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
-    return 0
+    found = race(
+        command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
+        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record,
+    )  # fmt: skip
+    pair = found.pair(*SIDES)
+    if json:
+        more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
+        show(vars(pair) | more, as_json=True)
+    else:
+        print(markdown_of(found) if markdown else found)
+    return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
 @helped

@@ -9,19 +9,16 @@ from dataclasses import fields
 from typing import Any
 
 from tclab.errors import unknown
-from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.slurm._slurm_options import OPTIONS
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
-# what a function's `**` argument stands for; of sbatch's options those that a notebook is given by name
+# what a function's `**` argument stands for
 _PASSED_ON: dict[Any, tuple[str, ...]] = {
     grid: tuple(field.name for field in fields(Point)),
     Panel: tuple(parameter_defaults()),
-    LiveSweep: OPTIONS,
 }
 
 
@@ -34,8 +31,8 @@ def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | N
     **Arguments:**
 
     - `functions`: those whose keyword arguments can be given to papermill although no cell names them
-      (`-p mode data`); none unless given. `tclab.grid`, `Panel` and `LiveSweep` take further names, which
-      their `**` argument stands for.
+      (`-p mode data`); none unless given. `tclab.grid` and `Panel` take further names, which their `**` argument
+      stands for.
     - `more`: further arguments of these functions, name → value, as a notebook's `parameters` cell gives them.
 
     Returns one dict for each of `functions`, name → value; a name that two of them take is in both.

@@ -14,13 +14,14 @@ from tclab.errors import need
 need(__name__, "sweep", "pandas", "pyarrow")
 
 if TYPE_CHECKING:
-    from tclab.sweeps import config, predict
-    from tclab.sweeps.analysis._inside import inside
-    from tclab.sweeps.analysis._race_points import loop_of, race_points
-    from tclab.sweeps.execution._run import close_workers
-    from tclab.sweeps.execution._worker import run_as_rank
-    from tclab.sweeps.predict._epoch import run_epoch
-    from tclab.sweeps.store._row_files import write_rows
+    from tclab.sweeps import config as config
+    from tclab.sweeps import predict as predict
+    from tclab.sweeps.analysis._inside import inside as inside
+    from tclab.sweeps.analysis._race_points import loop_of as loop_of
+    from tclab.sweeps.analysis._race_points import race_points as race_points
+    from tclab.sweeps.execution._run import close_workers as close_workers
+    from tclab.sweeps.execution._worker import run_as_rank as run_as_rank
+    from tclab.sweeps.predict._epoch import run_epoch as run_epoch
 
 _NAMES = {
     "close_workers": "execution._run",
@@ -29,19 +30,8 @@ _NAMES = {
     "race_points": "analysis._race_points",
     "run_as_rank": "execution._worker",
     "run_epoch": "predict._epoch",
-    "write_rows": "store._row_files",
 }
-__all__ = [
-    "close_workers",
-    "config",
-    "inside",
-    "loop_of",
-    "predict",
-    "race_points",
-    "run_as_rank",
-    "run_epoch",
-    "write_rows",
-]
+__all__ = ["config", "predict", *_NAMES]
 __dir__ = __all__.copy  # completion offers these
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
@@ -14,13 +15,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
-from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
@@ -31,18 +31,15 @@ def sweep(
     *,
     results: str | Path,
     retry: bool = False,
-    fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
     hang_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
-    refuse: bool = False,
     repeats: int = 1,
-    executor: str = "local",
-    **cluster: Any,
+    slurm: str | Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Run points one after the other here, or as jobs of a cluster, and return their rows in the points' order.
+    """Run points one after the other here, or as jobs of a Slurm cluster, and return their rows in the points' order.
 
     Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
     from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
@@ -51,22 +48,18 @@ def sweep(
 
     - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. The first
-      points of `tclab.grid`, which show each model at two batch sizes and two numbers of networks, may be started until
-      twice as long.
+    - `memory_bytes`, `hang_seconds`: as for `run`.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
-    - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
-      which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
       of a point's runs differ in `measured_at`. How much runs differ is what `compare` needs. Runs that are kept count,
       so that a larger number adds to them. A point whose first run has no time is not repeated. Not on Slurm.
-    - `executor`: "local", or "slurm": an array of jobs, sent from here, one a point. They are found
-      again by a later call with the same points and results, wherever the earlier one was closed.
-    - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
-      `account`, `constraint`, …; `time` in minutes, 60 where it is not given). `None` leaves one to the cluster. What
-      is there already is judged by these, too: rows of one partition do not stand in for another's.
+    - `slurm`: run an array of jobs, sent from here, one a point, with these options of sbatch by name (partition,
+      gpus_per_node, cpus_per_task, mem, account, constraint, …; time in minutes, 60 where it is not given):
+      {"partition": "gpu", "time": 90}, or as a text "partition:gpu,time:90". Jobs are found again by a later call with
+      the same points and results, wherever the earlier one was closed. What is there already is judged by the options,
+      too: rows of one partition do not stand in for another's.
 
     One process at a time sweeps into a folder; jobs of a cluster are the process's that waits for them.
 
@@ -78,57 +71,28 @@ def sweep(
     """
     wanted = points_of(points)
     checked("repeats", repeats, NumberFrom1)
-    if executor not in ("local", "slurm"):
-        raise unknown("executor", executor, ("local", "slurm"))
-    other, its = "slurm", cluster
-    if executor == "slurm":
-        other, its = "local", {"budget_seconds": budget_seconds, "refuse": refuse, "repeats": repeats - 1}
-    if given := [name for name, value in its.items() if value not in (None, "", 0)]:
-        raise InputError(f"{', '.join(given)}: for executor={other!r}, and executor is {executor!r}")
-    kept, budget = Results(results), _Budget(budget_seconds, wanted.first)
-    options = SweepOptions(retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
+    if slurm is not None and (budget_seconds or repeats > 1):
+        raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
+    kept = Results(results)
+    options = SweepOptions(retry, memory_bytes, hang_seconds, progress, stop, repeats)
     with kept.swept():
-        if executor == "local":
-            tables = _run_here(wanted, kept, options, budget, refuse)
+        if slurm is None:
+            tables = _run_here(wanted, kept, options, budget_seconds)
         else:
-            tables = run_on_slurm(wanted, kept, options, **cluster)
+            tables = run_on_slurm(wanted, kept, options, slurm)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
 
-class _Budget:
-    """The seconds in which points may be started, and what those that ran took.
+def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:
+    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now.
 
-    **Arguments:**
-
-    - `seconds`: `None` for no limit. `first`: how many points it cuts only when it is spent twice.
+    - `budget`: seconds in which points may be started; `None` for no limit.
     """
-
-    def __init__(self, seconds: float | None, first: int) -> None:
-        if seconds is not None and not seconds > 0:
-            raise InputError(f"budget_seconds is {seconds!r}, expected a number above 0, or None for no limit")
-        self.seconds, self.first = seconds, first
-        self.began = monotonic()
-        self.took: list[float] = []  # the first point waited for its process to start, unlike the others
-
-    def why_not(self, i: int) -> str | None:
-        """Return why point `i` is not to be started; `None` where it may be."""
-        if self.seconds is None:
-            return None
-        limit = 2 * self.seconds if i < self.first else self.seconds
-        return f"the budget of {self.seconds:g} s was spent" if monotonic() - self.began > limit else None
-
-    def seconds_left(self, points: int) -> float | None:
-        """Return how long so many more points will take; `None` where nothing tells."""
-        if len(self.took) < 2:
-            return None
-        left = points * fmean(self.took[1:])
-        return left if self.seconds is None else max(0.0, min(left, self.began + self.seconds - monotonic()))
-
-
-def _run_here(points: Points, results: Results, options: SweepOptions, budget: _Budget, refuse: bool) -> list[pa.Table]:
-    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
-    total = len(points) * options.repeats
-    full: str | None = None  # why no more rows can be kept
+    total, end = len(points) * options.repeats, inf if budget is None else monotonic() + budget
+    why: str | None = None  # no other point is run
+    took: list[float] = []  # seconds of points that were run
     tables: list[pa.Table] = []
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
     for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
@@ -142,8 +106,9 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
         rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
-            why = full or budget.why_not(i) or (_refusal(definite, options.memory_bytes) if refuse else None)
-            rows = _run(definite, options, budget) if why is None else not_measured(point, f"not run: {why}")
+            if why is None and monotonic() > end:
+                why = f"the budget of {budget:g} s was spent"
+            rows = _run(definite, options, took) if why is None else not_measured(point, f"not run: {why}")
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
@@ -151,36 +116,35 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: _
             try:
                 results.write(rows, name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                full = str(error)
-                warnings.warn(f"{full}. The sweep returns them, and runs no other point", stacklevel=3)
-        options.report(Progress(i + 1, total, point, rows, kept, budget.seconds_left(total - i - 1)))
+                why = str(error)
+                warnings.warn(f"{why}. The sweep returns them, and runs no other point", stacklevel=3)
+        options.report(Progress(i + 1, total, point, rows, kept, _seconds_left(took, total - i - 1, end)))
     return tables
+
+
+def _seconds_left(took: Sequence[float], points: int, end: float) -> float | None:
+    """Return how long so many more points will take, by what others took; `None` where nothing tells."""
+    if len(took) < 2:  # the first waited for its process to start, unlike the others
+        return None
+    return max(0.0, min(points * fmean(took[1:]), end - monotonic()))
 
 
 def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _refusal(point: Point, memory_bytes: int | None) -> str | None:
-    """Return why a point cannot run here for want of memory; `None` where it can, or where that cannot be estimated."""
-    try:
-        return None if point.skipped() else fits(point, memory_bytes=memory_bytes).refusal
-    except InputError:
-        return None
-
-
-def _run(point: Point, options: SweepOptions, budget: _Budget) -> pa.Table:
-    """Run a resolved point and return its rows; tell the budget how long it took."""
-    if not budget.took and (busy := others_now()):
+def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
+    """Run a resolved point and return its rows; note the seconds that it took, unless it was skipped."""
+    if not took and (busy := others_now()):
         warnings.warn(busy, stacklevel=5)
     begin = monotonic()
     rows = point_rows(
         point,
-        fresh=options.fresh or options.repeats > 1,  # the runs of one process would share its luck
+        fresh=options.repeats > 1,  # the runs of one process would share its luck
         memory_bytes=options.memory_bytes,
         hang_seconds=options.hang_seconds,
         stop=options.stop,
     )
     if not _status(rows).startswith("skipped"):
-        budget.took.append(monotonic() - begin)
+        took.append(monotonic() - begin)
     return rows

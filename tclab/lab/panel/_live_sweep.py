@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +22,7 @@ from tclab.sweeps.store._rows import SCHEMA, frame
 
 
 def outlook(points: Iterable[Point], results: Path) -> str:
-    """Return in words how many of some points a results folder has, and about how long the others will take."""
+    """Return in words how many of some points a results folder has, and how many cannot run."""
     folder, every = Results(results), list(points)
     reasons = [reason for point in every if (reason := point.skipped())]
     left = [point for point in every if point.skipped() is None and not folder.path(point).exists()]
@@ -31,14 +30,7 @@ def outlook(points: Iterable[Point], results: Path) -> str:
     words = [f"{kept} of {counted(len(every), 'point')} measured"]
     if reasons:
         words.append(f"{len(reasons)} cannot run ({reasons[0].removeprefix('skipped: ')})")
-    if left and (each := _seconds_a_point(folder.folder, kept)) is not None:
-        words.append(f"about {duration_text(each * len(left))} for {counted(len(left), 'more point')}")
     return " · ".join(words)
-
-
-@lru_cache(maxsize=8)  # it reads every file of the folder, and is asked again after each change of a field
-def _seconds_a_point(folder: Path, kept: int) -> float | None:
-    return Results(folder).seconds_a_point()
 
 
 class LiveSweep:
@@ -47,8 +39,7 @@ class LiveSweep:
     Its panel shows a bar and a button that stops it where there is an interactive front end; elsewhere it prints a
     line a point. No `Output` widget is used, which can hang papermill.
 
-    **Arguments:** as for `tclab.sweep`; `budget_seconds` counts where `executor` is "local", since on a cluster
-    `time` limits each job.
+    **Arguments:** as for `tclab.sweep`; `budget_seconds` does not count on Slurm, where `time` limits each job.
     """
 
     def __init__(
@@ -58,17 +49,16 @@ class LiveSweep:
         results: str | Path,
         retry: bool = False,
         budget_seconds: float | None = None,
-        executor: str = "local",
-        **cluster: Any,
+        slurm: str | Mapping[str, Any] | None = None,
     ) -> None:
         self.points = points_of(points)
         self.results = Path(results)
         self.last: Progress | None = None
         self.error: BaseException | None = None
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
-        self._local = executor == "local"
+        self._local = slurm is None
         budget = budget_seconds if self._local else None
-        self._options = {"retry": retry, "budget_seconds": budget, "executor": executor, **cluster}
+        self._options = {"retry": retry, "budget_seconds": budget, "slurm": slurm}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._rows: pd.DataFrame | None = None

@@ -24,7 +24,7 @@ _CELL = ["model", "networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
 # columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
-_FREE = (*(name for name, declared in declarations(Point).items() if declared.charted), "network_names", *_RUN)
+_FREE = ("strategy", "batch_size", "networks", "network_names", *_RUN)  # the first are axes of charts
 _OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages, and what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them

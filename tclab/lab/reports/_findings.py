@@ -56,9 +56,9 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
     sentences += [_models(group, setting) for setting, group in alike(_answering(ok), _MODEL_SETTINGS)]
     sentences.append(_syncs(ok))
-    label = ranks_text(ok)
-    if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
+    if (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
         return sentences
+    label = ranks_text(ok)
     return [s if not s or label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
 
 

@@ -87,8 +87,8 @@ def compare(
 
     **Arguments:**
 
-    - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote. Of one folder, give
-      the rows of each value: `rows[rows["strategy"] == "node_mask"]`.
+    - `first`, `second`: rows, a folder of results, or a Parquet file of rows. Of one folder, give the rows of each
+      value: `rows[rows["strategy"] == "node_mask"]`.
     - `stage`: "step", or one stage of it.
     - `names`: of the two; unless given, those of the files or folders where they differ, or "first" and "second".
     - `margin`: the share that a difference must exceed (0.02 is 2 %); what the runs of a side spread by if that is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -58,17 +59,20 @@ def _in_words(annotation: Any) -> str:
     return _IN_WORDS[annotation]
 
 
-def text_value(text: str) -> Any:
-    """Return what a text means that was typed, as papermill's `-p` reads it: a number, true, false, none, or itself."""
+def text_value(value: Any) -> Any:
+    """Return what a text means that was typed, as papermill's `-p` reads it: a number, true, false, none, or itself.
+
+    What is no text is returned as it is.
+    """
+    if not isinstance(value, str):
+        return value
     words: Mapping[str, Any] = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    if value.lower() in words:
+        return words[value.lower()]
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+        with suppress(ValueError):
+            return kind(value)
+    return value
 
 
 # ---- declarations
@@ -90,9 +94,7 @@ class Declaration:
     role: Literal["setting", "amount", "repetition"] = "setting"
     caution: str = ""  # is shown where another value is suggested
     panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
-    charted: bool = False  # charts have it as an axis, so that rows which differ in it are comparable
     advised: bool = False  # another value is worth suggesting
-    step: bool = False  # it is an argument of the training step, by the same name
     reference: bool = False  # it decides graph, model or weights, and so what `subgraph` computes
 
     @property
@@ -127,9 +129,8 @@ class Declaration:
 
     def parsed(self, value: Any) -> Any:
         """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
-        if self.column == "text":
-            return None if str(value).lower() == "none" else str(value) if type(value) is int else value
-        return text_value(value) if isinstance(value, str) else value
+        value = text_value(value)
+        return str(value) if type(value) is int and self.column == "text" else value
 
 
 def declare(default: Any, uses: str = "", **more: Any) -> Any:
@@ -180,7 +181,7 @@ def option_choices(name: str, value: Any) -> list[Options]:
     if isinstance(value, (list, tuple)):
         return [one for item in value for one in option_choices(name, item)]
     if isinstance(value, str):
-        value = _read_options(name, value)
+        value = read_options(name, value)
     if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         raise InputError(f"{name} is {shown(value)}, expected options by name, such as 'prefetch_factor:4'")
     axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in (value or {}).items()}
@@ -188,7 +189,11 @@ def option_choices(name: str, value: Any) -> list[Options]:
     return [Options((key, one) for key, one in pairs if one not in (None, "none")) for pairs in made]
 
 
-def _read_options(name: str, text: str) -> dict[str, list[Any]]:
+def read_options(name: str, text: str) -> dict[str, list[Any]]:
+    """Return name → values of a text such as "prefetch_factor:2,4,pin_memory:true"; none for "" and "none".
+
+    **Raises:** `InputError` for a text that begins without a name.
+    """
     found: dict[str, list[Any]] = {}
     key = ""
     for item in text.split(",") if text.lower() not in ("", "none") else ():
@@ -208,13 +213,10 @@ _OURS = {
     *("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce", "bucket_cap_mb_list"),
 }
 # of an exchange, but no argument of DDP: its methods `register_comm_hook` and `no_sync`, and what a loss gathers
-_MORE = {"ddp": {"compression": "none", "no_sync": True, "gather_interval": 1}}
-# of options whose defaults do not say what they may be; an option whose default is a switch is a switch
-_VALUES: dict[str, Any] = {
+_MORE = {"ddp": ("compression", "no_sync", "gather_interval")}
+_VALUES: dict[str, Any] = {  # of options that have no other
     "prefetch_factor": NumberFrom1,
-    "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
-    "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
     "gather_interval": NumberFrom1,
     "compression": Literal["fp16", "bf16"],
 }
@@ -230,12 +232,10 @@ def options(name: str, value: Any) -> Options:
         raise InputError(f"{name} is {shown(value)}, expected one value for each option")
     if not choices[0]:
         return Options()
-    arguments = signature(resolve_name(_TAKES[name])).parameters.values()  # torch is imported only here
-    known = {one.name: one.default for one in arguments if one.name not in _OURS} | _MORE.get(name, {})
-    made = {}
-    for key, one in choices[0].items():
+    takes = signature(resolve_name(_TAKES[name])).parameters  # torch is imported only here
+    known = [one for one in (*takes, *_MORE.get(name, ())) if one not in _OURS]
+    for key in choices[0]:
         if key not in known:
             raise unknown(f"option of {name}", key, known)
-        kind = bool if isinstance(known[key], bool) else bool | int | float | str
-        made[key] = checked(f"{key} of {name}", one, _VALUES.get(key, kind))
-    return Options(made)
+    any_value = bool | int | float | str
+    return Options((k, checked(f"{k} of {name}", one, _VALUES.get(k, any_value))) for k, one in choices[0].items())

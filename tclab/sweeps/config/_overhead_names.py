@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-from tclab.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
@@ -32,30 +29,10 @@ OVERHEADS = {
     "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
     "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
 }
-LOGGING = {"item_logging", "print_loss"}  # these take a stage of their own, `log`
 STEP_WITH_OVERHEADS = "tclab.case_study._overheads:StepWithOverheads"  # imported only for points that have overheads
 APPLY_TO_MODEL = "tclab.case_study._overheads:apply_to_model"
-
-
-def validate_overheads(overheads: Iterable[str]) -> tuple[str, ...]:
-    """Return overheads in the order of `OVERHEADS`, given their names, or one name as text.
-
-    **Raises:** `InputError` for an unknown name, with the nearest one, or a name given twice.
-    """
-    wanted = [overheads] if isinstance(overheads, str) else list(overheads)
-    for name in wanted:
-        if name not in OVERHEADS:
-            raise unknown("overhead", name, OVERHEADS)
-    if len(set(wanted)) < len(wanted):
-        raise InputError(f"overheads is {tuple(wanted)!r}, expected each overhead once")
-    return tuple(name for name in OVERHEADS if name in wanted)
 
 
 def applicable_overheads(model: str) -> list[str]:
     """Return the names of the overheads that apply to a model, by its name."""
     return [name for name, overhead in OVERHEADS.items() if overhead.models is None or model in overhead.models]
-
-
-def inexact_overheads(overheads: Iterable[str]) -> list[str]:
-    """Return the overheads among these that change predictions or gradients."""
-    return [name for name in overheads if not OVERHEADS[name].exact]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ from tclab.sweeps.config._fields import (
     text_value,
 )
 from tclab.sweeps.config._gpus import device_of
-from tclab.sweeps.config._overhead_names import applicable_overheads, validate_overheads
+from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 
 if TYPE_CHECKING:
     from tclab.masking import Strategy
@@ -81,14 +81,13 @@ def _graph(name: str, value: Any) -> str:
 
 
 def _perturbations(name: str, value: Any) -> int | str:
-    number = text_value(value) if isinstance(value, str) else value
+    number = text_value(value)
     if isinstance(number, Real) and not isinstance(number, bool):
         return int(checked(name, number, NumberFrom0))
     return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
 
 
 def _model(name: str, value: Any) -> str:
-    require(name, value, str, "the name of a model; a model of yours is registered and then named")
     return model_of(value).name
 
 
@@ -104,13 +103,17 @@ def _loss(name: str, value: Any) -> str:
     return value
 
 
-def _overheads(name: str, value: Any) -> Any:
-    require(name, value, (str, Sequence), "names of overheads")
-    return validate_overheads(value)
+def _overheads(name: str, value: Any) -> tuple[str, ...]:
+    """Check names of overheads, or one name as text; they are kept in the order of `OVERHEADS`, each once."""
+    wanted = [value] if isinstance(value, str) else list(value)
+    for one in wanted:
+        if one not in OVERHEADS:
+            raise unknown("overhead", one, OVERHEADS)
+    return tuple(one for one in OVERHEADS if one in wanted)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Point(Shown):
+class Point:
     """One point of a sweep, frozen and hashable.
 
     A field that is left out has its default, and one that means nothing beside the others is null. Making a point
@@ -168,23 +171,23 @@ class Point(Shown):
     graph: str = declare("synthetic", "reference panel", check=_graph)
     scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
     model: str = declare("hetero_cell", "reference panel", grid="models", check=_model)
-    strategy: str = declare("node_mask", "charted advised panel", grid="strategies", check=_strategy)
+    strategy: str = declare("node_mask", "advised panel", grid="strategies", check=_strategy)
     batch_size: NumberFrom1 = declare(
-        4, "charted advised panel", unit="samples", grid="batch_sizes",
+        4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
     )  # fmt: skip
-    networks: NumberFrom1 | Names | None = declare(None, "reference charted panel", unit="networks")
-    mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "step panel")
+    networks: NumberFrom1 | Names | None = declare(None, "reference panel", unit="networks")
+    mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "panel")
     device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
     ranks: NumberFrom1 = declare(1, unit="processes")
     dtype: Literal["float32", "float64", "bfloat16"] = declare(
-        "float32", "advised step panel", caution="It rounds differently: compare the losses, too."
+        "float32", "advised panel", caution="It rounds differently: compare the losses, too."
     )
     steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount")
     warmup: NumberFrom0 = declare(2, unit="batches", role="amount")
-    seed: NumberFrom0 = declare(0, "reference step panel", role="repetition")
+    seed: NumberFrom0 = declare(0, "reference panel", role="repetition")
     perturbations: int | str = declare(_DELETIONS, "panel", check=_perturbations)
-    metabolism: Literal["off", "carried", "used"] = declare("off", "reference step")
+    metabolism: Literal["off", "carried", "used"] = declare("off", "reference")
     hidden: NumberFrom2 | None = declare(None, "reference panel", unit="features")
     layers: NumberFrom1 | None = declare(None, "reference panel", unit="layers")
     workers: NumberFrom0 = declare(1, "advised", unit="processes")
@@ -194,35 +197,18 @@ class Point(Shown):
     collation: str = declare("lean", "advised")
     allocator: Literal["default", "keep_pages", "map_each"] = declare("default", "advised")
     loop: Literal["plain", "lightning"] | None = declare(None, "advised")
-    loss: str | None = declare(None, "step", check=_loss)
-    optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised step")
-    accumulate: NumberFrom1 = declare(1, "step", unit="batches")
+    loss: str | None = declare(None, check=_loss)
+    optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised")
+    accumulate: NumberFrom1 = declare(1, unit="batches")
     overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
     micro_batch: NumberFrom1 | None = declare(None, unit="samples")
-    compile: bool = declare(False, "step panel")
+    compile: bool = declare(False, "panel")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
         values = _settled({name: declared.checked(getattr(self, name)) for name, declared in every})
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        """Check what one field makes of another.
-
-        **Raises:** `InputError` for fields that do not go together.
-        """
-        from tclab.graph._cell_graph import resolve_networks
-        from tclab.graph._synthetic_graph import NETWORK_SIZES
-
-        strategy = strategy_of(self.strategy)
-        if self.collation not in strategy.collations:
-            raise unknown("collation", self.collation, strategy.collations)
-        if self.mode == "empty" and self.loop == "plain":
-            raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
-        if self.graph == "synthetic" and self.networks is not None:
-            resolve_networks(self.networks, list(NETWORK_SIZES))
 
     # ---- what follows from its fields
 
@@ -232,28 +218,9 @@ class Point(Shown):
         return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     @property
-    def backend(self) -> str | None:
-        """What the ranks exchange through, "nccl" or "gloo"; `None` for one rank or the device "auto"."""
-        return None if self.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(self.device)
-
-    @property
     def prefetch_factor(self) -> int:
         """The batches that each worker makes ahead: 2 unless `loader` says so, as in `DataLoader`."""
         return int(self.loader.get("prefetch_factor", 2))
-
-    @property
-    def network_count(self) -> float:
-        """How many networks are asked for; infinity for all that the model reads."""
-        asked = self.networks
-        return float("inf") if asked is None else len(asked) if isinstance(asked, tuple) else asked
-
-    def network_subset(self, networks: list[str]) -> tuple[str, ...]:
-        """Return which of a graph's networks the model reads."""
-        from tclab.graph._cell_graph import resolve_networks
-
-        own = self.kind.default_networks(networks)
-        order = [*own, *(name for name in networks if name not in own)]
-        return tuple(own) if self.networks is None else tuple(resolve_networks(self.networks, order))
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
@@ -292,13 +259,8 @@ class Point(Shown):
         """Return the fields whose values differ from those of `Point()`."""
         return {name: value for name, value in vars(self).items() if value != getattr(_usual(), name)}
 
-    def _display(self) -> Display:
-        return Points([self])._display()
-
     def __repr__(self) -> str:
         return f"Point({', '.join(f'{name}={value!r}' for name, value in self.changed().items())})"
-
-    __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it; `Point(**fields)` is the point again."""
@@ -311,12 +273,25 @@ def _usual() -> Point:
 
 
 def _settled(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a point's values as it keeps them: what was left open is definite, what means nothing is null."""
+    """Return a point's values as it keeps them: what was left open is definite, what means nothing is null.
+
+    **Raises:** `InputError` for values that do not go together.
+    """
+    from tclab.graph._cell_graph import resolve_networks
+    from tclab.graph._synthetic_graph import NETWORK_SIZES
+
     kept = dict(values)
+    collations = strategy_of(kept["strategy"]).collations
+    if kept["collation"] not in collations:
+        raise unknown("collation", kept["collation"], collations)
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
         raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
+    elif kept["networks"] is not None:
+        resolve_networks(kept["networks"], list(NETWORK_SIZES))
+    if kept["mode"] == "empty" and kept["loop"] == "plain":
+        raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
     kept["loss"] = kept["loss"] or next(iter(model_of(kept["model"]).losses))
     if not kept["workers"]:
@@ -329,12 +304,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Points(Shown, list[Point]):
-    """Points of a sweep, which show the fields that any of them has set, with their values.
-
-    `first`: how many of them come first because together they show something of each axis.
-    """
-
-    first = 0
+    """Points of a sweep, which show the fields that any of them has set, with their values."""
 
     def _display(self) -> Display:
         changed = {name for point in self for name in point.changed()}
@@ -358,20 +328,4 @@ def points_of(points: Iterable[Point] | Point) -> Points:
     every = list(points)
     for one in every:
         require("a point", one, Point, "a tclab.Point")
-    made = Points(dict.fromkeys(every))
-    made.first = getattr(points, "first", 0)
-    return made
-
-
-_dataclass_init = Point.__init__
-
-
-@wraps(_dataclass_init)
-def _init_of_known_fields(self: Point, **named: Any) -> None:
-    for name in named:
-        if name not in declarations(Point):
-            raise unknown("field of a point", name, declarations(Point))
-    _dataclass_init(self, **named)
-
-
-Point.__init__ = _init_of_known_fields  # type: ignore[method-assign]
+    return Points(dict.fromkeys(every))

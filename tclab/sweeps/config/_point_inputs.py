@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,16 +24,19 @@ Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of a file, or of
 
 
 def resolve(point: Point) -> Point:
-    """Return a point with its device and its paths made definite; the point itself where they are.
+    """Return a point with its device and its paths made definite.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, a file that is not there, or networks that the
     graph does not have.
     """
     check_files(point)
-    definite = {name: str(Path(value).resolve()) for name, value in paths_of(point).items()}
-    definite["device"] = device_of(point.device)
-    changed = {name: value for name, value in definite.items() if getattr(point, name) != value}
-    return replace(point, **changed) if changed else point  # type: ignore[arg-type]
+    return replace(absolute(point), device=device_of(point.device))
+
+
+def absolute(point: Point) -> Point:
+    """Return a point with its paths made definite."""
+    paths: dict[str, Any] = {name: str(Path(value).resolve()) for name, value in paths_of(point).items()}
+    return replace(point, **paths)
 
 
 def paths_of(point: Point) -> dict[str, str]:
@@ -76,7 +79,10 @@ def network_names(point: Point) -> list[str]:
 def cell_graph_of(point: Point) -> CellGraph:
     """Return the graph that a point runs on, on the CPU."""
     graph = _whole(point)
-    graph = graph.select(point.network_subset(list(graph.networks)))
+    read = point.kind.default_networks(list(graph.networks))
+    if point.networks is not None:
+        read = resolve_networks(point.networks, list(dict.fromkeys([*read, *graph.networks])))
+    graph = graph.select(read)
     return graph.without_metabolism() if point.metabolism == "off" else graph
 
 

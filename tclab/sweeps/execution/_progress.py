@@ -56,7 +56,6 @@ class SweepOptions:
     """What a sweep is asked for, here and on a cluster; see `tclab.sweep`."""
 
     retry: bool = False
-    fresh: bool = False
     memory_bytes: int | None = None
     hang_seconds: float | None = None
     progress: Callable[[Progress], None] | None = None

@@ -20,7 +20,6 @@ from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
@@ -33,6 +32,7 @@ from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
+_OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
@@ -116,10 +116,9 @@ def loader_options(point: Point) -> dict[str, Any]:
 def step_of(point: Point, strategy: Strategy) -> Step:
     """Return the training step of a point, for its run and for its memory estimate.
 
-    The point's fields that are declared as arguments of `Step` are passed on by name; the strategy's graph says the
-    device. What overheads do is imported only for a point that has some.
+    The strategy's graph says the device. What overheads do is imported only for a point that has some.
     """
-    arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
+    arguments = {name: getattr(point, name) for name in _OF_STEP}
     exchange = None if point.ranks == 1 else Exchange.of(point.ddp)
     arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange, "gather_interval": point.ddp.get("gather_interval")}
     if not point.overheads:

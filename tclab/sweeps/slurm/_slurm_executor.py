@@ -10,8 +10,8 @@ import signal
 import subprocess
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,31 @@ import pyarrow as pa
 
 from tclab._child_process import SOURCE
 from tclab._io import atomic_write
-from tclab.errors import InputError, need
+from tclab.errors import InputError, need, require, unknown
+from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import paths_of, resolve
+from tclab.sweeps.config._point_inputs import absolute, resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions
 from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
-from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked_options
 from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
 
+_OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
+# These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
+_NOT_THE_MACHINE = {
+    "account", "array_parallelism", "comment", "dependency", "mail_type", "mail_user", "qos", "signal_delay_s", "time",
+    "timelimit", "wckey",
+}  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 _ASK_SECONDS = 5.0  # between two questions to squeue
-_MAX_ARRAY = 1000  # Slurm's default MaxArraySize is 1001, and that is the first index too many
 
 
-def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, **cluster: Any) -> list[pa.Table]:
+def run_on_slurm(
+    points: list[Point], results: Results, options: SweepOptions, sbatch: str | Mapping[str, Any]
+) -> list[pa.Table]:
     """Return the rows of each point, run as a job of a Slurm cluster and waited for. See `tclab.sweep`.
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
@@ -47,29 +54,45 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions, *
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
     """
-    need("executor='slurm'", "slurm", "submitit")
+    need("a sweep on Slurm", "slurm", "submitit")
+    given = _checked(sbatch)
+    _ask("sbatch", "--version")
+    jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
+    stop = options.stop or threading.Event()
+    gone = jobs.look()
+    if gone and not stop.is_set():
+        jobs.send(gone)
+    ended: set[str] = set()
+    while jobs.waiting and not stop.wait(_ASK_SECONDS):
+        with suppress(InputError):  # a controller that is restarted; the jobs run on
+            gone = jobs.look()
+            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
+                jobs.fail(name)
+            ended = set(gone)
+    if jobs.waiting:
+        jobs.cancel()
+    return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
+
+
+def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return sbatch's options by name; of a text, "partition:gpu,time:90", as typed: an account may be 0042."""
     import submitit
 
-    given = checked_options(cluster, submitit.SlurmExecutor._valid_parameters())
-    _ask("sbatch", "--version")
-    sweep = _Sweep(points, Results(results.folder.resolve()), options, given)
-    stop = options.stop or threading.Event()
-    gone = sweep.look()
-    if not stop.is_set():
-        sweep.send(gone)
-    ended: set[str] = set()
-    while sweep.waiting and not stop.wait(_ASK_SECONDS):
-        with suppress(InputError):  # a controller that is restarted; the jobs run on
-            gone = sweep.look()
-            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
-                sweep.fail(name)
-            ended = set(gone)
-    if sweep.waiting:
-        sweep.cancel()
-    return [sweep.rows.get(name, not_measured(point, STOPPED)) for name, point in sweep.points.items()]
+    if isinstance(options, str):
+        pairs = [one.partition(":") for one in options.split(",") if one]
+        options = {name.strip(): value.strip() for name, _, value in pairs}
+    require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
+    given = dict(options)
+    known = submitit.SlurmExecutor._valid_parameters() - _OURS
+    for name in given:
+        if name not in known:
+            raise unknown("option of Slurm", name, known)
+    for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
+        given[name] = checked(name, text_value(given[name]), NumberFrom1)
+    return given
 
 
-class _Sweep:
+class _Jobs:
     """What is known of one sweep's points, each by the name of its file."""
 
     def __init__(self, points: list[Point], results: Results, options: SweepOptions, cluster: dict[str, Any]) -> None:
@@ -77,9 +100,9 @@ class _Sweep:
         self._folder = results.folder / "slurm"
         self._folder.mkdir(exist_ok=True)
         machine = _machine_of(cluster)
-        absolute = [_absolute(point) for point in points]
-        limit = options.memory_bytes
-        self.points = {results.name(p, machine=machine, memory_bytes=limit): p for p in absolute}  # in their order
+        self.points: dict[str, Point] = {}  # in their order
+        for point in map(absolute, points):
+            self.points[results.name(point, machine=machine, memory_bytes=options.memory_bytes)] = point
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
@@ -87,7 +110,8 @@ class _Sweep:
 
     def look(self) -> list[str]:
         """Take the rows that are there, and return the other points that no job is queued for or runs."""
-        live, gone = _live(), []
+        asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i")
+        live, gone = _ask("squeue", *asked).split(), []
         files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name in [name for name in self.points if name not in self.rows]:
             rows = self._results.read(name) if name in files else None
@@ -101,18 +125,17 @@ class _Sweep:
         return gone
 
     def send(self, names: list[str]) -> None:
-        """Send points, as arrays of jobs, and note the jobs."""
+        """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
         limits = {name: getattr(self._options, name) for name in ("memory_bytes", "hang_seconds")}
-        for begin in range(0, len(names), _MAX_ARRAY):
-            requests = {}
-            for name in names[begin : begin + _MAX_ARRAY]:
-                (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
-                point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
-                requests[name] = json.dumps({**point, **imports, "options": limits})
-            jobs = _submit(self._folder / "logs", self._cluster, list(requests.values()))
-            self.waiting |= set(requests)
-            self._note(self._jobs | dict(zip(requests, jobs, strict=True)))
+        requests = []
+        for name in names:
+            (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
+            point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
+            requests.append(json.dumps({**point, **imports, "options": limits}))
+        jobs = _submit(self._folder / "logs", self._cluster, requests)
+        self.waiting |= set(names)
+        self._note(self._jobs | dict(zip(names, jobs, strict=True)))
 
     def fail(self, name: str) -> None:
         """Give a point whose job ended without rows one that has the last line that the job wrote."""
@@ -156,16 +179,10 @@ def run_job(request: str) -> None:
     results = Results(job["results"])
     if results.read(job["name"]) is not None:
         return
-    point = Point(**job["point"])
     try:
-        results.write(point_rows(resolve(point), **job["options"]), job["name"])
+        results.write(point_rows(resolve(Point(**job["point"])), **job["options"]), job["name"])
     finally:
         close_workers()
-
-
-def _absolute(point: Point) -> Point:
-    paths: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths_of(point).items()}
-    return replace(point, **paths)
 
 
 def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -173,11 +190,10 @@ def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
 
     sbatch's own variables (`SBATCH_PARTITION`, …) go before what a script says, so they are among the options.
     """
-    prefix = "SBATCH_"
+    prefix, here = "SBATCH_", environment()
     variables = {n.removeprefix(prefix).lower(): value for n, value in os.environ.items() if n.startswith(prefix)}
-    here = environment()
     return {
-        **{name: value for name, value in {**options, **variables}.items() if name not in NOT_THE_MACHINE},
+        **{name: value for name, value in {**options, **variables}.items() if name not in _NOT_THE_MACHINE},
         "software": [here[name] for name in ("python", "torch", "torch_geometric", "numpy")],
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
@@ -191,10 +207,15 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    # submitit's warning comes 90 s before the end of a job, and would end one of a minute as it begins
+    given = {"signal_delay_s": 15, "time": 60, "job_name": "tclab", **options}
     # the jobs must import the tclab that is running here, also where that one is not installed
     path = f'export PYTHONPATH={shlex.quote(str(SOURCE))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    given["setup"] = [path, *options.get("setup", ())]
+    if "cpus_per_task" in options:  # from 22.05 srun no longer takes it from the job that it runs in
+        given["srun_args"] = [*options.get("srun_args", ()), f"--cpus-per-task={options['cpus_per_task']}"]
     executor = submitit.SlurmExecutor(folder=logs)
-    executor.update_parameters(**{**options, "setup": [path, *options.get("setup", ())], "job_name": "tclab"})
+    executor.update_parameters(**given)
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
         # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit
@@ -203,14 +224,7 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        partitions = ", ".join(sorted(set(_ask("sinfo", "--noheader", "--format=%R").split())))
-        raise InputError(f"sbatch refused: {'; '.join(why) or error}; the partitions here are {partitions}") from None
-
-
-def _live() -> set[str]:
-    """Return the numbers of this user's jobs that are queued or run."""
-    asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i")
-    return set(_ask("squeue", *asked).split())
+        raise InputError(f"sbatch refused: {'; '.join(why) or error}") from None
 
 
 def _ask(*command: str) -> str:
@@ -222,8 +236,7 @@ def _ask(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     except FileNotFoundError:
         raise InputError(
-            f"executor is 'slurm', and there is no {command[0]} on this machine; expected a node of a Slurm "
-            "cluster that may submit, or executor='local'"
+            f"there is no {command[0]} on this machine; expected a node of a Slurm cluster that may submit jobs"
         ) from None
     except subprocess.SubprocessError as error:
         said = (str(getattr(error, "stderr", "") or "").strip() or str(error)).splitlines()[-1]

@@ -30,17 +30,15 @@ def imports_of(*points: Point) -> dict[str, list[str]]:
     """
     modules = set()
     for point in points:
-        defined = {
-            f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
-            f"model {point.model!r}": model_of(point.model).build.__module__,
-        }
-        for what, module in defined.items():
+        strategy, model = strategy_of(point.strategy), model_of(point.model)
+        for what, module in (("strategy", strategy.__module__), ("model", model.build.__module__)):
             if module == "__main__":
                 raise InputError(
-                    f"the {what} is defined in a notebook or script, where its child process cannot find it; "
-                    "put it in a file of its own (%%writefile my_strategy.py) and import that"
+                    f"the {what} {getattr(point, what)!r} is defined in a notebook or script, where its child process "
+                    "cannot find it; put it in a file of its own (%%writefile my_strategy.py) and import that"
                 )
-            modules |= set() if module.startswith("tclab.") else {module}
+            if not module.startswith("tclab."):
+                modules.add(module)
     return {"modules": sorted(modules), "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
 
 

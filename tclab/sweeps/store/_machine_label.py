@@ -13,8 +13,6 @@ from tclab._display import counted, first_of
 from tclab.timing import contention, environment
 from tclab.timing._environment import BUSY_PERCENT, HARDWARE, cores_within
 
-BUSY_COLUMNS = ("shared", "threads", "stage", "status", "model", "strategy", "batch_size")  # that `busy_text` reads
-
 
 def shared_text(row: Mapping[str, Any]) -> str | None:
     """Return how other processes used the processors during a row's timed steps; `None` where not, or not known.
@@ -31,16 +29,19 @@ def shared_text(row: Mapping[str, Any]) -> str | None:
     if len(moments) < 2:
         return None
     seen, load = contention(moments[0], moments[-1]), moments[-1].get("load")
+    if not seen.shared:
+        return None
+    if seen.stolen:
+        return str(seen)
     cores, threads = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads")
-    fits = crowded = False
-    if threads is not None:
-        ranks = row.get("ranks") or 1
-        exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
-        own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
-        fits = cores is not None and own <= cores
-        much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
-        crowded = load is not None and load > own and much
-    return str(seen) if seen.shared and (fits or crowded or seen.stolen) else None
+    if threads is None:
+        return None
+    ranks = row.get("ranks") or 1
+    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+    own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
+    much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
+    crowded = load is not None and load > own and much
+    return str(seen) if crowded or (cores is not None and own <= cores) else None
 
 
 def busy_text(rows: pd.DataFrame) -> str:
@@ -69,60 +70,42 @@ def of_this_machine(row: pd.Series) -> bool:
     return all((None if pd.isna(row[name]) else row[name]) == here[name] for name in HARDWARE)
 
 
+def this_machine(device: str | None = None) -> str:
+    """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
+    here = environment()
+    names = {"cpu": f"{counted(here['cores'], 'core')} · {here['cpu']}", "cuda": str(here["gpu"])}
+    if device is None:
+        return " · ".join(names.values()) if here["gpu"] else names["cpu"]
+    return f"{device} · {names[device]}"
+
+
 def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
 
     Several ranks come first, with their backend and number: "cpu · gloo · 1 and 4 ranks · 2 cores · …". A machine that
     other processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
-    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
-    if ok.empty:
-        return "nothing measured"
-    machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
-    machine = machine.where(ok["device"] != "cuda", ok["gpu"])
-    busy = set(machine[ok["shared"].notna()])
-    machines = ok.groupby(machine, sort=False)
-    return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
-
-
-def graph_text(rows: pd.DataFrame) -> str:
-    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing.
-
-    Where their samples are of one file, its name follows: "yeast, samples of screen.tsv".
-    """
     ok = rows[rows["status"] == "ok"]
-    graphs, files = ok[["graph", "scale"]].dropna(how="all").drop_duplicates(), ok["perturbations"].unique()
-    words = []
-    if len(graphs) == 1:
-        ((graph, scale),) = graphs.itertuples(index=False)
-        words.append(Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}")
-    if len(files) == 1 and pd.notna(files[0]) and not files[0].isdigit():
-        words.append(f"samples of {Path(files[0]).name}")
-    return ", ".join(words)
-
-
-def this_machine(device: str | None = None) -> str:
-    """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
-    here = environment()
-    host = f"{here['cores']} cores · {here['cpu']}"
-    if device == "cuda":
-        return f"cuda · {here['gpu']}"
-    if device == "cpu":
-        return f"cpu · {host}"
-    return f"{host} · {here['gpu']}" if here["gpu"] else host
+    cores = ok["cores"].map(lambda number: counted(number, "core"), na_action="ignore").astype("string")
+    names = (cores + " · " + ok["cpu"]).where(ok["device"] != "cuda", ok["gpu"])
+    machines = ok.assign(machine=names).groupby("machine", sort=False)
+    busy = {name for name, own in machines if own["shared"].notna().any()}
+    named = [f"{ranks_text(own)} · {name}{' · busy' if name in busy else ''}" for name, own in machines]
+    return " and ".join(named) or "nothing measured"
 
 
 def ranks_text(rows: pd.DataFrame) -> str:
-    """Return device, backend and number of ranks: "cpu · gloo · 4 ranks"; empty for one alone."""
-    return _ranks(rows[(rows["status"] == "ok") & (rows["ranks"] > 1)])
+    """Return the device of measured rows and, where several ranks ran, what they were: "cpu · gloo · 1 and 4 ranks"."""
+    numbers = sorted(set(rows["ranks"]))
+    several = numbers[-1] > 1
+    how = [*rows["backend"].dropna().unique(), f"{' and '.join(map(str, numbers))} ranks"] if several else []
+    return " · ".join([*rows["device"].unique(), *how])
 
 
-def _ranks(rows: pd.DataFrame) -> str:
-    """Return devices with their ranks: "cpu · gloo · 1 and 2 ranks"; one rank by itself is left out."""
-    words = []
-    for device, own in rows.groupby("device", sort=False):
-        words.append(str(device))
-        numbers = sorted(set(own["ranks"]))
-        if numbers[-1] > 1:
-            words += [*own["backend"].dropna().unique(), f"{' and '.join(map(str, numbers))} ranks"]
-    return " · ".join(words)
+def graph_text(rows: pd.DataFrame) -> str:
+    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing."""
+    graphs = rows.loc[rows["status"] == "ok", ["graph", "scale"]].dropna(how="all").drop_duplicates()
+    if len(graphs) != 1:
+        return ""
+    ((graph, scale),) = graphs.itertuples(index=False)
+    return Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,19 @@ import pandas as pd
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text, points_text
+from tclab.sweeps.store._machine_label import busy_text, points_text
 
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
-_NEEDED = {"model", "strategy", "batch_size", "networks", "mean_seconds", "status"}
+_NEEDED = {
+    *("stage", "status", "model", "strategy", "batch_size", "networks", "mean_seconds", "low_seconds"),
+    *("samples_per_second", "batch_bytes", "shared", "threads"),
+}
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
 
 
 class Rows(Shown, pd.DataFrame):
-    """Rows of a sweep: any DataFrame operation gives rows again; what lacks a step's columns shows as a DataFrame."""
+    """Rows of a sweep: any DataFrame operation gives rows again; what lacks steps or their columns shows as it is."""
 
     @property
     def _constructor(self) -> Any:
@@ -39,43 +41,33 @@ class Rows(Shown, pd.DataFrame):
         return super()._repr_html_() if self._is_of_steps() else frame_html(self)
 
     def _is_of_steps(self) -> bool:
-        part = "stage" in self and len(self) and not (self["stage"] == "step").any()  # such as rows.head()
-        return set(self.columns) >= _NEEDED and not part
+        return set(self.columns) >= _NEEDED and (self.empty or bool((self["stage"] == "step").any()))
 
     def _display(self) -> Display:
-        steps = pd.DataFrame(self[self["stage"] == "step"] if "stage" in self else self)
+        steps = pd.DataFrame(self[self["stage"] == "step"])
         timed = steps[steps["status"] == "ok"]
         varying = varying_settings(timed if len(timed) else steps)
+        if "loss" in varying and (timed.groupby("model")["loss"].nunique() <= 1).all():  # each model has its own
+            varying.remove("loss")
         shown = [name for name in _SETTINGS if name == "strategy" or name in varying]
-        if timed["model"].nunique() > 1 and "loss" in shown and _is_of_model(timed, "loss"):
-            shown.remove("loss")
         # a sweep measures breadth first; of what is alike the fastest stands first
         order = [name for name in ("model", "batch_size", "networks") if name in shown]
         lines = [
-            (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
-             _cell(row, "batch_bytes", bytes_text))
+            (*(cell_text(row[name]) for name in shown), _time(row), cell_text(row["samples_per_second"]),
+             "" if pd.isna(row["batch_bytes"]) else bytes_text(row["batch_bytes"]))
             for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
         notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
-        notes += without_time(steps)
-        if {*BUSY_COLUMNS} <= set(self) and (busy := busy_text(self)):
-            notes.append(busy)
+        notes += [*without_time(steps), *filter(None, [busy_text(self)])]
         notes.append(f"{len(self)} rows of {len(self.columns)} columns")
         title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(title, columns if lines else (), lines, notes)
 
 
-def _is_of_model(steps: pd.DataFrame, setting: str) -> bool:
-    """Return whether each model has one value of a setting."""
-    return bool((steps.groupby("model")[setting].nunique(dropna=False) <= 1).all())
-
-
 def without_time(rows: pd.DataFrame) -> list[str]:
     """Return a sentence for each status of points that have no time: how many points, and which."""
-    steps = rows[rows["status"] != "ok"]
-    if "stage" in steps:
-        steps = steps[steps["stage"] == "step"]
+    steps = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
     sentences = []
     for status, group in steps.groupby("status", sort=False):
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
@@ -110,16 +102,10 @@ def cell_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else str(value)
 
 
-def _cell(row: pd.Series, name: str, text: Callable[[Any], str] = str) -> str:
-    value = row.get(name)
-    return "" if value is None or pd.isna(value) else text(value)
-
-
 def _time(row: pd.Series) -> str:
-    """Return the mean step with its 95 % interval, "12.3 ms [12.1, 13]"; of a point without one its status."""
-    if row["status"] != "ok" or not _cell(row, "mean_seconds"):
-        return str(row["status"])
+    """Return the mean step with its 95 % interval: "12.3 ms [12.1, 13]"."""
     mean = row["mean_seconds"]
-    ends = [seconds_text(row[name], mean) for name in ("low_seconds", "high_seconds") if _cell(row, name)]
-    interval = f" [{', '.join(end.split()[0] for end in ends)}]" if ends else ""
-    return f"{seconds_text(mean)}{interval}"
+    if pd.isna(row["low_seconds"]):
+        return seconds_text(mean)
+    low, high = (seconds_text(row[name], mean).split()[0] for name in ("low_seconds", "high_seconds"))
+    return f"{seconds_text(mean)} [{low}, {high}]"

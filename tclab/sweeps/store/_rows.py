@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
@@ -93,7 +92,8 @@ _NULLABLE = {
 def columns_of(point: Point) -> dict[str, Any]:
     """Return the columns that every row of a point has, measured or not."""
     columns = {name: declared.cell(getattr(point, name)) for name, declared in declarations(Point).items()}
-    columns["backend"] = point.backend
+    # what the ranks exchange through
+    columns["backend"] = None if point.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(point.device)
     if isinstance(point.networks, tuple):
         columns |= {"networks": len(point.networks), "network_names": columns["networks"]}
     return columns
@@ -126,11 +126,7 @@ def aligned(rows: pa.Table) -> pa.Table:
     **Raises:** `pyarrow.ArrowInvalid` for a column of another type.
     """
     known = rows.select([name for name in rows.column_names if name in SCHEMA.names])
-    found = pa.concat_tables([SCHEMA.empty_table(), known], promote_options="permissive").cast(SCHEMA)
-    if "num_deletions" in rows.column_names:  # of rows from before `perturbations` said it
-        said = pc.coalesce(found["perturbations"], rows["num_deletions"].cast(_TEXT))
-        found = found.set_column(found.schema.get_field_index("perturbations"), "perturbations", said)
-    return found
+    return pa.concat_tables([SCHEMA.empty_table(), known], promote_options="permissive").cast(SCHEMA)
 
 
 def python_value(value: Any) -> Any:
