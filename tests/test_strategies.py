@@ -1,14 +1,21 @@
+"""Strategies: what a batch weighs, where the host waits, what is refused; how `delta` and `fastest` choose."""
+
 from collections import Counter
 
 import pytest
 import torch
 
 import tclab
-from tclab import CellGraph, InputError, masking
+from tclab import CellGraph, InputError, Point, masking
 from tclab.masking import Strategy
+from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import HeteroCell
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._ranks import Ranks
+from tclab.sweeps.execution._setup import setup, strategy_arguments
 from tclab.timing import syncs
+from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
 
 SMALL = CellGraph.synthetic(0.03)
@@ -19,15 +26,11 @@ def batch_of(strategy, graph, size, **options):
     return masking.get(strategy)(graph, **options).batch(synthetic_perturbations(graph, size))
 
 
-def test_bytes_of_a_batch_of_28_at_full_size(full):
-    graph = full.without_metabolism()
-    edge_mask = batch_of("edge_mask", graph, 28)
-    assert edge_mask.edge_bytes == 1_153_524_120
-    assert edge_mask.mask_bytes == 28 * graph.num_edges == edge_mask.edge_bytes / 17
-    assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
-    assert edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
-    del edge_mask
-    node_mask = batch_of("node_mask", graph, 28)
+def test_a_batch_of_28_has_seventeen_bytes_an_edge_of_each_sample_or_none():
+    edge_mask = batch_of("edge_mask", NETWORKS, 28)
+    assert edge_mask.mask_bytes == 28 * NETWORKS.num_edges == edge_mask.edge_bytes / 17
+    assert edge_mask.edge_bytes <= edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
+    node_mask = batch_of("node_mask", SMALL.without_metabolism(), 28)
     assert node_mask.deletions["gene"].nodes.numel() == 84
     assert node_mask.edge_bytes == node_mask.mask_bytes == 0
     assert node_mask.bytes == 4 * 28 + 8 * (84 + 3 * 29)  # scores; genes, and where each sample begins, of three types
@@ -111,3 +114,78 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call():
     ):
         with pytest.raises(InputError, match=words):
             masking.register(wrong)
+
+
+# ---- delta
+
+
+def delta_batch(graph, samples, **options):
+    deletions = Deletions.of(samples, num_nodes=graph.num_nodes[graph.deleted_type])
+    strategy = masking.get("delta")(graph, **options)
+    return strategy, strategy.batch(Perturbations(deletions, torch.zeros(len(samples))))
+
+
+def test_delta_falls_over_to_the_shared_product_where_much_differs():
+    nodes = torch.arange(12)
+    graph = CellGraph.from_edges({"knows": torch.cartesian_prod(nodes, nodes).t()}, num_nodes=12)
+    _, batch = delta_batch(graph, [[1], list(range(8))])
+    assert batch.host_values["layers"] == 0  # a batch goes as deep as its worst sample
+    assert batch.edge_bytes == 0
+
+
+def test_under_dropout_delta_makes_every_sample_draw_its_own():
+    nodes = torch.arange(20)
+    line = CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=20)
+    model = HeteroCell(20, ["next"], width=8, layers=2, dropout=0.5).train()
+    strategy, batch = delta_batch(line, [[], []], limit=1.0)
+    first, second = model(strategy.view(batch))
+    assert first != second  # the same sample twice: only their dropout tells them apart
+    assert EquivalenceReference(model.eval(), line, [[], []]).compare("delta").passed
+
+
+# ---- fastest
+
+POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
+TWO = CellGraph.synthetic(0.01, seed=4, metabolism=False).select(2)
+Fastest = masking.get("fastest")
+
+
+@pytest.fixture
+def nothing_is_chosen(monkeypatch):
+    monkeypatch.setattr(calibrating, "_CHOSEN", {})
+    monkeypatch.setattr(calibrating, "_SPARSEST", float("inf"))  # these graphs are small, so sparse
+
+
+def test_a_calibration_is_made_once_in_a_process_and_without_one_the_likeliest_runs(nothing_is_chosen, monkeypatch):
+    chosen = Fastest.tune(TWO, 3, "float32", "cpu")
+    assert set(chosen) == {"dense", "delta"}
+    monkeypatch.setattr(calibrating, "least_seconds", None)  # nothing is timed again
+    assert Fastest.tune(TWO, 3, "float32", "cpu") == chosen
+    assert Fastest.tune(TWO, 4, "float32", "cpu", timing=False) == {"dense": [], "delta": True}
+
+
+def test_networks_and_differences_are_timed_once_and_both_halves_and_all_ranks_take_the_fastest(
+    nothing_is_chosen, monkeypatch
+):
+    asked = []
+
+    def least(arms, rounds):
+        asked.append(list(arms))
+        return {arm: 1.0 if arm in ("dense", True) else 2.0 for arm in arms}
+
+    monkeypatch.setattr(calibrating, "least_seconds", least)
+    with setup(resolve(POINT), 3) as here:
+        for half in (here.data.strategy, here.step.strategy):
+            assert (set(half.dense), half.delta) == (set(half.graph.networks), True)
+        here.run(here.batches(), steps=1)
+    assert asked == [["sparse", "dense"]] * 2 + [[True, False]]
+    chosen = strategy_arguments(POINT, "cpu")
+
+    class Second(Ranks):
+        def broadcast(self, make):
+            return chosen
+
+    monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
+    with setup(POINT, POINT.batch_size, Second()) as here:
+        assert set(here.step.strategy.dense) == set(chosen["dense"])
+        here.run(here.batches(), steps=1)
