@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
+from time import perf_counter
 from typing import Any
 from unittest import mock
 
@@ -29,7 +30,6 @@ from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.predict._roofline import clock_of
 from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64
@@ -59,7 +59,6 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
 
     shared = get("node_mask")(here).view(get("node_mask")(graph).batch(perturbations).to(device))
     assert isinstance(shared, SharedView)
-    dense = SharedView(here, shared.removed, dense=here.networks)
     copies = get("gpu_filter")(here).view(get("gpu_filter")(graph).batch(perturbations).to(device))
     keep = shared.keep[graph.deleted_type]
     matrices = [sparse_matrix(network, dtype).csr for network in here.networks.values()]
@@ -87,7 +86,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     nodes = len(x) // size
     if all(tiles_for(x, *matrix, nodes) is not None for matrix in matrices):
         calls["tiles"] = of_view(shared)
-    calls |= {"dense": of_view(dense), "embedding_bag": bags, "PyG scatter": scattered}
+    calls |= {"embedding_bag": bags, "PyG scatter": scattered}
     if device == "cuda":  # on a CPU it compiles longer than all else takes
         calls["PyG scatter, compiled"] = torch.compile(scattered)
     return Arms(calls, x, keep)
@@ -119,13 +118,12 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
                 )
                 del apart
                 seconds = []
-                clock = clock_of(device)
                 for _ in range(1 if kernel == "tiles" and device == "cpu" else rounds):
                     _wait(device)
-                    begin = clock()
+                    begin = perf_counter()
                     both(kernel)
                     _wait(device)
-                    seconds.append(clock() - begin)
+                    seconds.append(perf_counter() - begin)
                 row |= {"seconds": min(seconds), "allowed": ALLOWED[dtype], "status": "ok"}
             except (RuntimeError, NotImplementedError) as error:
                 row["status"] = f"cannot: {str(error).splitlines()[0][:100]}"

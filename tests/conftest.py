@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 # What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
-# Of the files in SPLIT each test goes to whichever process is free; another file goes whole to one, and some go together:
-# for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
+# Of the files in SPLIT each test goes to whichever process is free. Another file goes whole to one process, and some
+# together: for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
 FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
          "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")  # fmt: skip
 SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_readme.py", "test_verdict_attacks.py", "test_sweep.py",

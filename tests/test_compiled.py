@@ -48,7 +48,7 @@ def outcome(graph, strategy, dtype, backend=None):
     ("strategy", "dtype", "backend"),
     [
         ("node_mask", "float32", "aot_eager"),
-        *(pytest.param(one, "float32", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask", "dense", "delta")),
+        *(pytest.param(one, "float32", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask", "delta")),
         *(pytest.param(one, "bfloat16", "aot_eager", marks=SLOW) for one in ("edge_mask", "node_mask", "delta")),
         *(pytest.param(one, "float32", "inductor", marks=SLOW) for one in ("node_mask", "delta")),
     ],

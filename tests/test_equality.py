@@ -33,8 +33,6 @@ ROWS = {
         f"delta, {depth} layers": ("delta", {"depth": depth, "limit": limit})
         for depth, limit in ((1, 9.0), (2, 0.3), (4, 9.0))
     },
-    "fastest, dense and by differences": ("fastest", {"dense": ["network0"], "limit": 9.0}),
-    "fastest, dense without differences": ("fastest", {"dense": ["network0"], "delta": False}),
 }
 # its columns: name → options of `brute_force.outcome`
 NUMERICS = {

@@ -1,4 +1,4 @@
-"""Strategies: what a batch weighs, where the host waits, what is refused; how `delta` and `fastest` choose."""
+"""Strategies: what a batch weighs, where the host waits, what is refused; when `delta` gives up."""
 
 from collections import Counter
 
@@ -6,14 +6,10 @@ import pytest
 import torch
 
 import tclab
-from tclab import CellGraph, InputError, Point, masking
+from tclab import CellGraph, InputError, masking
 from tclab.masking import Strategy
-from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._ranks import Ranks
-from tclab.sweeps.execution._setup import setup, strategy_arguments
 from tclab.timing import syncs
 from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
@@ -141,51 +137,3 @@ def test_under_dropout_delta_makes_every_sample_draw_its_own():
     first, second = model(strategy.view(batch))
     assert first != second  # the same sample twice: only their dropout tells them apart
     assert EquivalenceReference(model.eval(), line, [[], []]).compare("delta").passed
-
-
-# ---- fastest
-
-POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
-TWO = CellGraph.synthetic(0.01, seed=4, metabolism=False).select(2)
-Fastest = masking.get("fastest")
-
-
-@pytest.fixture
-def nothing_is_chosen(monkeypatch):
-    monkeypatch.setattr(calibrating, "_CHOSEN", {})
-    monkeypatch.setattr(calibrating, "_SPARSEST", float("inf"))  # these graphs are small, so sparse
-
-
-def test_a_calibration_is_made_once_in_a_process_and_without_one_the_likeliest_runs(nothing_is_chosen, monkeypatch):
-    chosen = Fastest.tune(TWO, 3, "float32", "cpu")
-    assert set(chosen) == {"dense", "delta"}
-    monkeypatch.setattr(calibrating, "least_seconds", None)  # nothing is timed again
-    assert Fastest.tune(TWO, 3, "float32", "cpu") == chosen
-    assert Fastest.tune(TWO, 4, "float32", "cpu", timing=False) == {"dense": [], "delta": True}
-
-
-def test_networks_and_differences_are_timed_once_and_both_halves_and_all_ranks_take_the_fastest(
-    nothing_is_chosen, monkeypatch
-):
-    asked = []
-
-    def least(arms, rounds):
-        asked.append(list(arms))
-        return {arm: 1.0 if arm in ("dense", True) else 2.0 for arm in arms}
-
-    monkeypatch.setattr(calibrating, "least_seconds", least)
-    with setup(resolve(POINT), 3) as here:
-        for half in (here.data.strategy, here.step.strategy):
-            assert (set(half.dense), half.delta) == (set(half.graph.networks), True)
-        here.run(here.batches(), steps=1)
-    assert asked == [["sparse", "dense"]] * 2 + [[True, False]]
-    chosen = strategy_arguments(POINT, "cpu")
-
-    class Second(Ranks):
-        def broadcast(self, make):
-            return chosen
-
-    monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
-    with setup(POINT, POINT.batch_size, Second()) as here:
-        assert set(here.step.strategy.dense) == set(chosen["dense"])
-        here.run(here.batches(), steps=1)
