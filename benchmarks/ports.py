@@ -112,10 +112,8 @@ def measure(name, size, least_seconds):
         verdict = f"{pair.ratio:.3g} × [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}], {verdict}"
     times = ", ".join(f"{milliseconds[arm]:,.1f}" if arm in milliseconds else "–" for arm in arms)
     peaks = [peak_mebibytes(call) for call in arms.values()]
-    shape = ", ".join(f"{number:,}" for number in size)
-    return (
-        f"| {name} | {shape} | {times} | {verdict} | {peaks[0]:,.2f}, {peaks[1]:,.2f} | {peaks[0] / peaks[1]:.3g} × |"
-    )
+    memory = f"{peaks[0]:,.2f}, {peaks[1]:,.2f} | {peaks[0] / peaks[1]:.3g} ×"
+    return f"| {name} | {', '.join(f'{number:,}' for number in size)} | {times} | {verdict} | {memory} |"
 
 
 def main(arguments=None):
