@@ -438,11 +438,13 @@ def in_a_process(part: str, s: Settings) -> dict[str, Any]:
     if s.device == "cpu":
         environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         environment |= {"TRITON_INTERPRET": "1"} if part in "cj" else {}  # it is no way to run a step
-    with (s.out / f"{part}.log").open("ab") as log:
-        child = subprocess.Popen(
+    with (
+        (s.out / f"{part}.log").open("ab") as log,
+        subprocess.Popen(
             child_command("gpu", *how, "--here", part), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
             env=environment, start_new_session=True,
-        )  # fmt: skip
+        ) as child,
+    ):  # fmt: skip
         try:
             why = f"ended with {child.wait(60 * s.minutes)}"
         except subprocess.TimeoutExpired:
@@ -450,7 +452,6 @@ def in_a_process(part: str, s: Settings) -> dict[str, Any]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
     last = (s.out / f"{part}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     return verdict_of(part, s) or {"passed": False, "says": f"{why}: {last[0]}"}
 

@@ -48,7 +48,7 @@ def equal(found, expected):
 
 
 # a store knows nothing of strategies: each has one of the three
-@pytest.mark.parametrize(("strategy", "store"), zip(masking.names(), itertools.cycle(STORES)))
+@pytest.mark.parametrize(("strategy", "store"), list(zip(masking.names(), itertools.cycle(STORES))))
 def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, store, tmp_path):
     loading = masking.get(strategy)(GRAPH)
     loading.prepare(SAMPLES, tmp_path / "masks")

@@ -74,7 +74,7 @@ def test_two_runs_give_the_same_bits_in_the_dtype_of_the_rows(ring, dtype, reduc
     graph, x, keep = ring
     found = []
     for _ in range(2):
-        own = x.to(dtype).requires_grad_()
+        own = x.to(dtype, copy=True).requires_grad_()
         summed = graph(own, keep, reduce=reduce)
         summed.square().sum().backward()
         found.append((summed.detach(), own.grad))
