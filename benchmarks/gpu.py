@@ -316,6 +316,9 @@ def record(s: Settings) -> Verdict:
     points += _points(s, (1, 32, 128), (), ("float32",)) if s.whole else []
     rows = _recorded(s, "g", list(dict.fromkeys(points)))
     step = rows[(rows["stage"] == "step") & (rows["where"].fillna("host") != "device")]
+    s.keep(
+        "g", "steps", step.loc[:, ["model", "strategy", "networks", "batch_size", "mode", "status", "median_seconds"]]
+    )
     left = int(step["status"].str.startswith("not run: the budget").sum())
     failed = int(step["status"].str.startswith("failed").sum())
     words = f"{int((step['status'] == 'ok').sum())} of {len(step)} points recorded in {s.recordings().name}"
