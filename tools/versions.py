@@ -31,13 +31,13 @@ def found(python: str, torch: str, pyg: str, index: list[str]) -> str:
     if program is None or subprocess.run([program, "-c", ""], capture_output=True).returncode:
         return "no such Python here"
     with tempfile.TemporaryDirectory(prefix="tclab-versions-") as folder:
+        install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", *index, f"torch=={torch}+cpu"]
+        there = ["--dry-run", "--no-deps", "--only-binary=:all:", "--target", folder, "--python-version", python]
+        if subprocess.run([sys.executable, *install, *there], capture_output=True).returncode:
+            return "no CPU build to be had"
         own = f"{folder}/bin/python"
         subprocess.run([program, "-m", "venv", folder], check=True)
-        pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        wheel = [*pip, "--no-deps", "--only-binary=:all:", *index, f"torch=={torch}+cpu"]
-        if subprocess.run(wheel, capture_output=True).returncode:
-            return "no CPU build to be had"
-        asked = [*pip, f"torch=={torch}+cpu", f"torch-geometric=={pyg}", *OTHERS]
+        asked = [own, *install, f"torch-geometric=={pyg}", *OTHERS]
         if (done := subprocess.run(asked, capture_output=True, text=True)).returncode:
             return done.stderr.strip().splitlines()[-1]
         tests = [own, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not slow"]
@@ -56,7 +56,7 @@ def main() -> None:
     index = parser.parse_args().torch_index
     print("| Python | torch | PyG | " + ", ".join(NET) + " |", "|---|---|---|---|", sep="\n", flush=True)
     for python, torch, pyg in product(PYTHONS, TORCHES, PYGS):
-        words = found(python, torch, pyg, ["--index-url", index] if index else [])
+        words = found(python, torch, pyg, ["--extra-index-url", index] if index else [])
         print(f"| {python} | {torch} | {pyg} | {words} |", flush=True)
 
 
