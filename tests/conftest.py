@@ -42,7 +42,8 @@ SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_readme.py", "test_ver
 TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",
     "test_check.py": "test_compiled.py",
-    "test_synthetic_degrees.py": "test_graph.py",
+    "test_degrees.py": "test_graph.py",
+    "test_stores.py": "test_graph.py",
 }
 
 
