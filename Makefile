@@ -3,7 +3,7 @@
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    make lint, and beside it unit and property tests and every notebook
 # make lint    ruff, mypy, and the cap on lines of code
-# make test-all   make test, and what is slow by nature: a browser, Slurm, Inductor, papermill
+# make test-all   make test and what is slow by nature, in one go: a browser, Slurm, Inductor, papermill
 # make bench   the figures that the README quotes, measured here
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
@@ -11,6 +11,8 @@
 # make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
 #              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
+# make paused  the tests without notebooks, TIMES=20 times, while their processes pause at random for up to two seconds
+# make versions   the net of tests with each Python, torch and PyG that can be had, as a table
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -21,7 +23,10 @@ PARAMETERS ?= -p budget_seconds 120
 # tests run in so many processes, of one thread each; which goes to which: tests/conftest.py
 JOBS ?= 3
 # some seventy processes import tclab and the tests: each would compile them anew where bytecode is not written
-PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --durations=15
+PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) \
+	--durations=40
+NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=900
+TIMES ?= 20
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb notebooks/ports/*.ipynb
 # of make gpu: a letter for each part
 PARTS ?= abcdefghij
@@ -31,7 +36,7 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: help setup sweep test tests test-all lint bench record attack gpu pictures docs lock clean
+.PHONY: help setup sweep test tests test-all all-tests lint bench record attack paused versions gpu pictures docs lock clean
 
 setup: .venv/ready
 
@@ -59,10 +64,13 @@ test: setup
 	$(MAKE) --no-print-directory -j 2 lint tests
 
 tests: setup
-	$(PYTEST) tests notebooks -m "not slow" --nbval --nbval-current-env --nbval-cell-timeout=900
+	$(PYTEST) tests notebooks -m "not slow and not nightly" $(NBVAL)
 
-test-all: test
-	$(PYTEST) tests -m slow
+test-all: setup
+	$(MAKE) --no-print-directory -j 2 lint all-tests
+
+all-tests: setup
+	$(PYTEST) tests notebooks -m "not nightly" $(NBVAL)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -85,8 +93,15 @@ attack: setup
 	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500
 	$(BIN)/python benchmarks/silent_errors.py
 	$(PYTEST) tests -m hypothesis --hypothesis-profile wide
+	$(PYTEST) tests -m nightly
 	$(BIN)/python tools/paused.py $(BIN)/python -m pytest -n 2 tests -m clock
 	$(BIN)/python benchmarks/kill_matrix.py
+
+paused: setup
+	$(BIN)/python tools/paused.py --times $(TIMES) $(BIN)/python -m pytest -q -n $(JOBS) tests -m "not slow and not nightly"
+
+versions:
+	$(PYTHON) tools/versions.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 pictures: setup
 	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)

@@ -8,7 +8,7 @@
 go on where they were. (d) and (g) write a recording, which notebooks show on any machine: on CUDA into
 `data_samples/recordings/<device>/`, otherwise under OUT. No notebook package is needed. What is missing is said first.
 
-A rehearsal of every part, in under three minutes, of what can be shown on a CPU:
+A rehearsal of every part, of what can be shown on a CPU:
 
     python benchmarks/gpu.py --device cpu --scale 0.02 --out DIR
 """
@@ -19,17 +19,17 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # nothing need be installed
 
@@ -43,20 +43,15 @@ if TYPE_CHECKING:
 
     from tclab import Point
 
-# package → what its absence leaves out, by part; "" leaves out all of it
-NEEDS: dict[str, dict[str, str]] = {
-    **{
-        name: dict.fromkeys("abcdefghij", "")
-        for name in ("torch", "torch_geometric", "numpy", "scipy", "pandas", "pyarrow", "tqdm", "msgspec")
-    },
-    "triton": {"b": "our kernels", "c": "our kernels", "j": "their tile sizes"},
-    "lightning": {"e": "Lightning's loop"},
-    "pytest": {"b": "the tests that need CUDA"},
-    "hypothesis": {"b": "the tests that need CUDA"},
-    "xdist": {"b": "the tests that need CUDA"},
-    "geomloss": {"g": "nothing that is swept: the loss MleWassSupCR alone needs it"},
+# beside torch and what `pip install '.[sweep]'` brings
+WANTED = {
+    "triton": "our kernels, in (c) and (j)",
+    "lightning": "Lightning's loop, in (e)",
+    "pytest": "the tests that need CUDA, in (b)",
+    "xdist": "the tests that need CUDA, in (b)",
+    "hypothesis": "the tests that need CUDA, in (b)",
 }
-PLACEMENT = "edge_mask,node_mask,delta,fastest"
+PLACEMENT = "edge_mask,node_mask,delta"
 
 
 @dataclass(frozen=True)
@@ -121,13 +116,27 @@ def environment_and_smoke(s: Settings) -> Verdict:
 
 def equivalence_and_tests(s: Settings) -> Verdict:
     """(b) Every exact strategy in every dtype through the equivalence check, and the tests that need CUDA."""
-    from equivalence import checks
+    import torch
 
+    import tclab
+    from tclab.masking import get, names
+    from tclab.training._equivalence import Numerics, equivalence_reference
+
+    every = [name for name in names() if get(name).masks_graph and get(name).exact]
     dtypes = ("float32", "float64", "bfloat16")
-    few = () if s.whole else PLACEMENT.split(",")
-    found = list(checks(few, dtypes if s.whole else dtypes[2:], compiled=(False,), device=s.device))
+    asked = [(name, dtype, False) for name in every for dtype in dtypes]
     if s.device == "cuda":
-        found += checks(("node_mask", "fastest", "delta"), dtypes, compiled=(True,), device=s.device)
+        asked += [(name, dtype, True) for name in ("node_mask", "delta") for dtype in dtypes]
+    if not s.whole:
+        asked = [(name, "bfloat16", False) for name in PLACEMENT.split(",")]
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2).to(s.device)
+    reference = equivalence_reference(tclab.models.get("hetero_cell").sized(hidden=16, layers=2), graph)
+    found = []
+    for strategy, dtype, compiled in asked:
+        torch.compiler.reset()
+        result = reference.compare(strategy, numerics=Numerics(dtype, compile=compiled))
+        found.append({"strategy": strategy, "dtype": dtype, "compiled": compiled, "passed": result.passed,
+                      "fp64_error": result.fp64_error, "ratio": result.fp32_ratio})  # fmt: skip
     frame = s.keep("b", "equivalence", found)
     failed = frame[~frame["passed"]]
     words = f"{len(frame)} checks of the strategies, {len(failed)} failed"
@@ -143,7 +152,7 @@ def equivalence_and_tests(s: Settings) -> Verdict:
 def layer(s: Settings) -> Verdict:
     """(c) One layer's sums over all networks, forward and backward: each kernel, in fp32 and bf16."""
     import torch
-    from gpu_layer import arms, compare
+    from layer import arms, compare
 
     rows: list[dict[str, Any]] = []
     for size in (28, 64) if s.whole else (2,):
@@ -154,8 +163,6 @@ def layer(s: Settings) -> Verdict:
     shown = "bfloat16" if s.device == "cuda" else "float32"
     at = ok[(ok["batch_size"] == size) & (ok["dtype"] == shown)].sort_values("seconds")
     words = "; ".join(f"{row.kernel} {1e3 * row.seconds:.3g} ms" for row in at.itertuples())
-    if not (tiles := at[at["kernel"] == "tiles"]).empty and s.device == "cuda":
-        words += f"; tiles take {(tiles['seconds'] / tiles['predicted_seconds']).iloc[0]:.2f} × the prediction"
     words += f" (batch {size}, {shown}, forward and backward{'' if s.device == 'cuda' else ', tiles interpreted'})"
     there = find_spec("triton") is None or "tiles" in set(at["kernel"])
     return there and bool((ok["error"] <= ok["allowed"]).all()), words
@@ -172,6 +179,10 @@ def steps(s: Settings) -> Verdict:
     columns = ["model", "strategy", "batch_size", "dtype", "status", "median_seconds", "samples_per_second"]
     frame = s.keep("d", "steps", step.loc[:, [*columns, "peak_bytes", "host_syncs"]].assign(fits_bytes=estimated))
     ok = frame[frame["status"] == "ok"]
+    plain = frame[frame["dtype"] == "float32"].copy()
+    plain["rate"] = plain["samples_per_second"].map("{:,.4g}".format).where(plain["status"] == "ok", plain["status"])
+    table = plain.pivot(index=["model", "strategy"], columns="batch_size", values="rate").fillna("")
+    s.keep("d", "samples_per_second", table.reset_index())
     best = ok[(ok["model"] == "hetero_cell")].nlargest(1, "samples_per_second")
     dango = ok[ok["model"] == "dango"].nlargest(1, "samples_per_second")
     if best.empty or dango.empty:
@@ -232,8 +243,6 @@ def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     close_workers()
     atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
-    if not (folder / "rooflines.csv").exists():
-        atomic_write(folder / "rooflines.csv", "network,kernel,seconds\n")
     return rows
 
 
@@ -295,39 +304,29 @@ def race(s: Settings) -> Verdict:
 
 
 def record(s: Settings) -> Verdict:
-    """(g) The sweep and the recording for the notebooks: batch sizes, networks, modes, and rooflines."""
-    import pandas as pd
-
-    import tclab
+    """(g) The sweep and the recording for the notebooks: batch sizes, networks and modes."""
     from tclab.sweeps.config import in_each_mode
-    from tclab.sweeps.predict import roofline
 
-    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
     middle = 28 if s.whole else 2
-    lines = [
-        roofline(graph, network, batch_size=middle, device=s.device).assign(network=network)
-        for network in (graph.networks if s.whole else list(graph.networks)[:1])
-    ]
-    folder = s.recordings()
-    folder.mkdir(parents=True, exist_ok=True)
-    rooflines = s.keep("g", "rooflines", pd.concat(lines))
-    atomic_write(folder / "rooflines.csv", rooflines.to_csv(index=False))
     more = {"scale": s.scale, "steps": 20 if s.whole else 2, "gpus": 1 if s.device == "cuda" else 0,
             "workers": 2 if s.whole else 0}  # fmt: skip
-    modes = "edge_mask,node_mask,fastest,indices" if s.whole else "node_mask,indices"
+    modes = "edge_mask,node_mask,delta,indices" if s.whole else "node_mask,indices"
     points = in_each_mode(models="hetero_cell,dango", strategies=modes, batch_sizes=middle, **more)
     points += _points(s, (middle,), range(1, 10) if s.whole else (1,), ("float32",))
     points += _points(s, (1, 32, 128), (), ("float32",)) if s.whole else []
     rows = _recorded(s, "g", list(dict.fromkeys(points)))
     step = rows[(rows["stage"] == "step") & (rows["where"].fillna("host") != "device")]
+    s.keep(
+        "g", "steps", step.loc[:, ["model", "strategy", "networks", "batch_size", "mode", "status", "median_seconds"]]
+    )
     left = int(step["status"].str.startswith("not run: the budget").sum())
     failed = int(step["status"].str.startswith("failed").sum())
-    words = f"{int((step['status'] == 'ok').sum())} of {len(step)} points recorded in {folder.name}"
+    words = f"{int((step['status'] == 'ok').sum())} of {len(step)} points recorded in {s.recordings().name}"
     return failed == 0 and (not left or not s.whole), words + (f"; {left} are left: run it again" if left else "")
 
 
 def ranks(s: Settings) -> Verdict:
-    """(h) One rank of NCCL (gloo on a CPU): DDP's step beside the plain one; and two processes on one device."""
+    """(h) One rank of NCCL (gloo on a CPU): DDP's step beside the plain one."""
     import torch
     from torch import distributed
 
@@ -340,7 +339,7 @@ def ranks(s: Settings) -> Verdict:
     from tclab.training._loops import run_plain
     from tclab.training._step import Step
 
-    size, number = (28, 20) if s.whole else (2, 3)
+    size = 28 if s.whole else 2
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
     strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
     data = Batches(strategy(graph), synthetic_perturbations(graph, size), size)
@@ -360,35 +359,9 @@ def ranks(s: Settings) -> Verdict:
     found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=120 if s.whole else 2)
     pair = found.pair("ddp", "plain")
     distributed.destroy_process_group()
-    code = (
-        "import statistics, tclab; from tclab.timing import Ledger\n"
-        "from tclab.sweeps.analysis._race_points import loop_of\n"
-        f"point = tclab.Point(scale={s.scale}, batch_size={size}, device='{s.device}', mode='fixed_batch', workers=0)\n"
-        f"with loop_of(point, steps={number}) as loop, Ledger(cuda=False) as ledger: loop(ledger)\n"
-        "print(statistics.median(ledger.seconds()['step']))"
-    )
-    alone = _together(code, 1)
-    both = _together(code, 2)
-    s.keep("h", "ranks", [
-        {"what": f"a step under DDP, one rank of {backend}, over the plain one", "value": pair.ratio},
-        {"what": "a step beside another process on the device, over the step alone", "value": max(both) / alone[0]},
-    ])  # fmt: skip
-    return whole, (
-        f"{backend}, one rank: a DDP step takes {'?' if pair.ratio is None else f'{pair.ratio:.3f}'} × the plain one; "
-        f"two processes on one device: {max(both) / alone[0]:.2f} × the step alone"
-    )
-
-
-def _together(code: str, number: int) -> list[float]:
-    """Return the median step of each of some processes that run at the same time, in seconds."""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        for _ in range(number)
-    ]
-    said = [process.communicate()[0].split() for process in processes]
-    if any(len(words) != 1 for words in said):
-        raise RuntimeError(f"a process of {number} did not measure: {said}")
-    return [float(words[0]) for words in said]
+    s.keep("h", "ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])
+    ratio = "?" if pair.ratio is None else f"{pair.ratio:.3f}"
+    return whole, f"{backend}, one rank: a DDP step takes {ratio} × the plain one"
 
 
 def traced(s: Settings) -> Verdict:
@@ -405,34 +378,21 @@ def traced(s: Settings) -> Verdict:
     return bool(worst <= 0.05) or not s.whole, f"trace and ledger agree within {worst:.1%} (5 % allowed at full size)"
 
 
-def tuned(s: Settings) -> Verdict:
-    """(j) What is fastest here: `fastest`'s kernels of each network, and launches of the tiles."""
+def launches_tried(s: Settings) -> Verdict:
+    """(j) Launches of the tile kernel, timed."""
+    if find_spec("triton") is None:
+        return True, "no launches of the tiles: Triton is not installed"
     import torch
+    from layer import launches
 
     import tclab
-    from tclab.masking import get
-    from tclab.message_passing.kernels import _tile_sums
 
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
-    rows = []
-    for size in (28, 64) if s.whole else (2,):
-        for dtype in ("float32", "bfloat16") if s.whole else ("float32",):
-            # interpreted tiles are no way to sum
-            off = mock.patch.object(_tile_sums, "_serves", return_value=False)
-            with nullcontext() if s.device == "cuda" else off:
-                chosen = get("fastest").tune(graph, size, dtype, s.device)
-            rows.append({"batch_size": size, "dtype": dtype, "choice": str(chosen)})
-            s.keep("j", "fastest", rows)
-    words = "; ".join(f"batch {row['batch_size']}, {row['dtype']}: {row['choice']}" for row in rows)
-    if find_spec("triton") is None:
-        return True, words + "; no launches of the tiles"
-    from gpu_layer import launches
-
     asked = (64, torch.bfloat16, "cuda", 20) if s.device == "cuda" else (2, torch.float32, "cpu", 1)
     tried = s.keep("j", "launches", launches(graph, *asked))
     if "seconds" not in tried or tried["seconds"].isna().iloc[0]:
-        return False, f"{words}; today's launch of the tiles {tried['status'].iloc[0]}"
-    return True, words + f"; the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
+        return False, f"today's launch of the tiles {tried['status'].iloc[0]}"
+    return True, f"the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
 
 
 PARTS: dict[str, Callable[[Settings], Verdict]] = {
@@ -445,7 +405,7 @@ PARTS: dict[str, Callable[[Settings], Verdict]] = {
     "g": record,
     "h": ranks,
     "i": traced,
-    "j": tuned,
+    "j": launches_tried,
 }
 
 
@@ -465,77 +425,68 @@ def run_part(part: str, s: Settings) -> None:
     atomic_write(s.out / f"{part}.json", json.dumps(found) + "\n")
 
 
-def missing() -> dict[str, dict[str, str]]:
-    """Return what `NEEDS` has of packages that are not here."""
-    return {name: what for name, what in NEEDS.items() if find_spec(name) is None}
+def verdict_of(part: str, s: Settings) -> dict[str, Any] | None:
+    """Return a part's verdict; `None` where it has none yet."""
+    path = s.out / f"{part}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def in_a_process(part: str, s: Settings) -> dict[str, Any]:
+    """Run a part in a process of its own, which ends after its minutes and with this one, and return its verdict."""
+    (s.out / f"{part}.json").unlink(missing_ok=True)
+    how = ["--device", s.device, "--scale", str(s.scale), "--out", str(s.out), "--minutes", str(s.minutes)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TCLAB_PARENT_PID": str(os.getpid())}
+    environment.setdefault("TCLAB_CACHE", str(s.out / "cache"))
+    if s.device == "cpu":
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        environment |= {"TRITON_INTERPRET": "1"} if part in "cj" else {}  # it is no way to run a step
+    with (
+        (s.out / f"{part}.log").open("ab") as log,
+        subprocess.Popen(
+            child_command("gpu", *how, "--here", part), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+            env=environment, start_new_session=True,
+        ) as child,
+    ):  # fmt: skip
+        try:
+            why = f"ended with {child.wait(60 * s.minutes)}"
+        except subprocess.TimeoutExpired:
+            why = f"ran over {s.minutes:g} minutes"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    last = (s.out / f"{part}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    return verdict_of(part, s) or {"passed": False, "says": f"{why}: {last[0]}"}
 
 
 def drive(s: Settings, parts: str) -> int:
-    """Run the parts that have not passed, each in a process of its own; return how many did not pass."""
+    """Run the parts that have not passed; return how many did not pass."""
     s.out.mkdir(parents=True, exist_ok=True)
-    asked = {"device": s.device, "scale": s.scale}
+    asked = json.dumps({"device": s.device, "scale": s.scale})
     mark = s.out / "settings.json"
-    if mark.exists() and json.loads(mark.read_text()) != asked:
-        sys.exit(f"{s.out} is of {mark.read_text().strip()}: give another --out for {json.dumps(asked)}")
-    atomic_write(mark, json.dumps(asked) + "\n")
-    lacks = missing()
+    if mark.exists() and mark.read_text() != asked:
+        sys.exit(f"{s.out} is of {mark.read_text()}: give another --out for {asked}")
+    atomic_write(mark, asked)
 
     def say(line: str) -> None:
         print(line, flush=True)
         with (s.out / "log.txt").open("a") as log:
             log.write(line + "\n")
 
-    for name, what in lacks.items():
-        for letter, words in what.items():
-            if letter in parts:
-                say(f"missing package {name}: part ({letter}) leaves out {words or 'everything'}")
-    unhappy = 0
+    for name, what in WANTED.items():
+        if find_spec(name) is None:
+            say(f"missing package {name}, and with it {what}")
+    failed = 0
     for part in parts:
-        begin = time.monotonic()
-        verdict = s.out / f"{part}.json"
-        if verdict.exists() and json.loads(verdict.read_text())["passed"]:
-            say(f"({part}) {title(part)} passed before: {json.loads(verdict.read_text())['says']}")
-            continue
-        verdict.unlink(missing_ok=True)
-        needed = [name for name, what in lacks.items() if what.get(part) == ""]
-        if needed:
-            unhappy += 1
-            say(f"({part}) LEFT OUT, without {', '.join(needed)}: {title(part)}")
-            continue
-        how = ["--device", s.device, "--scale", str(s.scale), "--out", str(s.out), "--minutes", str(s.minutes)]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TCLAB_PARENT_PID": str(os.getpid())}
-        environment.setdefault("TCLAB_CACHE", str(s.out / "cache"))
-        if s.device == "cpu":
-            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            environment |= {"TRITON_INTERPRET": "1"} if part in "cj" else {}  # it is no way to run a step
-        with (s.out / f"{part}.log").open("ab") as log:
-            child = subprocess.Popen(
-                child_command("gpu", *how, "--here", part),
-                stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code: int | None = child.wait(60 * s.minutes)
-            except subprocess.TimeoutExpired:
-                code = None
-            except BaseException:
-                os.killpg(child.pid, 9)
-                raise
-        if code is None:
-            os.killpg(child.pid, 9)
-            child.wait()
-        took = f"{time.monotonic() - begin:.0f} s"
-        if verdict.exists():
-            found = json.loads(verdict.read_text())
-            unhappy += not found["passed"]
-            say(f"({part}) {'passed' if found['passed'] else 'FAILED'}, {took}: {title(part)}\n    {found['says']}")
-        else:
-            unhappy += 1
-            last = (s.out / f"{part}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            why = f"ran over {s.minutes:g} minutes" if code is None else f"ended with {code}"
-            say(f"({part}) FAILED, {took}, {why}: {title(part)}\n    {last[0]}")
-    say(f"{len(parts) - unhappy} of {len(parts)} parts passed; rows in {s.out}")
-    return unhappy
+        found = verdict_of(part, s)
+        how, begin = "passed before", time.monotonic()
+        if found is None or not found["passed"]:
+            found = in_a_process(part, s)
+            how = f"{'passed' if found['passed'] else 'FAILED'}, {time.monotonic() - begin:.0f} s"
+        failed += not found["passed"]
+        say(f"({part}) {how}: {title(part)}\n    {found['says']}")
+    say(f"{len(parts) - failed} of {len(parts)} parts passed; rows in {s.out}")
+    return failed
 
 
 def main() -> None:

@@ -1,163 +1,182 @@
-"""The nine neighbour sums of a layer alone, forward and backward: `spmm`, and what could do the same.
+"""One layer's masked sums over all networks, forward and backward: what each kernel takes, and how exact it is.
 
-    python benchmarks/layer.py [--scale 1.0] [--batch-sizes 2,16,28] [--threads 1,2] [--rounds 7]
+    python benchmarks/layer.py [--device cuda] [--scale 1.0] [--batch-sizes 28,64] [--dtypes bfloat16,float32]
 
-"bags" is a bare loop of `embedding_bag` calls that write into [B, N, H]; "bags in two threads" hands the samples to two
-threads of Python, each call on one; "ATen" and "MKL" are torch's sparse products, with "sum" and without, on
-[N, B · H]. Below them: a layer of GIN over all networks through `SharedGINConv`, against PyG's `GINConv` on the
-replicated batch (edges of deleted nodes left out, as many as `--most-edges` lets be). Results are compared first. Arms
-take turns in one process; a ratio is the median over rounds, with quartiles. With one thread the clock is the
-processor's time, which other processes disturb less.
+Every kernel sums the same samples with the same deletions, Yᵢ = Aᵢ·(K·X) + w·(K·X) for all networks i, and is held
+against the sums in fp64 in the rows that are kept. Kernels take turns in one process; a time is the shortest of some
+rounds. `make gpu` runs it as its part (c).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import threading
-import time
+import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
+from time import perf_counter
+from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.nn import GINConv
-from tqdm import trange
 
 import tclab
-from tclab.graph import Network
-from tclab.message_passing import SharedGINConv, to_grid, to_rows
+from tclab.masking import get
+from tclab.message_passing import SharedView
 from tclab.message_passing._shared_view import sparse_matrix
-from tclab.message_passing.kernels._spmm import Csr, spmm
+from tclab.message_passing.kernels import _tile_sums
+from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
+from tclab.perturbation import synthetic_perturbations
+from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64
-Sums = tuple[list[Tensor], Tensor]  # of each network [B, N, H], and the gradient of x, [B, N, H]
+# of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each
+ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-def bag(csr: Csr, x: Tensor) -> Tensor:
-    """Return A·X of one sample, [N, H]."""
-    return F.embedding_bag(csr.col, x, csr.crow, mode="sum", include_last_offset=True, per_sample_weights=csr.values)
+@dataclass
+class Arms:
+    """The kernels, and what they sum; rows lie sample after sample, [B·N, H]."""
+
+    calls: dict[str, Callable[[Tensor], list[Tensor]]]  # kernel → its sums over all networks
+    x: Tensor
+    keep: Tensor  # [B·N] bool, the rows in which kernels are compared
 
 
-def arms_of_sums(networks: list[Network], size: int, pool: ThreadPoolExecutor) -> dict[str, Callable[[], Sums]]:
-    """Return the ways of computing each sum of `x: [B, N, H]`, and of its gradient."""
-    matrices = [sparse_matrix(network, torch.float32) for network in networks]
-    n = networks[0].num_sources
-    x = torch.randn(size, n, WIDTH, requires_grad=True)
-    grads = [torch.randn(size, n, WIDTH) for _ in networks]
-    plain, wide = x.detach(), x.detach().transpose(0, 1).reshape(n, -1)
-    wide_grads = [grad.transpose(0, 1).reshape(n, -1) for grad in grads]
+def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
+    """Return the kernels over a synthetic graph's networks, for so many samples."""
+    from torch_geometric.utils import scatter
 
-    def by_spmm() -> Sums:
-        sums = spmm(matrices, x)
-        return sums, torch.autograd.grad(sums, x, grads)[0]
+    graph = tclab.CellGraph.synthetic(scale).without_metabolism()
+    perturbations = synthetic_perturbations(graph, size)
+    here, names = graph.to(device), list(graph.networks)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(size * graph.num_nodes[graph.deleted_type], WIDTH, generator=generator).to(device, dtype)
+    weights = torch.full((len(names),), 1.5, device=device, dtype=dtype)
 
-    def bags(each: Callable[[Callable[[int], None]], object]) -> Sums:
-        sums, to_x = [torch.empty(size, n, WIDTH) for _ in networks], torch.zeros(size, n, WIDTH)
+    shared = get("node_mask")(here).view(get("node_mask")(graph).batch(perturbations).to(device))
+    assert isinstance(shared, SharedView)
+    copies = get("gpu_filter")(here).view(get("gpu_filter")(graph).batch(perturbations).to(device))
+    keep = shared.keep[graph.deleted_type]
+    matrices = [sparse_matrix(network, dtype).csr for network in here.networks.values()]
 
-        def sample(b: int) -> None:
-            for matrix, summed, grad in zip(matrices, sums, grads, strict=True):
-                summed[b] = bag(matrix.csr, plain[b])
-                to_x[b] += bag(matrix.transposed, grad[b])
+    def of_view(view: tclab.message_passing.View) -> Callable[[Tensor], list[Tensor]]:
+        return lambda x: list(view.neighbour_sums(names, x, self_weights=list(weights.unsqueeze(1))))
 
-        each(sample)
-        return sums, to_x
+    def scattered(x: Tensor) -> list[Tensor]:
+        x = x * keep.unsqueeze(1)
+        edges = [copies.edges(name)[0] for name in names]
+        sums = [scatter(x[e[0]], e[1], dim_size=len(x), reduce="sum") for e in edges]
+        return [summed + weight * x for summed, weight in zip(sums, weights, strict=True)]
 
-    def tensor(csr: Csr) -> Tensor:
-        values = torch.ones(len(csr.col)) if csr.values is None else csr.values
-        return torch.sparse_csr_tensor(csr.crow, csr.col, values, size=(n, n), check_invariants=False)
+    def bags(x: Tensor) -> list[Tensor]:
+        x = x * keep.unsqueeze(1)
+        samples = x.view(size, -1, WIDTH).unbind()
+        sums = [
+            torch.cat([F.embedding_bag(col, s, crow, mode="sum", include_last_offset=True) for s in samples])
+            for crow, col, _ in matrices
+        ]
+        return [summed + weight * x for summed, weight in zip(sums, weights, strict=True)]
 
-    both = [(tensor(matrix.csr), tensor(matrix.transposed)) for matrix in matrices]
-
-    def grid(rows: Tensor) -> Tensor:
-        return rows.view(n, size, WIDTH).transpose(0, 1)
-
-    def by_products(*reduce: str) -> Sums:
-        sums = [torch.sparse.mm(a, wide, *reduce) for a, _ in both]
-        to_x = torch.stack([torch.sparse.mm(at, g, *reduce) for (_, at), g in zip(both, wide_grads, strict=True)])
-        return [grid(summed) for summed in sums], grid(to_x.sum(0))
-
-    arms: dict[str, Callable[[], Sums]] = {
-        "spmm": by_spmm,
-        "bags": lambda: bags(lambda sample: [sample(b) for b in range(size)]),
-        "ATen": lambda: by_products("sum"),
-        "MKL": by_products,
-    }
-    if torch.get_num_threads() > 1:
-        arms["bags in two threads"] = lambda: bags(lambda sample: list(pool.map(sample, range(size))))
-    return arms
+    calls = {"sparse library": of_view(shared)}
+    # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
+    nodes = len(x) // size
+    if all(tiles_for(x, *matrix, nodes) is not None for matrix in matrices):
+        calls["tiles"] = of_view(shared)
+    calls |= {"embedding_bag": bags, "PyG scatter": scattered}
+    if device == "cuda":  # on a CPU it compiles longer than all else takes
+        calls["PyG scatter, compiled"] = torch.compile(scattered)
+    return Arms(calls, x, keep)
 
 
-def arms_of_layers(networks: list[Network], size: int) -> dict[str, Callable[[], Sums]]:
-    """Return a layer of GIN over all networks with one or two nodes deleted in each sample, and PyG's."""
-    n = networks[0].num_sources
-    keep = torch.ones(n, size, dtype=torch.bool).scatter_(0, torch.randint(n, (2, size)), False)
-    rows = to_rows(torch.randn(n, size, WIDTH) * keep.unsqueeze(-1)).requires_grad_()
-    mlps = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for _ in networks]
-    graphs = [tclab.SharedGraph(network.edge_index, n) for network in networks]
-    ours, theirs = [SharedGINConv(mlp) for mlp in mlps], [GINConv(mlp) for mlp in mlps]
-    left = to_rows(keep.unsqueeze(-1))
+def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, rounds: int = 5) -> list[dict[str, Any]]:
+    """Return a row a kernel: `seconds` of forward and backward, and `error` against fp64, with what is `allowed`."""
+    rows = []
 
-    def edges_of(network: Network) -> Tensor:
-        whole = [network.edge_index[:, keep[network.edge_index, b].all(0)] + b * n for b in range(size)]
-        return torch.cat(whole, dim=1)
+    def both(kernel: str, dtype: torch.dtype = dtype) -> Tensor:
+        x = found.x.to(dtype, copy=True).requires_grad_()
+        off = mock.patch.object(_tile_sums, "_serves", return_value=False)
+        with nullcontext() if kernel == "tiles" else off:
+            sums = found.calls[kernel](x)
+            torch.autograd.backward(sums, [found.keep.unsqueeze(1).to(dtype).expand_as(y) for y in sums])
+        assert x.grad is not None
+        return torch.stack([*sums, x.grad]).detach()[:, found.keep]  # [networks + 1, kept rows, H]
 
-    batch = [edges_of(network) for network in networks]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        exact = both("sparse library", torch.float64)
+        for kernel in found.calls:
+            row: dict[str, Any] = {"batch_size": batch_size, "dtype": str(dtype).split(".")[1], "kernel": kernel}
+            rows.append(row)
+            try:
+                apart = both(kernel).double() - exact
+                row["error"] = max(
+                    (apart[:-1].norm() / exact[:-1].norm()).item(), (apart[-1].norm() / exact[-1].norm()).item()
+                )
+                del apart
+                seconds = []
+                for _ in range(1 if kernel == "tiles" and device == "cpu" else rounds):
+                    _wait(device)
+                    begin = perf_counter()
+                    both(kernel)
+                    _wait(device)
+                    seconds.append(perf_counter() - begin)
+                row |= {"seconds": min(seconds), "allowed": ALLOWED[dtype], "status": "ok"}
+            except (RuntimeError, NotImplementedError) as error:
+                row["status"] = f"cannot: {str(error).splitlines()[0][:100]}"
+    return rows
 
-    def layer(parts: list[Tensor]) -> Sums:
-        return parts, torch.autograd.grad(torch.stack([part * left for part in parts]).square().mean(), rows)[0]
 
-    return {
-        "SharedGINConv": lambda: layer(
-            [to_rows(conv(to_grid(rows, size), graph, keep)) for conv, graph in zip(ours, graphs, strict=True)]
-        ),
-        "PyG's GINConv": lambda: layer([conv(rows, e) * left for conv, e in zip(theirs, batch, strict=True)]),
-    }
+def launches(
+    graph: tclab.CellGraph, samples: int, dtype: torch.dtype, device: str, rounds: int
+) -> list[dict[str, Any]]:
+    """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
+    network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
+    tiles = tiles_of(*sparse_matrix(network, dtype).csr, network.num_sources)
+    assert tiles is not None
+    x = torch.randn(samples, network.num_sources, WIDTH, device=device).to(dtype)
+    key = (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
+    today, rows = LAUNCH[key], []
+    others = [Launch(*launch) for launch in product((64, 128, 256), (4, 8), (2, 3, 4))]
+
+    def call() -> None:
+        tile_sums(tiles, x, rows=network.num_targets)
+        _wait(device)
+
+    for launch in dict.fromkeys([today, *(others if device == "cuda" else others[:1])]):
+        row: dict[str, Any] = launch._asdict()
+        rows.append(row)
+        LAUNCH[key] = launch
+        try:
+            row["seconds"] = least_seconds({"tiles": call}, rounds=rounds)["tiles"]
+        except Exception as error:  # a launch that asks for more than the device has
+            row["status"] = f"cannot: {type(error).__name__} {str(error).splitlines()[0] if str(error) else ''}"
+        LAUNCH[key] = today
+    return rows
 
 
-def race(arms: dict[str, Callable[[], Sums]], rounds: int) -> None:
-    """Compare the results, and print the arms' seconds and by how much they are more than the first's."""
-    first, *others = arms
-    expected = arms[first]()
-    for name in others:
-        torch.testing.assert_close(arms[name](), expected, rtol=1e-3, atol=1e-3)
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    for i in trange(rounds + 1, desc="rounds", leave=False):
-        for name in list(arms)[:: 1 if i % 2 else -1]:
-            begin = clock()
-            arms[name]()
-            if i:  # the first round warms up
-                seconds[name].append(clock() - begin)
-    for name, times in seconds.items():
-        ratios = [t / of_first for t, of_first in zip(times, seconds[first], strict=True)]
-        low, _, high = statistics.quantiles(ratios, n=4)
-        ratio = f"{statistics.median(ratios):6.2f} × [{low:.2f}, {high:.2f}]"
-        print(f"  {name:<22} {statistics.median(times):9.4f} s  {ratio}", flush=True)
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def main() -> None:
     """Measure in this process, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--batch-sizes", default="2,16,28")
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--rounds", type=int, default=7, help="at least 2")
-    parser.add_argument("--most-edges", type=float, default=1e7, help="of PyG's batch; 256 bytes each are copied")
+    parser.add_argument("--batch-sizes", default="28,64")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
     options = parser.parse_args()
-    graph = tclab.CellGraph.synthetic(options.scale).without_metabolism()
-    networks = list(graph.networks.values())
-    pool, meet = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)), threading.Barrier(2)
-    list(pool.map(lambda _: meet.wait(), range(2)))  # both have begun, before this thread says how many it takes
-    for threads in map(int, options.threads.split(",")):
-        torch.set_num_threads(threads)
-        for size in map(int, options.batch_sizes.split(",")):
-            print(f"\n{graph.num_edges:,} edges, batch {size}, threads {threads}: the sums of a layer")
-            race(arms_of_sums(networks, size, pool), options.rounds)
-            if size * graph.num_edges <= options.most_edges:
-                print("a layer of GIN")
-                race(arms_of_layers(networks, size), options.rounds)
+    for size in map(int, options.batch_sizes.split(",")):
+        for dtype in options.dtypes.split(","):
+            kind = getattr(torch, dtype)
+            for row in compare(arms(options.scale, size, kind, options.device), options.device,
+                               batch_size=size, dtype=kind):  # fmt: skip
+                print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ allocated at once in a call, beyond what was there before.
 
 import argparse
 import json
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from time import perf_counter
 
@@ -93,49 +93,27 @@ def peak_mebibytes(call):
 
 
 def measure(name, size, least_seconds):
-    """Return a row: the ratio of times with its interval and verdict, and the ratio of peaks."""
+    """Return a line of the table: the ratio of times with its interval and verdict, and the ratio of peaks."""
     made = arms_of(name)(*size)
     arms = {arm: made[arm] for arm in ("original", "shared")}
-    begin = perf_counter()
-    one = arms["original"]()
-    middle = perf_counter()
-    other = arms["shared"]()
-    slower = max(middle - begin, perf_counter() - middle)
-    seconds = max((4 + 4 * ROUNDS) * slower, least_seconds)  # with a warm-up and a calibration
-    for ours, theirs in zip(one, other, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    del one, other, ours, theirs
-    race = timing.race(arms, budget_seconds=seconds)
-    pair, block_ms = race.pair("original", "shared"), race.frame().groupby("arm")["seconds"].median() * 1e3
-    peaks = {arm: peak_mebibytes(call) for arm, call in arms.items()}
-    return {
-        "port": name,
-        "nodes": size[0],
-        "edges": size[1],
-        "samples": size[2],
-        "features": size[3],
-        "original_ms": block_ms["original"],
-        "shared_ms": block_ms["shared"],
-        "time_ratio": pair.ratio,
-        "time_interval": pair.interval,
-        "verdict": WORDS.get(pair.verdict, pair.verdict),
-        "why": pair.why,
-        "original_mib": peaks["original"],
-        "shared_mib": peaks["shared"],
-        "memory_ratio": peaks["original"] / peaks["shared"],
-    }
-
-
-def line(row):
-    """Return a row as one of a Markdown table."""
-    shape = ", ".join(f"{row[name]:,}" for name in ("nodes", "edges", "samples", "features"))
-    times = ", ".join("–" if row[name] is None else f"{row[name]:,.1f}" for name in ("original_ms", "shared_ms"))
-    ratio = row["verdict"] if row["verdict"] in WORDS.values() else f"{row['verdict']}: {row['why']}"
-    if row["time_interval"] is not None:
-        low, high = row["time_interval"]
-        ratio = f"{row['time_ratio']:.3g} × [{low:.3g}, {high:.3g}], {ratio}"
-    memory = f"{row['original_mib']:,.2f}, {row['shared_mib']:,.2f} | {row['memory_ratio']:.3g} ×"
-    return f"| {row['port']} | {shape} | {times} | {ratio} | {memory} |"
+    found, seconds = {}, {}
+    for arm, call in arms.items():
+        begin = perf_counter()
+        found[arm] = call()
+        seconds[arm] = perf_counter() - begin
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    del found, one, other
+    budget = max((4 + 4 * ROUNDS) * max(seconds.values()), least_seconds)  # with a warm-up and a calibration
+    race = timing.race(arms, budget_seconds=budget)
+    pair, milliseconds = race.pair(*arms), race.frame().groupby("arm")["seconds"].median() * 1e3
+    verdict = WORDS.get(pair.verdict, f"{pair.verdict}: {pair.why}")
+    if pair.interval is not None:
+        verdict = f"{pair.ratio:.3g} × [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}], {verdict}"
+    times = ", ".join(f"{milliseconds[arm]:,.1f}" if arm in milliseconds else "–" for arm in arms)
+    peaks = [peak_mebibytes(call) for call in arms.values()]
+    memory = f"{peaks[0]:,.2f}, {peaks[1]:,.2f} | {peaks[0] / peaks[1]:.3g} ×"
+    return f"| {name} | {', '.join(f'{number:,}' for number in size)} | {times} | {verdict} | {memory} |"
 
 
 def main(arguments=None):
@@ -145,21 +123,13 @@ def main(arguments=None):
     parser.add_argument("--scale", type=float, default=1.0, help="of the nodes and edges")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each race, at least")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="a file of JSON lines, added to as rows come")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    begin = perf_counter()
     print(timing.environment(), HEAD, "|---" * 6 + "|", sep="\n", flush=True)
-    for name in given.ports:
-        for kind in given.sizes:
-            nodes, edges, *rest = SIZES[name][kind]
-            scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), *rest)
-            row = {"size": kind, "threads": given.threads} | measure(name, scaled, given.seconds)
-            print(line(row), flush=True)
-            if given.out is not None:
-                with given.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-    print(f"{(perf_counter() - begin) / 60:.1f} minutes")
+    for name, kind in product(given.ports, given.sizes):
+        nodes, edges, *rest = SIZES[name][kind]
+        scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), *rest)
+        print(measure(name, scaled, given.seconds), flush=True)
 
 
 if __name__ == "__main__":

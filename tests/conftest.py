@@ -24,38 +24,31 @@ COMMON = {
     "print_blob": True,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("fast", max_examples=12, **COMMON)
-settings.register_profile("wide", max_examples=60, **COMMON)  # make test-all: --hypothesis-profile wide
+settings.register_profile("fast", max_examples=10, **COMMON)
+settings.register_profile("wide", max_examples=60, **COMMON)  # make attack
 settings.register_profile("extended", max_examples=300, **COMMON)  # a quarter of an hour for one file
 settings.load_profile("fast")
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# Files that take longest begin first. These stay whole, as others do: what their tests share takes long to start.
-WHOLE = ("test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")
-# Of these each test goes to whichever process is free.
-SPLIT = (
-    "test_gpu_command.py",
-    "test_notebooks.py",
-    "test_readme.py",
-    "test_verdict_attacks.py",
-    "test_sweep.py",
-    "test_epoch.py",
-    "test_fits.py",
-    "test_equality.py",
-)
-# Files whose tests need the graph of full size, which one process makes.
-FULL_SIZE = ("test_graph.py", "test_models.py", "test_strategies.py", "test_stores.py", "test_degrees.py")
-
-
-# Notebooks begin before all tests, these first; the second of a pair finds the first one's rows.
-LONG_NOTEBOOKS = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb")
-SAME_ROWS = {"hypotheses.ipynb": "where_time_goes.ipynb"}
+# What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
+# Of the files in SPLIT each test goes to whichever process is free. Another file goes whole to one process, and some
+# together: for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
+FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
+         "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")  # fmt: skip
+SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_readme.py", "test_verdict_attacks.py", "test_sweep.py",
+         "test_epoch.py", "test_fits.py", "test_equality.py")  # fmt: skip
+TOGETHER = {
+    "hypotheses.ipynb": "where_time_goes.ipynb",
+    "test_check.py": "test_compiled.py",
+    "test_degrees.py": "test_graph.py",
+    "test_stores.py": "test_graph.py",
+}
 
 
 def pytest_collection_modifyitems(config, items):
-    order = (*LONG_NOTEBOOKS, ".ipynb", *WHOLE, *SPLIT, *FULL_SIZE)
+    order = (*FIRST, *SPLIT, *TOGETHER, *TOGETHER.values())
     place = {name: number for number, name in enumerate(order)}
     items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
     for item in items:
@@ -68,15 +61,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Scheduler(LoadScopeScheduling):
-    """What goes to one process: a notebook, whose cells run in one kernel; a file; of those in `SPLIT`, a test.
-
-    `--dist loadgroup` would do with marks, but groups nothing with pytest 9.2 (pytest-xdist, issue 1386).
-    """
+    """`--dist loadgroup` would do with marks, but groups nothing with pytest 9.2 (pytest-xdist, issue 1386)."""
 
     def _split_scope(self, nodeid):
-        path = nodeid.partition("::")[0]
-        name = Path(path).name
-        return nodeid if name in SPLIT else "full size" if name in FULL_SIZE else SAME_ROWS.get(name, name)
+        name = Path(nodeid.partition("::")[0]).name
+        return nodeid if name in SPLIT else TOGETHER.get(name, name)
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -88,9 +77,7 @@ def pytest_xdist_make_scheduler(config, log):
 def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
-    if (
-        "tclab.sweeps.execution._run" in sys.modules
-    ):  # children that are kept warm for the next point end with the tests
+    if "tclab.sweeps.execution._run" in sys.modules:  # children that are kept warm for the next point
         sys.modules["tclab.sweeps.execution._run"].close_workers()
     left = left_behind(os.environ[MARK])
     assert not left, f"processes were left behind: {left}"

@@ -46,13 +46,8 @@ def equal(found, expected):
         assert torch.equal(found.tensors[name], tensor), name
 
 
-# a store knows nothing of strategies: each has one of the three, and two that differ most in what they read all
-@pytest.mark.parametrize(
-    ("strategy", "store"),
-    sorted(
-        {*zip(masking.names(), itertools.cycle(STORES)), *itertools.product(("node_mask", "stored_mask"), STORES)},
-    ),
-)
+# a store knows nothing of strategies: each has one of the three
+@pytest.mark.parametrize(("strategy", "store"), list(zip(masking.names(), itertools.cycle(STORES))))
 def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, store, tmp_path):
     loading = masking.get(strategy)(GRAPH)
     loading.prepare(SAMPLES, tmp_path / "masks")
@@ -93,11 +88,6 @@ def test_what_is_packed_comes_out_as_it_was(data):
         assert one.host_values == {"fact": 2}
     if sent.buffer.numel():
         assert {tensor.untyped_storage().data_ptr() for tensor in sent.tensors.values()} == {sent.buffer.data_ptr()}
-
-
-def test_a_batch_of_28_triples_is_one_message_that_a_pipe_takes_whole():
-    batch = masking.get("node_mask")(GRAPH.without_metabolism()).batch(synthetic_perturbations(GRAPH, 28))
-    assert len(ForkingPickler.dumps((0, batch))) < 4096 - 512  # PIPE_BUF, with room for how it was made
 
 
 class Threads(masking.get("stored_mask")):

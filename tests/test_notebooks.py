@@ -113,7 +113,7 @@ def step_rows(folder):
     return Results(folder).frame().query("stage == 'step'")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @each_notebook
 def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
     notebook = json.loads(path.read_text())

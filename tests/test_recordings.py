@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import readme_figures
 
 from tclab.sweeps.store._rows import frame, table
@@ -22,7 +21,6 @@ def recorded(folder, name, rows, **environment):
     place = folder / name
     place.mkdir(parents=True)
     frame(table(rows)).to_parquet(place / "rows.parquet")
-    pd.DataFrame([{"kernel": "dense", "seconds": 1.0}]).to_csv(place / "rooflines.csv", index=False)
     (place / "environment.json").write_text(json.dumps({"cpu": "Made", "gpu": None, **environment}))
 
 

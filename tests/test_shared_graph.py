@@ -2,7 +2,6 @@
 
 import copy
 import doctest
-import warnings
 
 import pytest
 import torch
@@ -69,33 +68,20 @@ def ring():
     return tclab.SharedGraph(edge_index, 50), torch.randn(50, 4, 8, generator=generator), keep
 
 
-def run(call, x, *args, **kwargs):
-    own = x.detach().clone().requires_grad_()
-    summed = call(own, *args, **kwargs)
-    summed.square().sum().backward()
-    return summed.detach(), own.grad
-
-
-EVERY = [(reduce, dtype, "aot_eager") for reduce in ("sum", "mean") for dtype in (torch.float32, torch.bfloat16)]
-
-
-@pytest.mark.parametrize(
-    ("reduce", "dtype", "backend"),
-    [*EVERY, pytest.param("sum", torch.float32, "inductor", marks=pytest.mark.slow)],
-)
-def test_it_goes_through_compile_whole_and_two_runs_give_the_same_bits(ring, dtype, reduce, backend):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_two_runs_give_the_same_bits_in_the_dtype_of_the_rows(ring, dtype, reduce):
     graph, x, keep = ring
-    found, again = (run(graph, x.to(dtype), keep, reduce=reduce) for _ in range(2))
-    assert torch.equal(found[0], again[0])
-    assert torch.equal(found[1], again[1])
-    assert found[0].dtype == dtype
-    torch.testing.assert_close(found[0].float(), graph(x, keep, reduce=reduce), rtol=2e-2, atol=5e-2)
-    torch.compiler.reset()  # dynamo refuses a ninth version of one function
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own imports
-        compiled = run(torch.compile(graph, backend=backend, fullgraph=True), x.to(dtype), keep, reduce=reduce)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
-    torch.testing.assert_close(compiled, found, **tolerance)
+    found = []
+    for _ in range(2):
+        own = x.to(dtype, copy=True).requires_grad_()
+        summed = graph(own, keep, reduce=reduce)
+        summed.square().sum().backward()
+        found.append((summed.detach(), own.grad))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert found[0][0].dtype == dtype
+    torch.testing.assert_close(found[0][0].float(), graph(x, keep, reduce=reduce), rtol=2e-2, atol=5e-2)
 
 
 def test_it_runs_under_autocast(ring):
@@ -150,40 +136,6 @@ def test_it_is_a_layer_of_any_module_keeps_the_order_of_a_pyg_batch_and_adds_not
         assert graph(grid, keep, reduce=reduce).transpose(0, 1).is_contiguous()
 
 
-def held_bytes(graph):
-    """Return the bytes of all tensors that a shared graph holds, each memory once."""
-    found, left = {}, [graph]
-    while left:
-        each = left.pop()
-        if isinstance(each, torch.Tensor):
-            found[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
-        elif isinstance(each, dict | list | tuple):
-            left += each.values() if isinstance(each, dict) else each
-        elif isinstance(each, torch.nn.Module):
-            left.append(vars(each))
-    return sum(found.values())
-
-
-@pytest.mark.parametrize(("weighted", "each"), [(False, 4 * 4), (True, 8 * 4)])
-def test_sums_alone_hold_the_edges_and_two_matrices_and_the_rest_comes_with_its_use(weighted, each):
-    generator = torch.Generator().manual_seed(1)
-    edge_index = torch.randint(500, (2, 20_000), generator=generator)  # some of them self-loops
-    weight = torch.rand(20_000, generator=generator, dtype=torch.float64) if weighted else None
-    graph = tclab.SharedGraph(edge_index, 500, weight=weight)
-    travelling = held_bytes(copy.deepcopy(graph))
-    x, keep = torch.randn(500, 2, 3), torch.rand(500, 2, generator=generator) < 0.8
-    for reduce in ("sum", "mean"):
-        graph(x, keep, reduce=reduce)
-        graph(x, keep, reduce=reduce, cut=torch.tensor([[3, 9], [0, 1]]))
-    assert held_bytes(graph) <= each * 20_000 + 20 * 500
-    conv = tclab.message_passing.SharedGCNConv(3, 4)
-    conv(x, graph, keep)
-    if not weighted:
-        graph(x, keep, reduce="max")
-    assert held_bytes(graph) > 1.5 * each * 20_000
-    assert held_bytes(copy.deepcopy(graph)) == travelling  # what can be made again does not travel
-
-
 def test_a_module_brought_to_another_dtype_and_back_has_every_digit_of_its_weights(ring):
     _, x, keep = ring
     generator = torch.Generator().manual_seed(1)
@@ -212,28 +164,15 @@ def test_degrees_are_whole_numbers_in_every_dtype():
     assert means.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("shape", [(50, 0, 8), (50, 3, 0), (50, 0, 0)])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_no_sample_and_no_feature_give_nothing(ring, shape, reduce):
-    graph = ring[0]
+@pytest.mark.parametrize(("sizes", "shape"), [(5, (5, 0, 8)), (5, (5, 3, 0)), ((0, 3), (0, 2, 4)), ((5, 0), (5, 2, 4))])
+def test_no_node_no_sample_and_no_feature_give_nothing(sizes, shape, reduce):
+    graph = tclab.SharedGraph(torch.zeros(2, 0, dtype=torch.int64), sizes)
     x = torch.zeros(shape, requires_grad=True)
-    keep = torch.ones(shape[:2], dtype=torch.bool)
-    for mask in (None, keep):
-        summed = graph(x, mask, reduce=reduce)
-        assert summed.shape == shape
-        summed.sum().backward()
-        assert x.grad.shape == shape
-    assert graph.degree(keep).shape == shape[:2]
-
-
-def test_no_source_sends_nothing_and_no_target_hears_anything():
-    none = torch.zeros(2, 0, dtype=torch.int64)
-    assert torch.equal(tclab.SharedGraph(none, (0, 3))(torch.zeros(0, 2, 4)), torch.zeros(3, 2, 4))
-    x = torch.randn(5, 2, 4, requires_grad=True)
-    summed = tclab.SharedGraph(none, (5, 0))(x)
-    assert summed.shape == (0, 2, 4)
+    summed = graph(x, reduce=reduce)
+    assert summed.shape == (graph.num_targets, *shape[1:])
     summed.sum().backward()
-    assert torch.equal(x.grad, torch.zeros(5, 2, 4))
+    assert not x.grad.any()
 
 
 ONE = torch.tensor([[0], [1]])

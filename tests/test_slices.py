@@ -3,18 +3,15 @@
 Every strategy in slices, with a loss that is a mean, is in test_equality.py.
 """
 
-import warnings
-
 import pytest
 import torch
-from torch._dynamo.exc import FailOnRecompileLimitHit
 
 import tclab
 from tclab import masking, models
 from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
 from tclab.training._loading import Batches, Loader
-from tclab.training._step import Step, compiled_forward
+from tclab.training._step import Step
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=2, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 10, seed=3)
@@ -72,17 +69,3 @@ def test_a_batch_in_slices_is_whole_again_wherever_it_goes(strategy):
         assert torch.equal(batch.to("cpu").target, batch.target)
     for ours, theirs in zip(loaded.batch.slices, data[1].batch.slices, strict=True):
         assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
-
-
-def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):
-    compiling = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager", dynamic=False))
-    call = compiled_forward(lambda model, view: model * len(view))
-    torch._dynamo.reset()
-    call(torch.ones(()), [0] * 99)  # the first is not compiled
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own
-        for size in range(torch._dynamo.config.recompile_limit):
-            call(torch.ones(()), [0] * size)
-        with pytest.raises(FailOnRecompileLimitHit):
-            call(torch.ones(()), [0] * 1000)

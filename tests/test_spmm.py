@@ -1,11 +1,14 @@
-"""`spmm` and `spmm_sum`: products of sparse matrices and rows, sample after sample, each the other's gradient."""
+"""Products of sparse matrices and rows, sample after sample, rows by index, and their gradients; test_compiled.py has
+how they go through a compiler.
+"""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, _flat, spmm, spmm_sum
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows, without
+from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm, spmm_sum
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
@@ -47,10 +50,10 @@ def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_first_and_second_derivatives_are_right(weighted):
-    _, matrices = relations(5, 5, weighted=weighted)
-    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-    xs = [torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    w = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    _, matrices = relations(4, 4, weighted=weighted, number=2)
+    x = torch.randn(2, 4, 1, dtype=torch.float64, requires_grad=True)
+    xs = [torch.randn(2, 4, 1, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    w = torch.randn(2, dtype=torch.float64, requires_grad=True)
 
     def out(x, w):
         return tuple(spmm(matrices, x, self_weights=w))
@@ -86,20 +89,15 @@ def test_rows_that_are_strided_give_the_same_bits_and_so_does_a_second_run(threa
     assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
 
 
-def test_they_are_registered_as_torch_asks_and_compile_whole():
-    _, matrices = relations(5, 5, weighted=True)
-    x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
-
-    def loss(x, w):
-        sums = spmm(matrices, x, self_weights=w)
-        return spmm_sum(matrices, [y.relu() for y in sums], self_weights=w).square().sum()
-
-    keep = torch.rand(2, 5) < 0.7
-    a, at = _flat(matrices)
-    for masks in ((None, None), (keep, None), (keep, ~keep)):
-        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, w, *masks))
-        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, w, *masks))
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    for eager, traced in zip(torch.autograd.grad(loss(x, w), (x, w)), torch.autograd.grad(compiled(x, w), (x, w)),
-                             strict=True):  # fmt: skip
-        torch.testing.assert_close(eager, traced)
+@given(st.lists(st.integers(0, 4), max_size=9), st.sampled_from([(), (3,)]))
+def test_rows_by_index_and_their_sums_are_each_the_others_gradient(rows, width):
+    index = torch.tensor(rows, dtype=torch.int64)
+    x = torch.randn(5, *width, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(len(rows), *width, dtype=torch.float64)
+    (take_rows(x, index) * weights).sum().backward()
+    expected = torch.zeros(5, *width, dtype=torch.float64)
+    for i, row in enumerate(rows):
+        expected[row] += weights[i]
+    torch.testing.assert_close(x.grad, expected)
+    torch.testing.assert_close(add_rows(weights, index, 5), expected)
+    assert without(index, 5).tolist() == [row not in rows for row in range(5)]

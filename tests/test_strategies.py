@@ -1,3 +1,5 @@
+"""Strategies: what a batch weighs, where the host waits, what is refused; when `delta` gives up."""
+
 from collections import Counter
 
 import pytest
@@ -7,8 +9,9 @@ import tclab
 from tclab import CellGraph, InputError, masking
 from tclab.masking import Strategy
 from tclab.models import HeteroCell
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import syncs
+from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
 
 SMALL = CellGraph.synthetic(0.03)
@@ -19,15 +22,11 @@ def batch_of(strategy, graph, size, **options):
     return masking.get(strategy)(graph, **options).batch(synthetic_perturbations(graph, size))
 
 
-def test_bytes_of_a_batch_of_28_at_full_size(full):
-    graph = full.without_metabolism()
-    edge_mask = batch_of("edge_mask", graph, 28)
-    assert edge_mask.edge_bytes == 1_153_524_120
-    assert edge_mask.mask_bytes == 28 * graph.num_edges == edge_mask.edge_bytes / 17
-    assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
-    assert edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
-    del edge_mask
-    node_mask = batch_of("node_mask", graph, 28)
+def test_a_batch_of_28_has_seventeen_bytes_an_edge_of_each_sample_or_none():
+    edge_mask = batch_of("edge_mask", NETWORKS, 28)
+    assert edge_mask.mask_bytes == 28 * NETWORKS.num_edges == edge_mask.edge_bytes / 17
+    assert edge_mask.edge_bytes <= edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
+    node_mask = batch_of("node_mask", SMALL.without_metabolism(), 28)
     assert node_mask.deletions["gene"].nodes.numel() == 84
     assert node_mask.edge_bytes == node_mask.mask_bytes == 0
     assert node_mask.bytes == 4 * 28 + 8 * (84 + 3 * 29)  # scores; genes, and where each sample begins, of three types
@@ -111,3 +110,30 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call():
     ):
         with pytest.raises(InputError, match=words):
             masking.register(wrong)
+
+
+# ---- delta
+
+
+def delta_batch(graph, samples, **options):
+    deletions = Deletions.of(samples, num_nodes=graph.num_nodes[graph.deleted_type])
+    strategy = masking.get("delta")(graph, **options)
+    return strategy, strategy.batch(Perturbations(deletions, torch.zeros(len(samples))))
+
+
+def test_delta_falls_over_to_the_shared_product_where_much_differs():
+    nodes = torch.arange(12)
+    graph = CellGraph.from_edges({"knows": torch.cartesian_prod(nodes, nodes).t()}, num_nodes=12)
+    _, batch = delta_batch(graph, [[1], list(range(8))])
+    assert batch.host_values["layers"] == 0  # a batch goes as deep as its worst sample
+    assert batch.edge_bytes == 0
+
+
+def test_under_dropout_delta_makes_every_sample_draw_its_own():
+    nodes = torch.arange(20)
+    line = CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=20)
+    model = HeteroCell(20, ["next"], width=8, layers=2, dropout=0.5).train()
+    strategy, batch = delta_batch(line, [[], []], limit=1.0)
+    first, second = model(strategy.view(batch))
+    assert first != second  # the same sample twice: only their dropout tells them apart
+    assert EquivalenceReference(model.eval(), line, [[], []]).compare("delta").passed

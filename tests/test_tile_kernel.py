@@ -1,9 +1,8 @@
-"""The GPU's kernel, where there is no GPU: its tiles, its sums interpreted, its machine code, its prediction."""
+"""The GPU's kernel, where there is no GPU: its tiles, its sums interpreted, its machine code."""
 
 import os
 import subprocess
 import sys
-from dataclasses import astuple
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ def matrix_of(tiles, columns):
     return found.index_put_(at, torch.ones_like(tile), accumulate=True)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(8))
 def test_tiles_are_the_matrix_with_rows_by_degree(tile_kernel, seed):
     case = tile_kernel.case(seed)
     dense = torch.zeros(case.targets, case.sources, dtype=torch.int64)
@@ -97,7 +96,7 @@ def interpreted(root, *command):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 @pytest.mark.parametrize(
-    ("first", "cases", "columns"), [("5", "6", "32"), pytest.param("11", "64", "1040", marks=pytest.mark.slow)]
+    ("first", "cases", "columns"), [("5", "3", "32"), pytest.param("11", "64", "1040", marks=pytest.mark.slow)]
 )
 def test_interpreted_sums_and_gradients_are_those_of_fp64(root, first, cases, columns):
     options = ["--first", first, "--cases", cases, "--most-columns", columns]
@@ -144,17 +143,3 @@ def test_machine_code_needs_no_stack_and_is_that_of_the_page(tile_kernel, root):
         assert row["wgmma" if architecture == 90 else "mma"] > 0, row
     lines = [line for line in (root / "docs" / "gpu.md").read_text().splitlines() if line.startswith("| sm_")]
     assert lines == ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
-
-
-@pytest.mark.slow
-def test_at_full_size_a_third_of_today_s_milliseconds_is_predicted(tile_kernel, full, root):
-    graph, page = full.without_metabolism(), (root / "docs" / "gpu.md").read_text()
-    for samples in (28, 64):
-        for kind, size in (("bfloat16", 2), ("float32", 4)):
-            rows = tile_kernel.predicted(graph, samples, tile_kernel.Assumptions(), size=size)
-            found = tile_kernel.layer_milliseconds(rows)
-            today = found["the better of sparse and dense for each network"]
-            assert 3 * found["tiles"] <= today
-            assert f"| {samples} | {kind} | {found['sparse']:.2f} | {today:.2f} | {found['tiles']:.2f} |" in page
-    for name, value in zip(("l2", "memory", "flops", "tf32"), astuple(tile_kernel.Assumptions()), strict=True):
-        assert f"`--{name}` {value:.3g}" in page

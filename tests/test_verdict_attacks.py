@@ -1,7 +1,7 @@
 """Attacks on a verdict: noise that hits one arm alone, drifts, stretches, states, waves, the luck of processes.
 
 `benchmarks/verdicts.py` has them, and measures their rates on 200 races each; here a few races stand for it, and with
-the marker `slow` 60 of each.
+the marker `nightly` 60 of each.
 """
 
 import sys
@@ -19,7 +19,7 @@ from tclab.timing._verdict import ALPHA, FASTER, LOOKS, PARTS, SAME, SLOWER, UND
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from verdicts import ALIKE, APART, EQUAL, MILD, NEARLY, UNSEEN, Attack, counted
 
-SLOW = pytest.mark.slow
+NIGHTLY = pytest.mark.nightly
 STILL = {"quiet": True, "independent": 0.0}
 
 
@@ -34,7 +34,7 @@ def some(attacks, quick):
     """Return each attack with 60 races, and those that `quick` names with 12 in the quick part, too."""
     named = [attack for attack in attacks if any(text in attack.name for text in quick)]
     return [
-        *(pytest.param(attack, 60, marks=SLOW, id=attack.name) for attack in attacks),
+        *(pytest.param(attack, 60, marks=NIGHTLY, id=attack.name) for attack in attacks),
         *(pytest.param(attack, 12, id=f"{attack.name}, few") for attack in named),
     ]
 

@@ -1,0 +1,152 @@
+"""`torch.compile`: strategies, layers and operations go through it whole, with the numbers that they have without it.
+
+They are in one file, so that one process of the tests imports the compiler.
+"""
+
+import copy
+
+import pytest
+import torch
+from test_shared_convs import LAYERS
+from test_spmm import relations
+
+import tclab
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows, without
+from tclab.message_passing.kernels._spmm import _flat, spmm, spmm_sum
+from tclab.models import HeteroCell
+from tclab.training._equivalence import norm_error
+from tclab.training._step import compiled_forward
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own imports
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def dynamo_forgets():
+    torch.compiler.reset()  # it refuses a ninth version of one function
+
+
+def small_cell():
+    return tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
+
+
+def outcome(graph, strategy, dtype, backend=None):
+    """Return the predictions of three samples, and the gradients of the parameters."""
+    torch.manual_seed(0)
+    model = HeteroCell(graph.num_nodes[graph.deleted_type], list(graph.networks), width=8, layers=2)
+    model = model.double() if dtype == "float64" else model
+    call = model if backend is None else torch.compile(model, backend=backend, fullgraph=True)
+    with tclab.view(graph, [[3, 4], [7], []], strategy) as view:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            predictions = call(view)
+        (predictions.double() * torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)).sum().backward()
+    return predictions.detach(), [parameter.grad for parameter in model.parameters()]
+
+
+# one strategy for each kind of view; Inductor once read sums of two networks before they were made
+@pytest.mark.parametrize(
+    ("strategy", "dtype", "backend"),
+    [
+        ("node_mask", "float32", "aot_eager"),
+        *(pytest.param(one, "float32", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask", "delta")),
+        *(pytest.param(one, "bfloat16", "aot_eager", marks=SLOW) for one in ("edge_mask", "node_mask", "delta")),
+        *(pytest.param(one, "float32", "inductor", marks=SLOW) for one in ("node_mask", "delta")),
+    ],
+)
+def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend):
+    graph = small_cell()
+    expected = outcome(graph, "subgraph", "float64")
+    outcome(graph, strategy, dtype)  # what a graph makes once is made outside the compiler
+    from torch._inductor import config  # here, and not where every process of the tests would import it
+
+    with config.patch(compile_threads=1):  # in this process
+        found = outcome(graph, strategy, dtype, backend)
+    assert norm_error(found, expected) <= (5e-2 if dtype == "bfloat16" else 1e-5)
+
+
+def run(call, x, *given, **options):
+    own = x.clone().requires_grad_()
+    out = call(own, *given, **options)
+    out.float().square().sum().backward()
+    return out.detach(), own.grad
+
+
+def ring(nodes=40):
+    at = torch.arange(nodes)
+    edge_index = torch.cat([torch.stack([at, (at + step) % nodes]) for step in (0, 1, 3, 3)], dim=1)
+    generator = torch.Generator().manual_seed(0)
+    keep = torch.rand(nodes, 4, generator=generator) < 0.8
+    return tclab.SharedGraph(edge_index, nodes), torch.randn(nodes, 4, 8, generator=generator), keep
+
+
+# a tracing takes a second; that of the others is as the sums' and the first one's
+@pytest.mark.parametrize("name", [one if one in ("gcn", "gatv2") else pytest.param(one, marks=SLOW) for one in LAYERS])
+def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
+    (shared, x, keep), conv, cut = ring(), LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    for masks in (keep, (None, keep)):  # each is compiled anew
+        torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
+    # what it needs of a graph that it has not seen, or that forgot what was made, is made while it is traced
+    other = tclab.SharedGraph(torch.randint(40, (2, 60), generator=torch.Generator().manual_seed(0)), 40)
+    for graph in (other, other.double()):
+        torch.testing.assert_close(compiled(x, graph, keep), conv(x, copy.deepcopy(graph), keep))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "dtype", "backend"),
+    [
+        ("sum", torch.bfloat16, "aot_eager"),
+        ("mean", torch.float32, "aot_eager"),
+        pytest.param("sum", torch.float32, "inductor", marks=SLOW),
+    ],
+)
+def test_a_shared_graph_goes_through_whole(reduce, dtype, backend):
+    graph, x, keep = ring()
+    compiled = torch.compile(graph, backend=backend, fullgraph=True)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(
+        *(run(call, x.to(dtype), keep, reduce=reduce) for call in (compiled, graph)), **tolerance
+    )
+
+
+def test_products_are_registered_as_torch_asks():
+    _, matrices = relations(5, 5, weighted=True)
+    x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+
+    def loss(x, w):
+        sums = spmm(matrices, x, self_weights=w)
+        return spmm_sum(matrices, [y.relu() for y in sums], self_weights=w).square().sum()
+
+    keep = torch.rand(2, 5) < 0.7
+    a, at = _flat(matrices)
+    for masks in ((None, None), (keep, ~keep)):
+        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, w, *masks))
+        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, w, *masks))
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(*(torch.autograd.grad(call(x, w), (x, w)) for call in (compiled, loss)))
+
+
+def test_rows_by_index_are_registered_as_torch_asks():
+    index = torch.tensor([3, 0, 3, 4])
+    x, values = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 4))
+    for op, given in ((torch.ops.tclab.take_rows, (x, index)), (torch.ops.tclab.add_rows, (values, index, 5))):
+        torch.library.opcheck(op, given)
+
+    def all_of_them(x, values, gone):
+        return take_rows(x, index), add_rows(values, index, 5), without(gone, 5)
+
+    given = (x, values, torch.tensor([1, 2, 1]))
+    compiled = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
+    for found, expected in zip(compiled(*given), all_of_them(*given), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager", dynamic=False))
+    call = compiled_forward(lambda model, view: model * len(view))
+    call(torch.ones(()), [0] * 99)  # the first is not compiled
+    for size in range(torch._dynamo.config.recompile_limit):
+        call(torch.ones(()), [0] * size)
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        call(torch.ones(()), [0] * 1000)
