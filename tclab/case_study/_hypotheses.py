@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown, bytes_text, counted, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._cells import one_point_each, records, times_text
@@ -128,18 +128,14 @@ def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
     text = f"Waiting for the loader and the transfer are {share} of a step of {seconds_text(step)}."
     evidence = [_judged_by(steps), text]
     workers, batch = steps.point["workers"], steps.making.get("batch")
-    if workers and batch:
+    if workers and batch and verdict != UNDECIDED:
         pace = LoaderPace(int(workers), batch, step, steps.mean(wait) / step)
-        if verdict != UNDECIDED and (refusal := pace.refusal(steps.mean(transfer) / step, _MOST)):
+        if refusal := pace.refusal(steps.mean(transfer) / step, _MOST):
             evidence.append(f"The verdict “{verdict}” is refused: {refusal}.")
             verdict = UNDECIDED
-        every = f"{counted(int(workers), 'worker')} can give a batch every {seconds_text(pace.every_seconds)}"
-        evidence.append(f"{every}, and the rest of a step takes {seconds_text(pace.rest_seconds)}.")
     if batch:
         collate, mask = (seconds_text(steps.making.get(stage, 0.0)) for stage in ("collate", "mask"))
         evidence.append(f"Of {seconds_text(batch)} to make a batch, collating is {collate} and making masks {mask}.")
-    if pd.notna(steps.point["batch_bytes"]):
-        evidence.append(f"A batch carries {bytes_text(steps.point['batch_bytes'])}.")
     return Hypothesis(name, claim, verdict, tuple(evidence))
 
 
@@ -194,11 +190,7 @@ def _communication(rows: pd.DataFrame) -> Hypothesis:
         return Hypothesis(name, claim, NOT_MEASURED, (f"No row has the communication of several ranks{why}.",))
     verdict, share = steps.judge(steps.stages["communication"])
     evidence = [f"Exposed communication is {share} of a step ({len(steps.whole)} steps, {steps.where})."]
-    waits = {
-        "rank_wait": "Waiting for the slowest rank, which is no communication",
-        "gather": "The loss's all-gathers, with waits",
-    }
-    evidence += [
-        f"{words}: {steps.judge(steps.stages[stage])[1]}." for stage, words in waits.items() if stage in steps.stages
-    ]
+    if "rank_wait" in steps.stages:
+        waits = steps.judge(steps.stages["rank_wait"])[1]
+        evidence.append(f"Waiting for the slowest rank, which is no communication: {waits}.")
     return Hypothesis(name, claim, verdict, tuple(evidence))

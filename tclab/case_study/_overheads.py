@@ -16,11 +16,8 @@ from torch import Tensor, nn
 
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.models import Dango, DangoLoss, HeteroCell, ModelKind
 from tclab.models._dango import DangoOutput
-from tclab.models._layers import HyperSAGNN
-from tclab.perturbation import Deletions
 from tclab.sweeps.config._overhead_names import LOGGING
 from tclab.training._step import Stage, Step
 
@@ -130,47 +127,6 @@ def make_dense_targets(loss: DangoLoss) -> None:
 # ---- of a model
 
 
-class BatchWideLayerNorm(nn.Module):
-    """PyG's `LayerNorm` in its default mode, over all features of all rows at once.
-
-    A prediction then depends on the other samples of its batch, and on which rows a strategy keeps. It shares the
-    parameters of the `torch.nn.LayerNorm` that it replaces, under the same names.
-    """
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [R, H] for `x: [R, H]`."""
-        x = x - x.mean()
-        return x / (x.std(unbiased=False) + self.eps) * self.weight + self.bias
-
-
-class BatchQuadraticHyperSAGNN(nn.Module):
-    """The scores of `HyperSAGNN` by attention among all M members of the batch.
-
-    Members of other sets are masked away, so work and memory grow with the square of the batch. It shares the
-    parameters of the `HyperSAGNN` that it replaces, under the same names.
-    """
-
-    def __init__(self, lean: HyperSAGNN) -> None:
-        super().__init__()
-        self.attention, self.static, self.score = lean.attention, lean.static, lean.score
-
-    def forward(self, x: Tensor, sets: Deletions) -> Tensor:
-        """Return the scores of B sets, [B]; see `HyperSAGNN.forward`."""
-        owner = sets.samples()
-        apart = ~torch.eye(x.size(0), dtype=torch.bool, device=x.device)
-        others = ((owner.unsqueeze(1) == owner) & apart).unsqueeze(0)  # [1, M, M]
-        dynamic = x.unsqueeze(0)
-        for layer in self.attention:
-            dynamic = layer(dynamic, others)
-        score = self.score((dynamic.squeeze(0) - torch.relu(self.static(x))).square()).squeeze(-1)
-        total = add_rows(score, owner, len(sets))
-        return total / sets.ptr.diff().clamp_min(1)
-
-
 def apply_to_model(model: nn.Module, overheads: Iterable[str]) -> None:
     """Apply to a model, in place, the overheads that concern it; its parameters keep their names and order."""
     for name in overheads:
@@ -190,13 +146,6 @@ def _isnan_checks(model: nn.Module) -> None:
     for module in (model.preprocessor, *layers, *heads):
         if isinstance(module, nn.Module):  # a part that the model does not have is None
             module.register_forward_hook(_raise_on_nan)
-
-
-def _replace_layers(kind: type[nn.Module], replacement: Callable[[Any], nn.Module], model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, kind):
-                setattr(module, name, replacement(child))
 
 
 def _wild_type_apart(model: nn.Module) -> None:
@@ -222,9 +171,7 @@ def _replace_method(of: Any, method: str, replacement: Callable[..., Any]) -> No
 
 _OF_THE_MODEL: dict[str, Callable[[nn.Module], None]] = {
     "isnan_checks": _isnan_checks,
-    "batch_wide_layer_norm": partial(_replace_layers, nn.LayerNorm, BatchWideLayerNorm),
     "wild_type_apart": _wild_type_apart,
     "preprocessor_per_sample": _preprocessor_per_sample,
-    "quadratic_attention": partial(_replace_layers, HyperSAGNN, BatchQuadraticHyperSAGNN),
     "second_forward": _second_forward,
 }

@@ -28,7 +28,7 @@ tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 tclab race --base main --head HEAD -- python bench.py
 ```
 
-Every verb has `--help` and, but for profile, report and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no
+Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no
 time or does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
 `tclab --install-completion` makes the shell complete verbs and options."""
 _VERBS = {
@@ -39,7 +39,6 @@ _VERBS = {
     "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
-    "report": ("_result_verbs", "Write a sweep's charts and findings into one HTML page."),
     "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes; of two, what differs."),
     "profile": ("_result_verbs", "Run a script that has no marks, and say which of its lines the time went to."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),

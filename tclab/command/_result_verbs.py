@@ -69,20 +69,6 @@ def compare(
 
 
 @helped
-def report(rows: Path, /, *, out: Path | None = None, title: str = "A sweep") -> int:
-    """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path.
-
-    - `rows`: a folder of results, or a file of rows.
-    - `out`: ends with .html; report.html in the folder unless given.
-    - `title`: its heading.
-    """
-    from tclab import lab
-
-    print(lab.report(_rows(rows), out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
-    return 0
-
-
-@helped
 def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> int:
     """Say where the time of a torch.profiler trace goes, in figures that add up; see `tclab.trace`.
 

@@ -16,7 +16,7 @@ import torch
 
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
+from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
@@ -60,8 +60,8 @@ def equivalence_of(point: Point) -> EquivalenceResult:
 
 
 def declared_exact(point: Point) -> bool:
-    """Return whether the point's strategy and overheads claim to compute what `subgraph` does."""
-    return strategy_of(point.strategy).exact and not inexact_overheads(point.overheads)
+    """Return whether the point's strategy claims to compute what `subgraph` does."""
+    return strategy_of(point.strategy).exact
 
 
 def may_run(point: Point) -> bool:

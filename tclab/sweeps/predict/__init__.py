@@ -1,16 +1,13 @@
 """What a point or an epoch will need before it runs: memory, bytes, seconds."""
 
 from tclab.sweeps.predict._cost_model import cells, fit_costs, measure_cells, removed_share
-from tclab.sweeps.predict._more_ranks import Link, predict_step
 from tclab.sweeps.predict._roofline import ceilings, roofline
 
 __all__ = [
-    "Link",
     "ceilings",
     "cells",
     "fit_costs",
     "measure_cells",
-    "predict_step",
     "removed_share",
     "roofline",
 ]
