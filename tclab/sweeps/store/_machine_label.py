@@ -79,7 +79,8 @@ def where_measured(rows: pd.DataFrame) -> str:
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
         return "nothing measured"
-    machine = ok["cores"].astype("string") + " cores · " + ok["cpu"]
+    cores = ok["cores"].map(lambda number: counted(number, "core"), na_action="ignore").astype("string")
+    machine = cores + " · " + ok["cpu"]
     machine = machine.where(ok["device"] != "cuda", ok["gpu"])
     busy = set(machine[ok["shared"].notna()])
     machines = ok.groupby(machine, sort=False)
@@ -105,7 +106,7 @@ def graph_text(rows: pd.DataFrame) -> str:
 def this_machine(device: str | None = None) -> str:
     """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
     here = environment()
-    host = f"{here['cores']} cores · {here['cpu']}"
+    host = f"{counted(here['cores'], 'core')} · {here['cpu']}"
     if device == "cuda":
         return f"cuda · {here['gpu']}"
     if device == "cpu":
