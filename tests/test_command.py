@@ -17,7 +17,7 @@ FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
-VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "report", "profile", "panel")
+VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "profile", "panel")
 PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
@@ -164,8 +164,7 @@ def test_strategies_race(capsys, tmp_path):
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
 
 
-@pytest.mark.slow  # the charts of a report
-def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
+def test_rows_are_read_by_advise_and_compare(root, capsys):
     rows = root / "tests" / "recorded_rows.parquet"
     code, advice = answer(capsys, "advise", rows)
     assert code == 0
@@ -173,9 +172,6 @@ def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
     code, comparison = answer(capsys, "compare", rows, rows, "--margin", "0.1")
     assert code == 0
     assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
-    assert main(["report", str(rows), "--title", "By command", "--out", str(tmp_path / "r.html")]) == 0
-    assert "<h1>By command</h1>" in (tmp_path / "r.html").read_text()
-    assert str(tmp_path / "r.html") in capsys.readouterr().out
 
 
 @pytest.mark.slow  # steps are set up and checked
@@ -207,7 +203,7 @@ def test_a_folder_of_folders_is_named_with_those_that_have_rows(tmp_path, capsys
     (tmp_path / "empty").mkdir()
     (folder / f"{0:024x}.parquet").touch()
     above = str(folder.parent)
-    for words in (["advise", above], ["compare", above, above], ["report", above]):
+    for words in (["advise", above], ["compare", above, above]):
         assert main(words) == 2
         assert capsys.readouterr().err == f"tclab: no rows in {above}; there are some in {folder}\n"
     assert main(["advise", str(tmp_path / "empty")]) == 2
@@ -260,7 +256,6 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
         (["run", "--strategy", "mine"], "(yours? --import its Python file)"),
         (["run", "--import", "none.py"], "expected a Python file"),
         (["compare", "nowhere", "elsewhere"], "nowhere"),
-        (["report", "nowhere"], "nowhere"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
         (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),
         (["fits", "--loader", "prefetchfactor:4"], "did you mean 'prefetch_factor'?"),

@@ -63,13 +63,6 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
     race_arm(request)()  # in the others, which do not check again
 
 
-@pytest.mark.parametrize("overhead", ["batch_wide_layer_norm"])
-def test_an_overhead_that_changes_predictions_as_it_declares_is_raced_and_run_alike(overhead):
-    point = tiny(overheads=overhead)
-    race_arm(json.dumps({"modules": [], "point": resolve(point).to_dict()}))()
-    assert set(tclab.run(point)["equivalence"]) == {"inexact"}
-
-
 def test_points_that_no_race_can_have_are_named():
     with pytest.raises(InputError, match=r"b: skipped: dango reads no masked graph"):
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)

@@ -4,12 +4,11 @@ import json
 import re
 
 import pytest
-import vl_convert
 from stage_rows import lost, point_rows
 
-from tclab import InputError, case_study
+from tclab import case_study
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
-from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
+from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.store._rows import frame, table
 
 
@@ -54,11 +53,10 @@ def test_the_chart_says_what_is_undecided():
     rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
     found = case_study.overhead_costs(rows)
     chart = case_study.overheads_chart(found, rows)
-    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     text = json.dumps(chart.to_dict(), ensure_ascii=False)
     assert re.search(r"1\.(49|50|51) × costs", text)
     assert "× undecided" in text
-    assert "cpu · 2 cores · Made Up" in text
+    assert "in 3 rounds; " in text
     nothing = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
     assert "No overhead was measured" in str(
         case_study.overheads_chart(case_study.overhead_costs(nothing), nothing).to_dict()
@@ -101,20 +99,3 @@ def test_rounds_have_every_overhead_beside_none_and_turn_round():
     for model in ("hetero_cell", "dango"):
         own = [point.overheads for point in first if point.model == model]
         assert own == [(), *((name,) for name in applicable_overheads(model))]
-
-
-def test_named_overheads_go_to_the_models_that_can_take_them_on():
-    points = with_each_overhead(
-        models="hetero_cell,dango",
-        strategies="node_mask",
-        overheads="isnan_checks,second_forward",
-        rounds=1,
-        **SMALL,
-    )
-    assert {(p.model, *p.overheads) for p in points} == {
-        ("hetero_cell",), ("hetero_cell", "isnan_checks"), ("dango",), ("dango", "second_forward")}  # fmt: skip
-    assert "isnan_checks" in OVERHEADS
-    with pytest.raises(InputError, match="unknown overhead 'isnan'; did you mean 'isnan_checks'"):
-        with_each_overhead(models="dango", strategies="node_mask", overheads="isnan", **SMALL)
-    with pytest.raises(InputError, match="rounds is 0"):
-        with_each_overhead(models="dango", strategies="node_mask", rounds=0, **SMALL)

@@ -2,19 +2,13 @@
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import vl_convert
-from hypothesis import given
-from hypothesis import strategies as st
-from stage_rows import point_rows
 from test_lab import row
 
 from tclab import InputError, case_study, lab
 from tclab.sweeps.config import scaling_points
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
-from tclab.sweeps.predict import Link, predict_step
-from tclab.sweeps.predict._more_ranks import cores_slowdown
 from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
@@ -47,7 +41,6 @@ def test_accumulation_takes_a_step_after_as_many_samples():
     [
         ("strong", "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
         ("accumulated", "2,3", "expected numbers that divide the largest, 3"),
-        ("weak", "1,two", "ranks is 'two', expected a whole number of at least 1"),
         ("weak", "0", "ranks is 0, expected a whole number of at least 1"),
         ("week", "1", "unknown kind of scaling 'week'; did you mean 'weak'"),
     ],
@@ -85,33 +78,28 @@ def rows():
     return frame(table([*one, *two]))
 
 
-def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
-    found = lab.reports.scaling_table(rows).set_index("ranks")
-    assert found["speedup"].tolist() == pytest.approx([1.0, 1.6])
-    assert found["efficiency"].tolist() == pytest.approx([1.0, 0.8])
-    assert found["ideal"].tolist() == [1, 2]
-    assert found["cores_allow"].tolist() == [1, 2]  # two cores, one thread a rank
-    wide = rows.assign(threads=2)
-    assert lab.reports.scaling_table(wide)["cores_allow"].tolist() == [1, 1]
-    assert (found["low"] <= found["speedup"]).all()
-    assert (found["speedup"] <= found["high"]).all()
-
-
-def test_the_exchange_of_a_step_is_told_apart(rows):
-    (found,) = lab.reports.exchange_table(rows).to_dict("records")
-    assert tuple(found[f"{name}_seconds"] for name in ("communication", "rank_wait", "gather")) == (0.01, 0.02, 0.005)
-    assert found["overlapped_seconds"] == pytest.approx(0.001)
-    assert found["last"] == "rank 1 (80%)"
-    assert found["gradient_bytes"] == 4e6
-
-
-def test_the_hypothesis_names_the_last_rank_and_keeps_waiting_apart(rows):
+def test_the_hypothesis_keeps_waiting_apart(rows):
     said = " ".join(str(case_study.hypotheses(rows)[3]).split())
     assert said.startswith("DDP, communication: does not hold here")
     assert "Exposed communication is 8.0%" in said
     assert "Waiting for the slowest rank, which is no communication: 16.0%" in said
-    assert "all-gathers, with waits: 4.0%" in said
     assert "cpu · gloo · 2 ranks" in said
+
+
+def drawn(chart):
+    """Return line → x → point of the panel of weak scaling."""
+    (found,) = [lines for lines in chart.to_dict()["datasets"].values() if "panel" in lines[0]]
+    return {(one["line"], one["x"]): one for one in found if one["panel"].startswith("weak")}
+
+
+def test_speed_up_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
+    found = drawn(lab.charts.speed_up(rows, rows))
+    one, two = (found["hetero_cell · node_mask", ranks] for ranks in (1, 2))
+    assert (one["y"], two["y"]) == pytest.approx((1.0, 1.6))
+    assert two["low"] < two["y"] < two["high"]
+    assert (one["text"], two["text"]) == ("", "80%")
+    assert (found["ideal", 2]["y"], found["cores allow", 2]["y"]) == (2, 2)  # two cores, one thread a rank
+    assert drawn(lab.charts.speed_up(rows, rows.assign(threads=2)))["cores allow", 2]["y"] == 1
 
 
 def test_the_chart_of_scaling_is_a_picture_that_says_what_ran(rows):
@@ -149,109 +137,3 @@ def test_rows_of_points_are_those_of_the_points(rows):
     (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
     assert set(lab.reports.rows_of_points(rows, [point])["ranks"]) == {2}
     assert len(lab.reports.rows_of_points(rows, [])) == 0
-
-
-# ---- predicted
-
-
-def test_a_ring_takes_its_messages_and_its_bytes():
-    link = Link(bytes_per_second=1e9, latency_seconds=1e-5)
-    assert link.all_reduce_seconds(4e6, 1) == 0.0
-    assert link.all_reduce_seconds(4e6, 4) == pytest.approx(6 * (1e-5 + 1e6 / 1e9))
-
-
-def test_a_step_whose_figures_are_known_by_hand():
-    """Two buckets of 2 MiB: the second leaves at the end of the backward, so it is all exposed."""
-    mebibyte = 2**20
-    link = Link(bytes_per_second=mebibyte / 0.01, latency_seconds=0.0)  # 10 ms a MiB
-    made = predict_step([0.1], [0.05], gradient_bytes=4 * mebibyte, ranks=2, link=link, bucket_cap_mb=2.0)
-    assert made.compute_seconds == pytest.approx(0.15)
-    assert made.exposed_seconds == pytest.approx(0.02)  # 2 messages of 1 MiB
-    assert made.overlapped_seconds == pytest.approx(0.02)
-    assert made.seconds == pytest.approx(0.17)
-    twice = predict_step([0.1], [0.05], gradient_bytes=0, ranks=4, link=link, slowdown=cores_slowdown(4, 2))
-    assert twice.seconds == pytest.approx(0.3)  # four ranks on two cores, and nothing to exchange
-    assert [cores_slowdown(r, 2) for r in (1, 2, 4)] == [1.0, 1.0, 2.0]
-    assert cores_slowdown(2, 2, threads=2) == 2.0
-
-
-def test_batches_that_come_in_bursts_are_in_the_mean_and_not_in_a_typical_step(rows):
-    made = predict_step([0.1] * 4, [0.7, 0, 0, 0], gradient_bytes=0, ranks=1, link=Link(1e9, 0))
-    assert made.seconds == pytest.approx(0.275)
-    bursts = rows.assign(cycle_steps=3)  # the last six of eight steps are two whole cycles
-    steps = (bursts["stage"] == "step") & (bursts["ranks"] == 2)
-    bursts.loc[steps, "samples_seconds"] = bursts[steps]["samples_seconds"].map(
-        lambda _: [9, 9, *[0.725, 0.125, 0.125] * 2]
-    )
-    found = lab.reports.predicted_steps(bursts, Link(4e8, 0.0), ranks=[2])
-    assert found["compute_seconds"].tolist() == pytest.approx([0.29])
-
-
-@given(
-    st.lists(st.floats(0.001, 1), min_size=1, max_size=8),
-    st.integers(1, 64),
-    st.just(0.0) | st.floats(1, 1e8),
-    st.floats(1e6, 1e12),
-    st.floats(0, 1e-3),
-)
-def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, speed, latency):
-    half = [0.5 * seconds for seconds in steps]
-
-    def made(link):
-        return predict_step(half, half, gradient_bytes=size, ranks=ranks, link=link)
-
-    one = made(Link(speed, latency))
-    assert one.seconds == pytest.approx(one.compute_seconds + one.waiting_seconds + one.exposed_seconds)
-    assert min(one.waiting_seconds, one.exposed_seconds, one.overlapped_seconds + 1e-12) >= 0
-    assert made(Link(2 * speed, latency / 2)).seconds <= one.seconds + 1e-12
-    if ranks == 1:
-        assert one.exposed_seconds == one.waiting_seconds == 0.0
-    if len(set(steps)) == 1:
-        assert one.waiting_seconds == pytest.approx(0.0, abs=1e-12)
-
-
-def test_bad_figures_are_one_clear_line():
-    with pytest.raises(InputError, match="is no link"):
-        predict_step([0.1], [0.1], gradient_bytes=1, ranks=2, link=Link(0, 1e-5))
-    with pytest.raises(InputError, match="ranks is 0"):
-        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=Link(1e9, 0))
-
-
-def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
-    found = lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
-    assert found.index.tolist() == [2, 8, 512]
-    assert found["compute_seconds"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
-    assert found["rank_wait_seconds"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
-    assert found["measured_seconds"].isna().tolist() == [False, True, True]
-    assert (found["measured_seconds"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
-    assert found["communication_seconds"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
-    assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
-    assert found["epoch_seconds"][8] == pytest.approx(found["step_seconds"][8] * found["steps an epoch"][8])
-    capped = lab.reports.predicted_steps(rows.assign(ddp="bucket_cap_mb:1.0"), Link(4e8, 0.0), ranks=[8]).set_index(
-        "ranks"
-    )
-    assert found["overlapped_seconds"][8] == 0.0 < capped["overlapped_seconds"][8]  # in the buckets that were measured
-    four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
-    both = lab.reports.predicted_steps(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
-    # four shared two cores; eight would not
-    assert both["compute_seconds"].tolist() == pytest.approx([0.09, 0.18, 0.09])
-    alone = rows[rows["ranks"] == 1]
-    assert lab.reports.predicted_steps(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
-
-
-def test_points_that_differ_in_one_setting_alone_have_a_line_each(rows):
-    two = rows[rows["ranks"] == 2]
-    both = pd.concat([two.assign(accumulate=1), two.assign(accumulate=5, mean_seconds=two["mean_seconds"] / 2)])
-    found = lab.reports.exchange_table(both).set_index("accumulate")
-    assert found["gather_seconds"].tolist() == [0.005, 0.0025]
-
-
-def test_every_column_of_time_names_its_unit(rows):
-    tables = lab.reports.exchange_table(rows), lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8])
-    for made in tables:
-        real = [name for name in made if pd.api.types.is_float_dtype(made[name])]
-        assert all(name.endswith("_seconds") for name in real if name not in ("ratio", "gradient_bytes")), real
-
-
-def test_stage_rows_of_one_rank_have_no_exchange():
-    assert lab.reports.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty

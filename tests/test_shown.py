@@ -101,7 +101,6 @@ RESULTS = {
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
     "Hypothesis": (lambda: case_study.hypotheses(frame(table(every_mode(scatter=0))))[0], "collation and transfer"),
-    "steps": (lambda: lab.steps(rows(step("node_mask", 0.0123))), "12.3 ms"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
     "Pair": (lambda: PAIR, "0.5234 ×"),
@@ -147,9 +146,6 @@ def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
     assert re.findall(r"<td[^>]*>(.*?)</td>", html) == ["9.4e-13", "1235", "1,234,567", "", "2", "1"]
     assert "nothing" in frame_html(frame.head(0))
     assert frame_html(pd.DataFrame({"a": range(100)})).count("<tr") < 70
-    assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [
-        "data", "step"
-    ]  # fmt: skip
 
 
 def test_a_cell_that_is_too_wide_goes_on_below_and_html_is_escaped():
@@ -200,8 +196,6 @@ def test_what_takes_rows_takes_a_folder(function, tmp_path):
         for one in parameters
         if one.default is one.empty
     }
-    if function is lab.report:
-        given["path"] = tmp_path / "report.html"
     if function is lab.machine:
         given["rows"] = tmp_path / "nowhere.parquet"
     with pytest.raises(InputError, match="does not exist; expected a folder of results, or a file of rows"):
@@ -243,7 +237,6 @@ def test_rows_of_a_folder_and_of_a_file(tmp_path):
     assert tclab.rows(made) is made
     file = tclab.sweeps.write_rows(made, tmp_path / "rows.csv")
     assert len(tclab.rows(file)) == len(made)
-    assert str(lab.steps(tmp_path / "rows")) == str(lab.steps(made))
     assert lab.findings(str(tmp_path / "rows")) == lab.findings(made)
     with pytest.raises(InputError, match="runs is 7, expected rows"):
         tclab.rows(7)

@@ -148,9 +148,6 @@ def test_an_overhead_is_in_its_row_with_what_it_costs():
     assert row["overheads"] == "item_logging,isnan_checks"
     assert row["equivalence"] == "passed"
     assert row["host_syncs"] - plain["host_syncs"] == 15 + 7
-    row = of_the_step(tclab.run(tiny(overheads="batch_wide_layer_norm")))
-    assert (row["status"], row["equivalence"], row["exact"]) == ("ok", "inexact", False)
-    assert row["equivalence_fp64_error"] > 1e-3
 
 
 SKIPPED = [

@@ -27,11 +27,8 @@ def test_sizes_are_next_to_the_published_ones(graphs):
     assert len(frame) == sum(len(graph.networks) for graph in graphs.values())
 
 
-def test_reach_chart_and_sentence_are_from_its_rows(graphs):
+def test_the_reach_chart_has_medians_and_quartiles_of_its_rows(graphs):
     rows = reports.reach_rows(graphs, samples=5, deleted=2)
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["y"] <= row["high"] <= 1 for row in drawn)
-    (words,) = [one for one in reports.reach_findings(rows) if one.startswith("real: ")]
-    middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
-    assert words.startswith(f"real: after layer 1 a deletion has changed {middle:.0%} of the rows")
