@@ -87,7 +87,7 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
     text = drawn(lab.charts.stages(rows))
     assert "cpu · 2 cores · Made Up" in text
-    assert "accounted for: 99.9 to 100.0 %" in text
+    assert "accounted for: 99.9% to 100.0%" in text
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
@@ -96,7 +96,7 @@ def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
     (found,) = [lines for lines in chart["datasets"].values() if lines]
     host = [line for line in found if line["bar"].endswith("host")]
     assert {line["value"] for line in host} == {0.0}
-    assert "does not add up: stages add up to 90.0 % of its clock" in {line["text"] for line in host}
+    assert "does not add up: stages add up to 90.0% of its clock" in {line["text"] for line in host}
 
 
 @pytest.mark.parametrize(("accounted", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])

@@ -112,6 +112,7 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
     second.stop()  # over already: there is nothing of it to end
 
 
+@pytest.mark.slow  # a kernel of its own
 def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_path):
     code = f"""if True:
         import time

@@ -9,12 +9,11 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._display import bytes_text
+from tclab._display import bytes_text, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import (
-    accounted_text,
     adds_up,
     against_the_fastest,
     fullest,
@@ -170,26 +169,24 @@ def stages(rows: Runs) -> Any:
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
     drawn = found["accounted"].map(adds_up).astype(bool)
+    shares = found["accounted"].astype(float).map("{:.1%} of its clock".format)
     parts = pd.DataFrame(
         {
             "panel": found["mode"],
             "bar": found["label"] + " · " + found["where"],
             "part": found["stage"],
             "value": found["seconds"].where(drawn, 0.0),
-            "text": [
-                "" if good and pd.notna(share) else accounted_text(share)
-                for good, share in zip(drawn, found["accounted"], strict=True)
-            ],
+            "text": found["whole_seconds"]
+            .map(seconds_text)
+            .where(drawn, "does not add up: stages add up to " + shares),
             "mode": pd.factorize(found["mode"])[0],
             "model": found["model"],
             "longest": found.groupby(["mode", "label"])["whole_seconds"].transform("max"),
         }
     ).sort_values(["mode", "model", "longest"], kind="stable")
-    shares = sorted(100 * share for share in set(found["accounted"].dropna()) if adds_up(share))
-    ends = dict.fromkeys(f"{share:.1f}" for share in (*shares[:1], *shares[-1:]))
-    accounted = f"accounted for: {' to '.join(ends)} %" if shares else ""
-    more = "; ".join(filter(None, ("mean of each stage", accounted, "bars overlap in time")))
-    title = chart_title("Where a step's time goes", more, rows=rows)
+    known = found["accounted"][drawn].dropna()
+    accounted = f"accounted for: {known.min():.1%} to {known.max():.1%}; " if len(known) else ""
+    title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=rows)
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
 
 

@@ -213,14 +213,5 @@ def adds_up(accounted: float | None) -> bool:
     return accounted is None or bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
 
 
-def accounted_text(accounted: float | None) -> str:
-    """Return the share of a timeline that its stages account for as text: "accounted for: 99.9 %"."""
-    if accounted is None or pd.isna(accounted):
-        return "no clock of its own"
-    if adds_up(accounted):
-        return f"accounted for: {100 * accounted:.1f} %"
-    return f"does not add up: stages add up to {100 * accounted:.1f} % of its clock"
-
-
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
