@@ -169,16 +169,14 @@ def stages(rows: Runs) -> Any:
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
     drawn = found["accounted"].map(adds_up).astype(bool)
-    shares = found["accounted"].astype(float).map("{:.1%} of its clock".format)
+    wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = pd.DataFrame(
         {
             "panel": found["mode"],
             "bar": found["label"] + " · " + found["where"],
             "part": found["stage"],
             "value": found["seconds"].where(drawn, 0.0),
-            "text": found["whole_seconds"]
-            .map(seconds_text)
-            .where(drawn, "does not add up: stages add up to " + shares),
+            "text": found["whole_seconds"].map(seconds_text).where(drawn, wrong),
             "mode": pd.factorize(found["mode"])[0],
             "model": found["model"],
             "longest": found.groupby(["mode", "label"])["whole_seconds"].transform("max"),

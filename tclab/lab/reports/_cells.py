@@ -204,6 +204,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
         for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
             found.append((*point, where, stage, float(seconds), whole, accounted))
     made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
+    made["accounted"] = made["accounted"].astype("Float64")
     order = {mode: place for place, mode in enumerate(MODES)}
     return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
