@@ -1,6 +1,5 @@
 """The panel: it shows the sweep that its fields describe, runs what is missing of it, and says what is wrong where."""
 
-import asyncio
 import json
 import shlex
 import time
@@ -26,11 +25,15 @@ def no_child_is_left():
     close_workers()
 
 
-def view_of(folder, **parameters):
-    """Return the view of a panel that a cell shows, drawn."""
+def shown(folder, **parameters):
+    """Return the view of a panel that a cell shows."""
     panel = lab.Panel(**{**SMALL, **parameters}, results=str(folder))
     panel.take_over()
-    return drawn(PanelView(panel))
+    return PanelView(panel)
+
+
+def view_of(folder, **parameters):
+    return drawn(shown(folder, **parameters))
 
 
 def until(seen, seconds=120):
@@ -146,18 +149,11 @@ WRONG = [  # parameter, value, the error
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
-def test_a_wrong_parameter_is_refused_at_once(name, value, words):
+def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
-    with pytest.raises(InputError, match="unknown parameter 'modes'; did you mean 'mod"):
-        lab.Panel(modes="step")
-
-
-# Its fields
-
-
-@pytest.mark.parametrize(("name", "value", "words"), [one for one in WRONG if one[0] not in ("compile", "mode")])
-def test_a_wrong_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
+    if name in ("compile", "mode"):  # no value of their fields is wrong
+        return
     view = view_of(tmp_path)
     before = view.fields[name].widget.value
     if name == "strategies":
@@ -170,6 +166,11 @@ def test_a_wrong_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, valu
     set_to(view, name, before)
     assert marked(view) == {}
     assert not view.run_button.disabled
+
+
+def test_an_unknown_parameter_is_refused():
+    with pytest.raises(InputError, match="unknown parameter 'modes'; did you mean 'mod"):
+        lab.Panel(modes="step")
 
 
 def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
@@ -189,22 +190,6 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
 
 
 @pytest.mark.slow
-def test_headless_it_runs_the_sweep_and_shows_findings_and_one_chart(monkeypatch, tmp_path, capsys):
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    shown = []
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    panel = lab.Panel(results=str(tmp_path), **SMALL)
-    asyncio.run(panel.show())
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "0 of 4 points measured"
-    assert [line[:5] for line in said[1:5]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
-    assert shown[0] == lab.findings(panel.rows())
-    assert isinstance(shown[1], alt.TopLevelMixin)
-    again = tclab.sweep(panel.points(), results=tmp_path)  # the same rows as a sweep's: it finds them all
-    assert again["measured_at"].tolist() == panel.rows()["measured_at"].tolist()
-
-
-@pytest.mark.slow
 def test_a_persons_way_through_it(tmp_path):
     folder = tmp_path / "rows"
     view = view_of(folder)
@@ -217,7 +202,7 @@ def test_a_persons_way_through_it(tmp_path):
     assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
     assert view.fields["scale"].widget.disabled  # fields, status and chart are of one sweep
     until(lambda: len(view.panel.sweep.tables) >= 2)
-    again = view_of_running(folder)  # the cell was run again: the sweep goes on in it
+    again = shown(folder)  # the cell was run again: the sweep goes on in it
     assert again.panel.sweep is view.panel.sweep
     assert len(again.panel.points()) == 60
     again.stop_button.click()
@@ -244,12 +229,6 @@ def test_a_persons_way_through_it(tmp_path):
     assert later.status.value == "4 of 4 points measured"
     assert later.table.value == again.table.value
     assert len(view_of(folder, batch_sizes="1,2,3,4,5,6").panel.points()) == 12  # the cell was changed
-
-
-def view_of_running(folder):
-    panel = lab.Panel(**SMALL, results=str(folder))
-    panel.take_over()
-    return PanelView(panel)
 
 
 @pytest.mark.parametrize("text", ["{", '{"given": %s, "parameters": {"scale": "x"}}'])

@@ -211,7 +211,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
 
 def adds_up(accounted: float | None) -> bool:
     """Return whether a timeline may be drawn: its stages account for its clock, or there is no clock."""
-    return accounted is None or bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
+    return bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
