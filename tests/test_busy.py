@@ -104,8 +104,7 @@ def test_what_is_no_row_says_so_too():
     epoch = replace(epochs()[0], busy_percent=78.4)
     for shown in (race, Races({1: calm, 2: race}, None), epoch, SpikeIn([trial("forward", 0.001, 0.00101)], 78.4)):
         assert words in " ".join(str(shown).split())
-    assert words in lab.reports.race_findings(race, "a")
-    assert words not in " ".join([*lab.reports.race_findings(calm, "a"), str(calm)])
+    assert words not in " ".join(str(calm).split())
     for chart in (lab.charts.race_chart(race, "a"), lab.charts.result_chart([*epochs(), epoch])):
         assert "· busy" in " ".join(titles(chart))
     for chart in (lab.charts.race_chart(calm, "a"), lab.charts.result_chart(epochs())):

@@ -120,8 +120,8 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
     sweep.start().join()
     said = capsys.readouterr().out
     assert said.splitlines()[1:] == ["2 points not run: stopped"]  # the first has an estimate
-    pair = pairs_of_few_rounds()
-    for text in (said, f"• {lab.reports.race_findings(pair, 'b')[0]}\n"):
+    pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
+    for text in (said, str(pair)):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
@@ -133,8 +133,3 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
         with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
             renew(own, run)
     assert not (tmp_path / "pictures").exists()
-
-
-def pairs_of_few_rounds():
-    """Return a race that its budget ended after two rounds."""
-    return timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)

@@ -1,4 +1,4 @@
-"""Tables of a sweep's rows and sentences of a race."""
+"""Tables of a sweep's rows, and the pairs of a race that one arm is in."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from tclab._display import Sentences
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
 from tclab.timing import environment
-from tclab.timing._contention import busy_notes
-from tclab.timing._race import Race
 from tclab.timing._verdict import Pair
 
 _OF_A_POINT = ("allocator_settings", "threads")  # columns of the environment that a point decides, on one machine
@@ -61,13 +58,6 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     for pair in pairs:
         require("a pair", pair, Pair, "Race.pairs, or pairs_of raw blocks")
     return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
-
-
-def race_findings(race: Race, against: str) -> Sentences:
-    """Return the verdict on each arm of a race against one of them, the race's margin, and whether it was disturbed."""
-    margin = f"{race.pairs[0].floor_text}: no smaller difference is claimed"
-    verdicts = [pair.sentence for pair in pairs_against(race.pairs, against)]
-    return Sentences([*verdicts, *busy_notes(race.busy_percent), margin])
 
 
 def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
