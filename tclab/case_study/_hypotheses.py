@@ -105,11 +105,9 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     rows = rows_of(rows)
     ranks = rows if rank_rows is None else rows_of(rank_rows)
     steps = _steps_of(rows)
-    verdicts = (_data_pipeline(steps), _mask_generation(steps), _more_steps(rows), _communication(ranks))
-    return [
-        Hypothesis(name, claim, verdict, tuple(evidence))
-        for (name, claim), (verdict, evidence) in zip(_CLAIMS.items(), verdicts, strict=True)
-    ]
+    verdicts = [_data_pipeline(steps), _mask_generation(steps), _more_steps(rows), _communication(ranks)]
+    named = zip(_CLAIMS, verdicts, strict=True)
+    return [Hypothesis(name, _CLAIMS[name], verdict, tuple(evidence)) for name, (verdict, evidence) in named]
 
 
 def _steps_of(rows: pd.DataFrame) -> _Steps | None:
