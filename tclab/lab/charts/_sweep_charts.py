@@ -155,8 +155,9 @@ def _without_model(rows: pd.DataFrame) -> pd.Series:
 def stages(rows: Runs) -> Any:
     """Return bars of stages, the mean of each, which add up to the mean step: a panel for each mode, on one axis.
 
-    A bar is a timeline of a model and strategy, the fastest first; bars overlap in time. A timeline whose stages do not
-    account for its clock has words in place of its bar.
+    A bar is a timeline of a model and strategy, at the batch size and networks that the most strategies ran at, the
+    fastest first; bars overlap in time. A timeline whose stages do not account for its clock has words in place of its
+    bar.
 
     **Arguments:**
 
@@ -165,7 +166,8 @@ def stages(rows: Runs) -> Any:
     rows = rows_of(rows)
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    found = stage_parts(rows)
+    cell = fullest(rows)
+    found = stage_parts(cell)
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
     drawn = found["accounted"].map(adds_up).astype(bool)
@@ -184,7 +186,7 @@ def stages(rows: Runs) -> Any:
     ).sort_values(["mode", "model", "longest"], kind="stable")
     known = found["accounted"][drawn].dropna()
     accounted = f"accounted for: {known.min():.1%} to {known.max():.1%}; " if len(known) else ""
-    title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=rows)
+    title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=cell)
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
 
 
