@@ -171,6 +171,7 @@ def stages(rows: Runs) -> Any:
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
     drawn = found["accounted"].map(adds_up).astype(bool)
+    whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " busy", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = pd.DataFrame(
         {
@@ -178,14 +179,15 @@ def stages(rows: Runs) -> Any:
             "bar": found["label"] + " · " + found["where"],
             "part": found["stage"],
             "value": found["seconds"].where(drawn, 0.0),
-            "text": found["whole_seconds"].map(seconds_text).where(drawn, wrong),
+            "text": whole.where(drawn, wrong),
             "mode": pd.factorize(found["mode"])[0],
             "model": found["model"],
             "longest": found.groupby(["mode", "label"])["whole_seconds"].transform("max"),
         }
     ).sort_values(["mode", "model", "longest"], kind="stable")
     known = found["accounted"][drawn].dropna()
-    accounted = f"accounted for: {known.min():.1%} to {known.max():.1%}; " if len(known) else ""
+    shares = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (known.min(), known.max()))) if len(known) else ""
+    accounted = f"accounted for: {shares}; " if shares else ""
     title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=cell)
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
 
