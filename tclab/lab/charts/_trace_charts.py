@@ -19,6 +19,7 @@ _DEVICE_COLOURS = {
     "copies and sets": STAGE_COLOURS["transfer"],
     "idle": STAGE_COLOURS["idle"],
 }
+_OTHER = {"outside any stage": STAGE_COLOURS["other"]}
 _TRACKS = 8  # of a timeline, the busiest
 _US = 1e-6  # seconds
 
@@ -74,7 +75,7 @@ def _recorded(report: Report) -> str:
 
 
 def _colours(names: pd.Series) -> dict[str, str]:
-    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS})
+    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS, **_OTHER})
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
