@@ -9,6 +9,7 @@ import pandas as pd
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import records
+from tclab.trace._categories import OUTSIDE
 from tclab.trace._events import Trace
 from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
@@ -19,7 +20,7 @@ _DEVICE_COLOURS = {
     "copies and sets": STAGE_COLOURS["transfer"],
     "idle": STAGE_COLOURS["idle"],
 }
-_OTHER = {"outside any stage": STAGE_COLOURS["other"]}
+_OTHER = {OUTSIDE: STAGE_COLOURS["other"]}
 _TRACKS = 8  # of a timeline, the busiest
 _US = 1e-6  # seconds
 
