@@ -164,27 +164,3 @@ def tooltip(page):
             if page.page.is_visible("#vg-tooltip-element.visible"):
                 return page.text("#vg-tooltip-element")
     return ""
-
-
-def test_two_notebooks_on_one_folder_do_not_sweep_at_once(browser, page, server, folder):
-    """The first has a point that does not end by itself; the second is told, and runs when the first has stopped."""
-    of = {"scale": 0.02, "networks": 1, "strategies": "subgraph", "batch_sizes": 1, "gpus": 0}
-    of["results"] = "runs/shared/rows"
-    page.open(notebook(folder, "first.ipynb", **of, steps=10_000_000))
-    page.run_all()
-    page.page.click(".tclab-run:enabled")
-    page.wait(".tclab-stop:enabled")
-    second = Page(browser.new_page(), server, page.pictures)
-    second.open(notebook(folder, "second.ipynb", **of, steps=6))
-    second.run_all()
-    second.page.click(".tclab-run:enabled")
-    second.wait_for_text(".tclab-results + *", "sweeps: wait for its end, or name another folder")
-    second.picture("told")
-    page.page.click(".tclab-stop:enabled")
-    page.wait_for_text(".tclab-status", "Stopped: 0 of 1 point in ")
-    second.page.fill(".tclab-steps input", "7")  # the field's error goes when something is changed
-    second.page.click(".tclab-run:enabled")
-    second.wait_for_text(".tclab-status", "1 of 1 point in ")
-    second.page.close()
-    assert second.errors == []
-    assert len([*(folder / "runs" / "shared" / "rows").glob("[!.]*.parquet")]) == 1

@@ -1,7 +1,6 @@
 """Charts: three marks that say what they show, by settings, verdicts, legends, titles, and in a front end."""
 
 import re
-import time
 
 import altair as alt
 import pandas as pd
@@ -9,28 +8,26 @@ import pytest
 import vl_convert
 from test_compare import rows, step
 
-from tclab import lab, timing
+from tclab import lab
 from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
 
 
-def point(strategy, seconds, **fields):
-    """A point's rows: its step, and two stages that make it up."""
-    whole = step(strategy, seconds, **fields)
-    shares = (("forward", 0.4), ("backward", 0.6))
-    return [whole, *(step(strategy, seconds * share, **fields) | {"stage": stage} for stage, share in shares)]
-
-
 def both(**fields):
-    return [one for name, took in (("node_mask", 0.1), ("edge_mask", 0.8)) for one in point(name, took, **fields)]
+    """The rows of two points, each with two stages that make it up."""
+    made = []
+    for name, seconds in (("node_mask", 0.1), ("edge_mask", 0.8)):
+        made.append(step(name, seconds, **fields))
+        for stage, share in (("forward", 0.4), ("backward", 0.6)):
+            made.append(step(name, seconds * share, **fields) | {"stage": stage})
+    return made
 
 
 def drawn(chart, column):
     """The rows of a chart that have a column."""
-    spec = chart if isinstance(chart, dict) else chart.to_dict()
-    return [line for data in spec["datasets"].values() for line in data if column in line]
+    return [line for data in chart.to_dict()["datasets"].values() for line in data if column in line]
 
 
 def units(spec):
@@ -44,16 +41,13 @@ FEW = pd.DataFrame(
     {"line": ["a", "b"], "value": [1.0, 2.0], "low": [0.9, 1.5], "high": [1.1, 3.0], "sure": [True, False]}
 )
 PARTS = pd.DataFrame({"bar": ["x", "x", "y"], "part": ["forward", "mine", "forward"], "value": [0.5, 0.25, 0.1]})
+COLOURS = colours_of(PARTS["part"], STAGE_COLOURS)
 LINES = pd.DataFrame({"line": ["a", "a", "b", "b"], "x": [1, 2, 1, 2], "y": [1.0, 3.0, 1.0, 3.01]})
 MARKS = {
     "ratios": lambda: lab.charts.ratios(FEW, "t", axis="times", band=(0.95, 1.05)),
     "ratios of kinds": lambda: lab.charts.ratios(FEW.assign(kind=["p", "q"]), "t", axis="times"),
-    "stacked": lambda: lab.charts.stacked(
-        PARTS, "t", axis="a step [s]", colours=colours_of(PARTS["part"], STAGE_COLOURS)
-    ),
-    "stacked panels": lambda: lab.charts.stacked(
-        PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=STAGE_COLOURS
-    ),
+    "stacked": lambda: lab.charts.stacked(PARTS, "t", axis="a step [s]", colours=COLOURS),
+    "stacked panels": lambda: lab.charts.stacked(PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=COLOURS),
     "lines": lambda: lab.charts.lines(LINES, "t", x="x", y="y"),
     "lines with a legend": lambda: lab.charts.lines(LINES, "t", x="x", y="y", legend=True),
     "lines in panels": lambda: lab.charts.lines(LINES.assign(panel=LINES["line"]), "t", x="x", y="y", log=""),
@@ -61,41 +55,31 @@ MARKS = {
 
 
 @pytest.mark.parametrize("name", MARKS)
-def test_a_mark_is_a_picture_and_shows_its_number_under_the_mouse(name):
+def test_a_mark_is_a_picture_with_its_number_under_the_mouse_and_words_for_a_dark_page(name):
     chart = MARKS[name]()
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    data = [unit for unit in units(chart.to_dict()) if unit["mark"]["type"] in ("point", "bar")]
+    every = units(chart.to_dict())
+    data = [unit for unit in every if unit["mark"]["type"] in ("point", "bar")]
     assert data
     assert all(any(tip["type"] == "quantitative" for tip in unit["encoding"]["tooltip"]) for unit in data)
-
-
-@pytest.mark.parametrize("name", MARKS)
-def test_words_of_a_mark_can_be_read_on_a_dark_page(name):
-    for unit in units(MARKS[name]().to_dict()):
-        if unit["mark"]["type"] == "text":
-            inside = unit["mark"].get("color") == "#1b1b1b"  # on the light colour of a part
-            assert (
-                inside
-                or unit["encoding"].get("color", {}).get("value", unit["mark"].get("color")) == GREY
-                or ("field" in unit["encoding"]["color"])
-            )
+    for unit in (unit for unit in every if unit["mark"]["type"] == "text"):
+        colour = unit["encoding"].get("color", {})
+        ink = colour.get("value", unit["mark"].get("color"))
+        assert ink in (GREY, "#1b1b1b") or "field" in colour  # dark ink stands on the light colour of a part
 
 
 @pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines with a legend"])
-def test_a_click_on_a_legend_fades_what_it_does_not_name(name):
+def test_a_legend_lies_below_and_a_click_on_it_fades_what_it_does_not_name(name):
     spec = MARKS[name]().to_dict()
-    bound = [param for param in spec["params"] if param.get("bind") == "legend"]
-    (param,) = bound
+    (param,) = [param for param in spec["params"] if param.get("bind") == "legend"]
     faded = [unit for unit in units(spec) if unit["encoding"].get("opacity", {}).get("condition", {})]
     assert any(unit["encoding"]["opacity"]["condition"]["param"] == param["name"] for unit in faded)
+    assert set(re.findall(r"'orient': '(\w+)'", str(spec))) == {"bottom"}
 
 
-def test_two_numbers_zoom_with_ctrl_and_a_legend_lies_below_the_chart():
+def test_two_numbers_zoom_with_ctrl():
     zoom = next(param for param in MARKS["lines"]().to_dict()["params"] if param.get("bind") == "scales")
     assert "ctrlKey" in zoom["select"]["zoom"]  # the wheel alone scrolls the page
-    assert not [param for param in MARKS["ratios"]().to_dict().get("params", []) if param.get("bind") == "scales"]
-    legends = re.findall(r'"orient": "(\w+)"', MARKS["stacked"]().to_json(indent=None))
-    assert legends == ["bottom"]
 
 
 def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
@@ -103,10 +87,6 @@ def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
     assert (bars["x", "forward"]["start"], bars["x", "forward"]["end"]) == (0.0, 500.0)  # ms
     assert (bars["x", "mine"]["start"], bars["x", "mine"]["end"]) == (500.0, 750.0)
     assert bars["x", "mine"]["share"] == pytest.approx(1 / 3)
-    (order,) = {
-        str(unit["encoding"]["y"]["sort"]) for unit in units(MARKS["ratios"]().to_dict()) if "y" in unit["encoding"]
-    }
-    assert order == "['a', 'b']"  # of the rows, whatever has an interval
     filled = {unit["mark"]["filled"]: str(unit["transform"]) for unit in units(MARKS["ratios"]().to_dict())
               if unit["mark"]["type"] == "point"}  # fmt: skip
     assert "!datum.sure" in filled[False]
@@ -118,22 +98,16 @@ def test_names_at_the_ends_of_lines_do_not_overlap():
     assert ends[1] / ends[0] > 1.05
 
 
-SETTINGS = {
-    "two widths": ({"hidden": 32}, {"hidden": 64}),
-    "one of the model's own": ({"hidden": None}, {"hidden": 64}),
-    "two commits": ({"commit": "a" * 40}, {"commit": "b" * 40 + "+"}),
-    "two machines": ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9}),
-    "two modes": ({"mode": "step"}, {"mode": "model"}),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_no_chart_adds_up_or_joins_points_with_different_settings(name):
-    one, other = SETTINGS[name]
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"hidden": None}, {"hidden": 64}), ({"commit": "a" * 40}, {"commit": "b" * 40 + "+"}),
+     ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
+)  # fmt: skip
+def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     made = rows(*both(**one), *both(seed=5, **other))
     dots = drawn(lab.charts.throughput(made), "widest_low")
     assert len(dots) == len({dot["line"] for dot in dots}) == 4
-    parts = drawn(lab.charts.stages(made), "part")
+    parts = drawn(lab.charts.stages(rows(*both(**one), *both(**other))), "part")
     assert len(parts) == len({(part["bar"], part["part"]) for part in parts}) == 8
     assert len({line["line"] for line in drawn(lab.charts.throughput(made, "batch_size"), "line")}) == 4
 
@@ -153,19 +127,18 @@ def test_a_setting_is_told_where_it_varies_in_few_words():
 
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
-    made = rows(*(one for seed in range(3) for one in both(seed=seed)))
-    spec = sweep_chart(made, view).to_dict()
+    chart = sweep_chart(rows(*(one for seed in range(3) for one in both(seed=seed))), view)
     for column in ("widest_low", "share", "at"):
-        lines = drawn(spec, column)
+        lines = drawn(chart, column)
         assert len({(line.get("line"), line.get("bar"), line.get("part")) for line in lines}) == len(lines)
-    assert "Made Up" in str(spec["title"]["subtitle"])
+    assert "Made Up" in str(chart.to_dict()["title"]["subtitle"])
 
 
 def words_of(made):
     return {line["line"]: line["text"].split(" · ")[-1] for line in drawn(lab.charts.throughput(made), "widest_low")}
 
 
-def test_a_row_has_the_word_of_its_verdict_and_none_that_the_answer_contradicts():
+def test_a_row_has_the_word_of_its_verdict():
     lost = step("stored_mask") | {"status": "oom", "samples_per_second": None, "samples_seconds": None}
     made = rows(
         step("node_mask", 0.100, seed=1, scatter=0.001), step("gpu_mask", 0.105, seed=2),
@@ -176,14 +149,11 @@ def test_a_row_has_the_word_of_its_verdict_and_none_that_the_answer_contradicts(
     assert (said["gpu_mask"], said["dense"]) == ("undecided", "as fast")
     assert (said["stored_mask"], said["khop_1"], said["edge_mask"]) == ("oom", "inexact", "200 B")
     (sentence,) = answer(made)
-    assert (
-        "node_mask trains on the most samples a second, 40; undecided with gpu_mask; as fast, within ±5%: dense."
-        in sentence
-    )
+    assert "most samples a second, 40; undecided with gpu_mask; as fast, within ±5%: dense." in sentence
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.101, 0.104, 0.107, 0.112, 0.13, 0.5])
-@pytest.mark.parametrize("n", [3, 8, 40])
+@pytest.mark.parametrize("seconds", [0.1, 0.101, 0.107, 0.5])
+@pytest.mark.parametrize("n", [3, 40])
 def test_chart_and_answer_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
     (sentence,) = answer(made)
@@ -208,45 +178,20 @@ def test_a_users_own_strategy_has_the_same_colour_in_every_chart_and_shares_none
     assert not set(STAGE_COLOURS.values()) & set(STRATEGY_COLOURS.values())
 
 
-# ---- in a notebook
-
-
-@pytest.mark.parametrize(
-    ("live", "kinds"), [(False, {"image/png"}), (True, {"image/png", "application/vnd.vegalite.v5+json"})]
-)
-def test_a_chart_is_a_picture_and_in_a_front_end_also_itself(live, kinds):
-    with alt.renderers.enable(alt.renderers.active):
-        lab.show_charts(live=live)
-        shown = MARKS["ratios"]()._repr_mimebundle_()
-    assert set(shown[0] if isinstance(shown, tuple) else shown) == kinds
-
-
-def test_dataframes_of_a_notebook_are_tables_and_a_log_has_the_titles_of_charts(monkeypatch):
+def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_frames_as_tables(monkeypatch):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    with alt.renderers.enable(alt.renderers.active):
-        lab.show_charts(live=False)
     shown, plain = (shell.display_formatter.formatters[kind] for kind in ("text/html", "text/plain"))
     try:
+        for live, kinds in ((False, {"image/png"}), (True, {"image/png", "application/vnd.vegalite.v5+json"})):
+            with alt.renderers.enable(alt.renderers.active):
+                lab.show_charts(live=live)
+                made = MARKS["ratios"]()._repr_mimebundle_()
+            assert set(made[0] if isinstance(made, tuple) else made) == kinds
         assert "<table" in shown(pd.DataFrame({"a": [1.5]}))
         assert "1 point" in shown(rows(step()))
-        assert plain(MARKS["lines"]()) == "chart: t"
+        assert plain(MARKS["lines"]()) == "chart: t"  # in a log of papermill
         assert plain(empty_chart("no rows")).startswith(EMPTY)  # which tools/notebook_pictures.py looks for
     finally:
         shown.pop(pd.DataFrame)
         plain.pop(alt.TopLevelMixin)
-
-
-def test_the_share_of_a_wait_is_one_figure_in_chart_and_table():
-    """A loop that waits in one step of four: by medians it waits for nothing."""
-    with timing.Ledger(cuda=False) as ledger:
-        for number in ledger.steps(range(8)):
-            with ledger.stage("data_wait"):
-                time.sleep(0.02 if number % 4 == 3 else 0.0002)
-            with ledger.stage("forward"):
-                time.sleep(0.005)
-    seconds = ledger.seconds()
-    share = sum(seconds["data_wait"]) / sum(seconds["step"])
-    [part] = [row for row in drawn(lab.charts.result_chart(ledger), "part") if row["part"] == "data_wait"]
-    assert part["share"] == pytest.approx(share, rel=0.02)
-    assert f"{share:.1%}" in str(ledger)

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import vl_convert
 from stage_rows import lost, point_rows
 
 from tclab import InputError, case_study
@@ -54,11 +53,10 @@ def test_the_chart_says_what_is_undecided():
     rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
     found = case_study.overhead_costs(rows)
     chart = case_study.overheads_chart(found, rows)
-    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     text = json.dumps(chart.to_dict(), ensure_ascii=False)
     assert re.search(r"1\.(49|50|51) × costs", text)
     assert "× undecided" in text
-    assert "cpu · 2 cores · Made Up" in text
+    assert "in 3 rounds; " in text
     nothing = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
     assert "No overhead was measured" in str(
         case_study.overheads_chart(case_study.overhead_costs(nothing), nothing).to_dict()

@@ -72,6 +72,10 @@ def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(1), results=tmp_path)
     assert sweep.panel(live=True) is not None
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
+    assert [type(one).__name__ for one in shown] == ["VBox"]
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
     monkeypatch.setattr(front_end, "_shell", lambda: shell)
     assert sweep.panel() is not None
@@ -91,15 +95,6 @@ def test_with_a_front_end_the_bar_moves_and_nothing_is_printed(tmp_path, capsys)
     assert button.disabled  # there is nothing left to stop
 
 
-def test_the_bar_says_what_to_do_about_the_points_that_a_budget_left(tmp_path):
-    impossible = [Point(model="dango", strategy="node_mask", batch_size=b, scale=0.02) for b in (1, 2)]  # rows at once
-    sweep = lab.LiveSweep([*impossible, *points(2)], results=tmp_path, budget_seconds=1e-9)
-    _, label = sweep.panel(live=True).children
-    sweep.start().join()
-    assert label.value.startswith("The budget is spent: ")
-    assert "; run again to go on" in label.value
-
-
 def test_a_stop_before_the_first_point_ends_the_sweep(tmp_path):
     sweep = lab.LiveSweep(points(3), results=tmp_path)
     sweep.panel(live=True).children[0].children[1].click()
@@ -117,6 +112,7 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
     second.stop()  # over already: there is nothing of it to end
 
 
+@pytest.mark.slow  # a kernel of its own
 def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_path):
     code = f"""if True:
         import time
@@ -155,3 +151,9 @@ def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):
     with pytest.raises(InputError, match="expected a folder that can be written"):
         sweep.join()
     assert ", then an error" in sweep.status()
+
+
+def test_words_say_how_many_points_cannot_run(tmp_path):
+    points = [Point(model=model, strategy="node_mask", scale=0.02) for model in ("hetero_cell", "dango")]
+    words = lab.LiveSweep(points, results=tmp_path).status()
+    assert words == "0 of 2 points measured · 1 cannot run (dango reads no masked graph)"

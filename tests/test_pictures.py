@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from notebook_pictures import MOST_BYTES, main, pictures, renew, small
+from notebook_pictures import MOST_BYTES, pictures, renew, small
 from PIL import Image
 from test_notebooks import NOTEBOOKS, ROOT
 
@@ -56,12 +56,6 @@ def test_no_picture_is_left_over():
     assert set((ROOT / "notebooks").rglob("pictures/*")) == wanted
 
 
-def test_the_readme_shows_pictures_that_are_there():
-    found = re.findall(r"!\[[^\]]+\]\((notebooks/pictures/[^)]+)\)", (ROOT / "README.md").read_text())
-    assert found
-    assert all((ROOT / name).is_file() for name in found)
-
-
 def png(size, *, noisy=False):
     picture = Image.effect_noise(size, 90).convert("RGBA") if noisy else Image.new("RGBA", size, (0, 0, 0, 0))
     file = io.BytesIO()
@@ -108,7 +102,7 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
     assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
 
 
-@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "", "a/b", "a\n"])
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ""])
 def test_a_cell_whose_id_is_a_path_is_refused(tmp_path, name):
     (tmp_path / "in").mkdir()
     run = notebook(tmp_path / "run.ipynb", (name, ["picture"], png((40, 20))))
@@ -126,8 +120,8 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
     sweep.start().join()
     said = capsys.readouterr().out
     assert said.splitlines()[1:] == ["2 points not run: stopped"]  # the first has an estimate
-    pair = pairs_of_few_rounds()
-    for text in (said, f"• {lab.reports.race_findings(pair, 'b')[0]}\n"):
+    pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
+    for text in (said, str(pair)):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
@@ -139,16 +133,3 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
         with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
             renew(own, run)
     assert not (tmp_path / "pictures").exists()
-
-
-def pairs_of_few_rounds():
-    """Return a race that its budget ended after two rounds."""
-    return timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
-
-
-def test_the_command_says_what_it_needs(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "one.ipynb")])
-    assert "expected an executed notebook and a folder, or --run" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"none\.ipynb', expected one that exists"):
-        main(["--run", str(tmp_path / "none.ipynb")])

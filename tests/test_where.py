@@ -1,7 +1,7 @@
 """Every chart of something that was measured says in its title on which machine; and what some charts must show."""
 
 import pytest
-from stage_rows import every_mode, point_rows
+from stage_rows import every_mode
 from test_compare import rows as framed
 from test_compare import step
 from test_cost_model import SEEN, made_up
@@ -76,8 +76,7 @@ OF_ROWS = {
     "ratios_chart": lambda root: case_study.ratios_chart(
         case_study.published_ratios(modes(), published(root)), modes()),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
-    "stages": lambda _: lab.charts.stages(framed(*point_rows("node_mask"))),
-    "stages, mode": lambda _: lab.charts.stages(modes(), "mode"),
+    "stages": lambda _: lab.charts.stages(modes()),
     "throughput, batch_size": lambda _: lab.charts.throughput(grid(), "batch_size"),
     "throughput, networks": lambda _: lab.charts.throughput(grid(), "networks"),
     "throughput": lambda _: lab.charts.throughput(grid()),
@@ -115,7 +114,7 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
     told = " ".join(titles(OF_THIS_MACHINE[name](where="cuda · H200")))
     assert "cuda · H200" in told
     assert str(environment()["cpu"]) not in told
-    assert f"cpu · {environment()['cores']} cores" in " ".join(titles(OF_THIS_MACHINE[name](where="cpu")))
+    assert f"cpu · {environment()['cores']} core" in " ".join(titles(OF_THIS_MACHINE[name](where="cpu")))
 
 
 def test_no_public_chart_is_left_out():

@@ -40,7 +40,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: GRAPH.select(5.5), "networks is 5.5, expected how many, or names"),
         (lambda _: lab.charts.race_chart("x", "a"), "a pair is 'x', expected Race.pairs"),
         (lambda _: lab.charts.result_chart("x"), "result is 'x', expected an advice, a comparison"),
-        (lambda _: lab.steps(pd.DataFrame({"a": [1]})), "the rows have no column 'stage'"),
+        (lambda _: lab.equivalence(pd.DataFrame({"a": [1]})), "the rows have no column 'stage'"),
     ],
 )
 def test_a_wrong_type_is_named(call, sentence, tmp_path):

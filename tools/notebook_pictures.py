@@ -104,13 +104,13 @@ def _check_whole(notebook: str | Path, executed: str | Path, shown: Sequence[str
     for cell in json.loads(Path(executed).read_text())["cells"]:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            text = "".join([*output.get("text", []), *data.get("text/plain", [])])
-            for line in text.replace("\n  ", " ").splitlines():  # a long sentence goes on in the next line
-                if any(words in line for words in _CUT_SHORT):
-                    raise InputError(
-                        f"{notebook} was cut short, so its pictures are not kept: {line.strip()} "
-                        f"(cell {cell['id']}); give it more by -p budget_seconds=… or picture_parameters"
-                    )
+            said = " ".join("".join([*output.get("text", []), *data.get("text/plain", [])]).split())
+            for words in (words for words in _CUT_SHORT if words in said):
+                at = said.index(words)
+                raise InputError(
+                    f"{notebook} was cut short, so its pictures are not kept: … {said[max(0, at - 60) : at + 60]} … "
+                    f"(cell {cell['id']}); give it more by -p budget_seconds=… or picture_parameters"
+                )
             if cell["id"] in shown and "".join(data.get("text/plain", [])).startswith(EMPTY):
                 raise InputError(
                     f"{notebook}'s cell {cell['id']} has a picture without figures, which is not kept: "

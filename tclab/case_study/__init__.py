@@ -31,8 +31,7 @@ __dir__ = __all__.copy  # completion offers these
 _MODULES = {
     "OVERHEADS": "tclab.sweeps.config._overhead_names",
     "hypotheses": "tclab.case_study._hypotheses",
-    "overhead_costs": "tclab.case_study._overhead_costs",
-    "overheads_chart": "tclab.case_study._overhead_costs",
+    **dict.fromkeys(("overhead_costs", "overheads_chart"), "tclab.case_study._overhead_costs"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown, bytes_text, counted, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._cells import one_point_each, records, times_text
@@ -21,6 +21,13 @@ from tclab.timing._step_means import made_ahead, mean_step, share_of
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
 _MOST = 0.5  # "most of a step"
+_CLAIMS = {
+    "Data pipeline": "collation and transfer take most of a step",
+    "Mask generation": "making the masks takes most of a step",
+    "DDP, more steps": "an epoch of the hetero model has more steps than one of DANGO",
+    "DDP, communication": "all-reduces take most of a step",
+}
+_NO_STEP = "Mode step was not measured."
 _PUBLISHED_BATCHES, _PUBLISHED_RANKS = (28, 64), 4  # of the hetero model and DANGO
 _PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
 
@@ -97,7 +104,10 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     """
     rows = rows_of(rows)
     ranks = rows if rank_rows is None else rows_of(rank_rows)
-    return [_data_pipeline(rows), _mask_generation(rows), _more_steps(rows), _communication(ranks)]
+    steps = _steps_of(rows)
+    verdicts = [_data_pipeline(steps), _mask_generation(steps), _more_steps(rows), _communication(ranks)]
+    named = zip(_CLAIMS, verdicts, strict=True)
+    return [Hypothesis(name, _CLAIMS[name], verdict, tuple(evidence)) for name, (verdict, evidence) in named]
 
 
 def _steps_of(rows: pd.DataFrame) -> _Steps | None:
@@ -118,60 +128,49 @@ def _judged_by(steps: _Steps) -> str:
     return f"{words}."
 
 
-def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
-    name, claim = "Data pipeline", "collation and transfer take most of a step"
-    steps = _steps_of(rows)
+def _data_pipeline(steps: _Steps | None) -> tuple[str, list[str]]:
     if steps is None or not {"data_wait", "transfer"} <= {*steps.stages}:
-        return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
+        return NOT_MEASURED, [_NO_STEP]
     wait, transfer = steps.stages["data_wait"], steps.stages["transfer"]
     step, (verdict, share) = steps.mean(steps.whole), steps.judge(wait + transfer)
     text = f"Waiting for the loader and the transfer are {share} of a step of {seconds_text(step)}."
     evidence = [_judged_by(steps), text]
     workers, batch = steps.point["workers"], steps.making.get("batch")
-    if workers and batch:
-        if verdict != UNDECIDED and (refusal := made_ahead(int(workers), batch, step)):
-            evidence.append(f"The verdict “{verdict}” is refused: {refusal}.")
-            verdict = UNDECIDED
-        every = f"{counted(int(workers), 'worker')} can give a batch every {seconds_text(batch / workers)}"
-        evidence.append(f"{every}, and the rest of a step takes {seconds_text(step - steps.mean(wait))}.")
+    if workers and batch and verdict != UNDECIDED and (refusal := made_ahead(int(workers), batch, step)):
+        evidence.append(f"The verdict “{verdict}” is refused: {refusal}.")
+        verdict = UNDECIDED
     if batch:
         collate, mask = (seconds_text(steps.making.get(stage, 0.0)) for stage in ("collate", "mask"))
         evidence.append(f"Of {seconds_text(batch)} to make a batch, collating is {collate} and making masks {mask}.")
-    if pd.notna(steps.point["batch_bytes"]):
-        evidence.append(f"A batch carries {bytes_text(steps.point['batch_bytes'])}.")
-    return Hypothesis(name, claim, verdict, tuple(evidence))
+    return verdict, evidence
 
 
-def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
-    name, claim = "Mask generation", "making the masks takes most of a step"
-    steps = _steps_of(rows)
+def _mask_generation(steps: _Steps | None) -> tuple[str, list[str]]:
     if steps is None or "mask" not in steps.stages:
-        return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
+        return NOT_MEASURED, [_NO_STEP]
     mask, made = steps.stages["mask"], steps.making.get("mask", 0.0)
     waits = steps.mean(steps.stages.get("data_wait", np.zeros_like(steps.whole)))
     verdict, share = steps.judge(mask + min(made, waits))
     text = f"Masks take {seconds_text(made)} a batch in the loader and {seconds_text(steps.mean(mask))} of a step: "
-    text += f"together {share} of a step, if every wait were for masks."
-    return Hypothesis(name, claim, verdict, (_judged_by(steps), text))
+    return verdict, [_judged_by(steps), f"{text}together {share} of a step, if every wait were for masks."]
 
 
-def _more_steps(rows: pd.DataFrame) -> Hypothesis:
+def _more_steps(rows: pd.DataFrame) -> tuple[str, list[str]]:
     """Return DDP's first claim, which the batch sizes decide; the evidence is how much of an epoch it explains."""
-    name, claim = "DDP, more steps", "an epoch of the hetero model has more steps than one of DANGO"
     text, longer = _steps_text(*_PUBLISHED_BATCHES)
     left = f"{_PUBLISHED_EPOCH / longer:.1f} × are left for each step"
     published = f"Published: {text}. Of {_PUBLISHED_EPOCH:.0f} × an epoch, {left}."
     found = measured_ratios(rows)
     found = found[found["mode"] == "step"]
     if found.empty:
-        return Hypothesis(name, claim, NOT_MEASURED, ("The rows do not have both models in mode step.", published))
+        return NOT_MEASURED, ["The rows do not have both models in mode step.", published]
     strategy = judged(found["strategy"])
     row = records(found[found["strategy"] == strategy])[0]
     text, longer = _steps_text(*map(int, row["batches"].split(" and ")))
     times = times_text(row["ratio"], row["low"], row["high"])
     step = f"A step with {strategy} takes {times} as long as DANGO's, an epoch of as many samples "
-    evidence = (f"Here: {text}.", f"{step}{times_text(row['ratio'] * longer)}.", published)
-    return Hypothesis(name, claim, HOLDS if longer > 1 else FAILS, evidence)
+    evidence = [f"Here: {text}.", f"{step}{times_text(row['ratio'] * longer)}.", published]
+    return HOLDS if longer > 1 else FAILS, evidence
 
 
 def _steps_text(hetero: int, dango: int) -> tuple[str, float]:
@@ -182,22 +181,17 @@ def _steps_text(hetero: int, dango: int) -> tuple[str, float]:
     return f"{text}{longer:.2f} × as many (arithmetic)", longer
 
 
-def _communication(rows: pd.DataFrame) -> Hypothesis:
+def _communication(rows: pd.DataFrame) -> tuple[str, list[str]]:
     """Return DDP's second claim, judged by the rows with the most ranks."""
-    name, claim = "DDP, communication", "all-reduces take most of a step"
     many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1) & (rows["mode"] == "step")]
     steps = None if many.empty else _steps_of(many[many["ranks"] == many["ranks"].max()])
     if steps is None or "communication" not in steps.stages:
         tried = rows[(rows["ranks"] > 1) & (rows["status"] != "ok")]["status"]
         why = f" ({tried.iloc[0]})" if len(tried) else ""
-        return Hypothesis(name, claim, NOT_MEASURED, (f"No row has the communication of several ranks{why}.",))
+        return NOT_MEASURED, [f"No row has the communication of several ranks{why}."]
     verdict, share = steps.judge(steps.stages["communication"])
     evidence = [f"Exposed communication is {share} of a step ({len(steps.whole)} steps, {steps.where})."]
-    waits = {
-        "rank_wait": "Waiting for the slowest rank, which is no communication",
-        "gather": "The loss's all-gathers, with waits",
-    }
-    evidence += [
-        f"{words}: {steps.judge(steps.stages[stage])[1]}." for stage, words in waits.items() if stage in steps.stages
-    ]
-    return Hypothesis(name, claim, verdict, tuple(evidence))
+    if "rank_wait" in steps.stages:
+        waits = steps.judge(steps.stages["rank_wait"])[1]
+        evidence.append(f"Waiting for the slowest rank, which is no communication: {waits}.")
+    return verdict, evidence

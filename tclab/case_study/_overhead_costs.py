@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab._display import counted
 from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of, empty_chart
 from tclab.sweeps.config._overhead_names import OVERHEADS
@@ -91,7 +92,8 @@ def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
     )
     colour = colours_of(costs["strategy"])
     colours = dict(zip(found["line"], map(colour.__getitem__, costs["strategy"]), strict=True))
-    counts = " to ".join(map(str, sorted(set(costs["rounds"]))))
-    rounds = f"{counts} rounds; line: 95 % interval; hollow: undecided"
-    title = chart_title("What each overhead costs", rounds, rows=rows)
+    least, most = costs["rounds"].min(), costs["rounds"].max()
+    rounds = f"in {counted(most, 'round')}" if least == most else f"in {least} to {most} rounds"
+    said = f"{rounds}; line: 95 % interval; hollow: undecided"
+    title = chart_title("What each overhead costs", said, rows=rows)
     return ratios(found, title, axis="time of a step with the overhead : without (logarithmic)", colours=colours)

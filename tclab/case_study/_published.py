@@ -29,20 +29,13 @@ _PAIRS = {
     "full_step": ("fixed_batch",),
 }
 _PUBLISHED_COLOUR = "#9a9a9a"
-# of what a component is, its name, its stages, and the key of the published figure of the same
-_COMPONENTS = (
-    ("making a batch", "reading samples, making masks", ("sample", "mask"), "component_processor"),
-    ("making a batch", "collation", ("collate",), "component_collation"),
-    ("making a batch", "the rest", (), ""),
-    ("step", "waiting for a batch", ("data_wait",), ""),
-    ("step", "transfer", ("transfer",), "component_transfer"),
-    ("step", "masks on the device", ("mask",), ""),
-    ("step", "forward and loss", ("forward", "loss"), "component_model"),
-    ("step", "backward", ("backward",), ""),
-    ("step", "clip and optimizer", ("clip", "optimizer"), ""),
-    ("step", "the rest", (), ""),
-)
-_COMPONENT_OF = {(of, stage): component for of, component, stages, _ in _COMPONENTS for stage in stages}
+# of a timeline and stage, the key of the published figure of the same
+_COMPONENTS = {
+    ("worker", "mask"): "component_processor",
+    ("worker", "collate"): "component_collation",
+    ("host", "transfer"): "component_transfer",
+    ("host", "forward"): "component_model_hetero",
+}
 
 
 def published_figures(path: str | Path) -> pd.DataFrame:
@@ -75,10 +68,7 @@ def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     - `figures`: as `published_figures` returns them.
     """
     measured = measured_ratios(rows_of(rows)).rename(columns={"strategy": "figure"})
-    measured = measured.assign(standing="measured here", caveat="")
-    both = pd.concat([measured, ratios_of_figures(figures)])[
-        ["mode", "figure", "ratio", "low", "high", "batches", "standing", "caveat"]
-    ]
+    both = pd.concat([measured.assign(standing="measured here", caveat=""), ratios_of_figures(figures)])
     order = {mode: place for place, mode in enumerate(MODES)}
     return both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
@@ -155,35 +145,22 @@ def judged(strategies: Iterable[str]) -> str | None:
 
 
 def component_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
-    """Return each component of a training step: both models' mean seconds, hetero's share, and the published seconds.
+    """Return the mean seconds of each stage of a training step, a column a model, and the published seconds.
 
-    Components of the step add up to it; those of making a batch, which a worker does meanwhile, to that. The published
-    seconds are estimates of the team's, never measured. What a model lacks is missing.
+    The stages of a timeline add up to it; a worker makes a batch while the host takes a step. The published seconds are
+    estimates of the team's, never measured. What a model or the publication lacks is missing.
 
     **Arguments:**
 
-    - `rows`: of both models in mode `step`, each with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`). Of
-      the hetero model the strategy `edge_mask` counts, which the table was of, or else the first there is.
+    - `rows`: of points in mode `step`, each model with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`). Of
+      the hetero model the strategy `edge_mask` counts, which the publication was of, or else the first there is.
     - `figures`: as `published_figures` returns them.
     """
     parts = stage_parts(one_point_each(rows_of(rows)))
     parts = parts[(parts["mode"] == "step") & (parts["stage"] != "idle")]
-    of_dango = parts["model"] == "dango"
-    hetero = parts[~of_dango]
-    hetero = hetero[hetero["strategy"] == judged(hetero["strategy"])]
-    table = pd.DataFrame({"hetero_seconds": _components(hetero), "dango_seconds": _components(parts[of_dango])})
-    kept = [line for line in _COMPONENTS if line[:2] in table.index]
-    table = table.reindex(pd.MultiIndex.from_tuples([line[:2] for line in kept], names=["of", "component"]))
-    table["hetero : dango"] = table["hetero_seconds"] / table["dango_seconds"]
-    table["hetero_share"] = table["hetero_seconds"] / table.groupby("of")["hetero_seconds"].transform("sum")
+    hetero = parts["model"] != "dango"
+    parts = parts[~hetero | (parts["strategy"] == judged(parts[hetero]["strategy"]))]
+    table = parts.pivot_table("seconds", ["where", "stage"], "model", sort=False)
     values = dict(zip(figures["key"], figures["value"].astype(float), strict=True))
-    table["published_seconds"] = [values.get(key, values.get(f"{key}_hetero")) for *_, key in kept]
+    table["published"] = [values.get(_COMPONENTS.get(at, "")) for at in table.index]
     return table
-
-
-def _components(parts: pd.DataFrame) -> pd.Series:
-    """Return the seconds of each component of one model's point."""
-    main = "device" if (parts["where"] == "device").any() else "host"
-    of = parts["where"].map({"worker": "making a batch", "loading": "making a batch", main: "step"})
-    component = [_COMPONENT_OF.get(pair, "the rest") for pair in zip(of, parts["stage"], strict=True)]
-    return parts.assign(of=of, component=component).groupby(["of", "component"])["seconds"].sum()

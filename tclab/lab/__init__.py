@@ -8,13 +8,12 @@ from tclab.errors import need
 need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
 from tclab.lab import charts, reports
-from tclab.lab._html_report import report
 from tclab.lab._notebook import project_path, show_charts
 from tclab.lab._parameters import check_parameters
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings
-from tclab.lab.reports._tables import equivalence, machine, steps
+from tclab.lab.reports._tables import equivalence, machine
 from tclab.sweeps.config._import_file import import_file
 
 __all__ = [
@@ -27,9 +26,7 @@ __all__ = [
     "import_file",
     "machine",
     "project_path",
-    "report",
     "reports",
     "show_charts",
-    "steps",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -10,7 +10,7 @@ import torch
 
 from tclab import CellGraph, InputError
 from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
-from tclab.lab.reports._graphs import degrees, gini, network_table, overlap_table, reach_rows
+from tclab.lab.reports._graphs import degrees, gini, network_table, reach_rows
 from tclab.readers import edge_list, string_dango
 
 pytest.importorskip("altair")
@@ -38,8 +38,8 @@ def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
 def test_few_genes_regulate_as_in_yeastract(full, public):
     pairs = public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz")  # target, factor
     real = edge_list(pairs, sep=",", header=False, columns=(1, 0), directed=True)
-    known = (degrees(real, "source") > 0).sum()
-    assert (degrees(full.networks["regulatory"], "source") > 0).sum() == pytest.approx(known, rel=0.1)
+    known, made = (len(network.edge_index[0].unique()) for network in (real, full.networks["regulatory"]))
+    assert made == pytest.approx(known, rel=0.1)
 
 
 def test_gini_tells_even_from_uneven():
@@ -57,14 +57,7 @@ def test_reach_grows_by_one_step_a_layer():
         reach_rows({"chain": chain}, deleted=5)
 
 
-def test_overlap_counts_pairs_without_direction():
-    edges = {"one": torch.tensor([[0, 1], [1, 2]]), "other": torch.tensor([[1, 2], [0, 3]])}
-    found = overlap_table(CellGraph.from_edges(edges, num_nodes=4))
-    assert found.loc["one", "other"] == pytest.approx(1 / 3)
-    assert found.loc["one", "one"] == found.loc["other", "other"] == 1
-
-
-def test_reach_chart_and_sentence_are_from_its_rows():
+def test_the_reach_chart_is_of_its_rows():
     graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
     published = network_table(graphs).set_index(["graph", "network"])["published_edges"]
     assert published.isna().loc[("real", "biogrid_physical")]
@@ -72,6 +65,3 @@ def test_reach_chart_and_sentence_are_from_its_rows():
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["y"] <= row["high"] <= 1 for row in drawn)
-    (words,) = [one for one in reports.reach_findings(rows) if one.startswith("real: ")]
-    middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
-    assert words.startswith(f"real: after layer 1 a deletion has changed {middle:.0%} of the rows")

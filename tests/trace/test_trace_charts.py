@@ -1,4 +1,4 @@
-"""Every chart draws what it is given, and says so where there is nothing to draw."""
+"""The charts of a trace draw what it has, and say so where there is nothing to draw."""
 
 import pytest
 
@@ -6,36 +6,40 @@ import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
+from tclab.sweeps.store._row_frame import frame_html  # noqa: E402
 
 
-def charts(report):
-    return {
-        "categories": drawn.trace_chart(report, "categories"),
-        "stages": drawn.trace_chart(report, "stages"),
-        "device": drawn.trace_chart(report, "breakdown"),
-        "timeline": drawn.trace_timeline(report.traces[0]),
-        "compared": drawn.result_chart(trace.compare(report, report)),
-    }
+def bars(chart):
+    """Return panel → bar → value, in the unit of the axis."""
+    found = {}
+    for row in next(iter(chart.to_dict()["datasets"].values())):
+        found.setdefault(row["panel"], {})[row["bar"]] = row["value"]
+    return found
 
 
-def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
-    host = trace.analyze(write_trace([complete("aten::mm", 0, 10), complete("loss", 12, 5)], "host.json"))
-    device = trace.analyze(
-        write_trace([complete("gemm", 5 * i, 3, "kernel", pid=0, tid=7) for i in range(4)], "device.json")
-    )
-    for name, chart in charts(host).items():
-        assert chart.to_dict()["$schema"], name
-        is_empty = "mark" in chart.to_dict() and chart.to_dict()["mark"]["type"] == "text"
-        assert is_empty == (name == "device")
-    for name, chart in charts(device).items():
-        assert chart.to_dict()["$schema"], name
+def test_the_bars_of_the_main_thread_sum_to_its_wall_time_and_the_title_names_the_file(write_trace, complete):
+    report = trace.analyze(write_trace([complete("aten::mm", 0, 10), complete("loss", 12, 5)], "host.json"))
+    chart = drawn.trace_chart(report)
+    assert chart.to_dict()["title"]["subtitle"] == ["host.json · no device event · 0 steps"]
+    found = bars(chart)
+    assert list(found) == ["main thread, by kind of work", "main thread, by stage of the step"]
+    wall = report.categories["self_us"].sum() / 1e3
+    assert [sum(panel.values()) for panel in found.values()] == pytest.approx([wall, wall])
+    assert drawn.trace_timeline(report.traces[0]).to_dict()["$schema"]
+    for table in (report.gaps, report.idle_causes, report.syncs.head(10), report.copies, report.collectives):
+        assert "in this trace" in frame_html(table)  # what it lacks
 
 
-def test_a_chart_names_its_file(write_trace, complete):
-    report = trace.analyze(write_trace([complete("aten::mm", 0, 10)], "host.json"))
-    assert drawn.trace_chart(report, "stages").to_dict()["title"]["subtitle"] == [
-        "host.json · no device event · 0 steps"
+def test_the_bars_of_a_device_sum_to_its_span(write_trace, complete):
+    events = [
+        complete("gemm", 0, 10, "kernel", pid=0, tid=7),
+        complete("ncclKernel", 5, 20, "kernel", pid=0, tid=8),
+        complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
+        complete("gemm", 50, 10, "kernel", pid=0, tid=7),
     ]
+    (panel,) = bars(drawn.trace_chart(trace.analyze(write_trace(events)))).values()
+    wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
+    assert panel == pytest.approx(wanted)
 
 
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tclab.lab.charts._marks import lines
 from tclab.lab.charts._style import chart_title, empty_chart
-from tclab.lab.reports._tables import scaling_table
+from tclab.lab.reports._cells import ratio_of_rows, records
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
@@ -40,30 +40,38 @@ def reach_chart(rows: pd.DataFrame) -> Any:
 
 
 def speed_up(strong: Runs, weak: Runs) -> Any:
-    """Return speed-up over ranks, strong and weak scaling side by side, with the ideal and the limit of the cores."""
+    """Return samples a second over those of the fewest ranks, strong and weak scaling side by side.
+
+    Dashed lines are the ideal, as many times as there are more ranks, and the same where only the cores of the machine
+    are shared; the percentage at a point is its efficiency, speed-up over ideal.
+    """
     sides = {"strong: one batch shared": rows_of(strong), "weak: a batch for each rank": rows_of(weak)}
-    found = []
-    for panel, rows in sides.items():
-        table = scaling_table(rows)
-        if table.empty:
-            continue
-        efficiency = table["efficiency"].map("{:.0%}".format).where(table["ranks"] > table["ranks"].min(), "")
-        shown = pd.DataFrame({"line": table["model"] + " · " + table["strategy"], "kind": table["strategy"],
-                              "x": table["ranks"], "y": table["speedup"], "text": efficiency})  # fmt: skip
-        shown = pd.concat([shown.assign(panel=panel, dashed=False), table], axis=1)
-        first = shown[shown["line"] == shown["line"].iloc[0]]
-        limits = [
-            first.assign(
-                y=first[name], line=name.replace("_", " "), kind=name, text="", dashed=True, low=None, high=None
-            )
-            for name in ("ideal", "cores_allow")
-        ]
-        found += [shown, *limits]
+    found = [one for panel, rows in sides.items() for one in _speed_ups(rows, panel)]
     if not found:
         return empty_chart("No number of ranks was measured.")
-    points = pd.concat(found)
-    columns = ["panel", "line", "kind", "x", "y", "low", "high", "text", "dashed"]
+    points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
     title = chart_title("Samples a second, over those of one rank", more, rows=pd.concat(sides.values()))
-    return lines(points[columns], title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
+    return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
                  x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
+
+
+def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
+    """Return the points of one panel, as `lines` takes them."""
+    found: list[dict[str, Any]] = []
+    limits: dict[tuple[str, int], dict[str, Any]] = {}
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
+    for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
+        first, *_ = each = records(group)
+        for row in each:
+            more = row["ranks"] / first["ranks"]
+            times = row["samples_per_second"] / first["samples_per_second"]
+            ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ
+            at = {"panel": panel, "kind": strategy, "x": row["ranks"]}
+            ends = {"low": times * low / ratio, "high": times * high / ratio}
+            words = f"{times / more:.0%}" if more > 1 else ""
+            found.append(at | ends | {"line": f"{model} · {strategy}", "y": times, "text": words, "dashed": False})
+            cores = row["cores"] / first["threads"] / first["ranks"] if row["device"] == "cpu" else more
+            for name, y in (("ideal", more), ("cores allow", min(more, max(1.0, cores)))):
+                limits[name, row["ranks"]] = at | {"line": name, "kind": name, "y": y, "text": "", "dashed": True}
+    return [*found, *limits.values()]

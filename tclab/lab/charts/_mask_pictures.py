@@ -19,7 +19,7 @@ from tclab.lab.reports._mask_tensors import tensors_of
 
 _SIZE = 150  # pixels a side of a drawing
 _COLOURS = {  # state of an edge or a node
-    "summed": "#0072b2",
+    "summed": "#2b8cc4",
     "copied, times zero": "#d55e00",
     "kept": GREY,
     "deleted, a row of zeros": "#e69f00",
@@ -60,7 +60,7 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], p
     )
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
-    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300)
+    legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300)
     scale = alt.Scale(domain=present, range=[_COLOURS[state] for state in present])
     colour = alt.Color("state:N", scale=scale, legend=legend)
     shapes = alt.Scale(domain=present, range=["cross" if state in _CROSSED else "circle" for state in present])

@@ -11,7 +11,6 @@ from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
-from tclab.lab.charts._trace_charts import trace_comparison_chart
 from tclab.lab.reports._tables import pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.predict._cost_model import CostModel
@@ -21,7 +20,6 @@ from tclab.timing._advice import Advice
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
 from tclab.timing._verdict import UNDECIDED, Pair
-from tclab.trace._compare_traces import Comparison as TraceComparison
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
 _KINDS = {"measured": _NEUTRAL, "predicted": "#8f9aa8", "at best": "#b9c0c9"}
@@ -171,7 +169,6 @@ _CHARTS: dict[type, Callable[[Any], Any]] = {
     Comparison: _comparison_chart,
     Epoch: _epoch_chart,
     Ledger: _ledger_chart,
-    TraceComparison: trace_comparison_chart,
 }
 
 
@@ -183,7 +180,6 @@ def result_chart(result: Any) -> Any:
     | `advise`, of `tclab` or `tclab.timing` | each suggestion's ratio to the present step, predicted and measured |
     | `tclab.compare` | the second runs' time over the first's, point by point |
     | `tclab.timing.Ledger` | a bar of stages for each timeline, which add up to the mean step |
-    | `tclab.trace.compare` | two runs by category |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
 
     Intervals are of 95 %; what is undecided is hollow. The title names the machine of the result, or this one.

@@ -9,17 +9,15 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._display import bytes_text
+from tclab._display import bytes_text, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import (
-    accounted_text,
     adds_up,
     against_the_fastest,
     fullest,
     one_run_each,
-    ordered_labels,
     stage_parts,
     step_throughput,
     with_labels,
@@ -66,7 +64,8 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
 
 
 def _overview(cell: pd.DataFrame) -> Any:
-    cell = _short_labels(cell)
+    if cell["model"].nunique() == 1:
+        cell = cell.assign(label=_without_model(cell))
     found = step_throughput(one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
     words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
@@ -98,13 +97,6 @@ def _overview(cell: pd.DataFrame) -> Any:
     ]
     title = chart_title("Which strategy is the fastest", "line: 95 % interval", rows=cell)
     return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
-
-
-def _short_labels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows whose labels leave out the model where all have the same."""
-    if rows["model"].nunique() > 1:
-        return rows
-    return rows.assign(label=rows["label"].str.split(" · ", n=1).str[1])
 
 
 def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
@@ -139,7 +131,7 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
     found = pd.DataFrame(
         {
-            "line": _names_in_panels(ok),
+            "line": _without_model(ok),  # which the panel has
             "kind": ok["strategy"],
             "panel": ok["model"] if ok["model"].nunique() > 1 else "",
             "x": ok[by],
@@ -155,66 +147,48 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", x_values=ticks, width=width)
 
 
-def _names_in_panels(rows: pd.DataFrame) -> pd.Series:
-    """Return labels without the model, which the panel has."""
+def _without_model(rows: pd.DataFrame) -> pd.Series:
+    """Return the labels of some rows without their model."""
     return rows["label"].str.split(" · ", n=1).str[1]
 
 
-def stages(rows: Runs, by: str = "strategy") -> Any:
-    """Return bars of stages, the mean of each, which add up to the mean step.
+def stages(rows: Runs) -> Any:
+    """Return bars of stages, the mean of each, which add up to the mean step: a panel for each mode, on one axis.
+
+    A bar is a timeline of a model and strategy, at the batch size and networks that the most strategies ran at, the
+    fastest first; bars overlap in time. A timeline whose stages do not account for its clock has words in place of its
+    bar.
 
     **Arguments:**
 
     - `rows`: of a sweep.
-    - `by`: "strategy", a bar for each at the largest batch; or "mode", a panel for each with a bar for each model,
-      strategy and timeline, all on one axis; a timeline whose stages do not account for its clock has words in place
-      of its bar.
-
-    **Raises:** `InputError` for another `by`.
     """
-    if by not in ("strategy", "mode"):
-        raise unknown("axis of stages", by, ("strategy", "mode"))
     rows = rows_of(rows)
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    return _by_strategy(rows) if by == "strategy" else _by_mode(rows)
-
-
-def _by_strategy(rows: pd.DataFrame) -> Any:
-    cell = _short_labels(fullest(with_labels(rows)))
-    parts = _kinds_of_stages(cell)
-    if parts.empty:
+    cell = fullest(rows)
+    found = stage_parts(cell)
+    if found.empty:
         return empty_chart("The rows have no stage of a step.")
-    order = parts.groupby("bar")["value"].sum().sort_values().index
-    parts = parts.set_index("bar").loc[order].reset_index()
-    parts["text"] = parts.groupby("bar")["value"].transform("sum").map(lambda whole: f"{whole * 1e3:.3g} ms")
-    title = chart_title("Where a step's time goes", rows=cell)
-    return stacked(parts, title, axis="a step [s], mean of each stage", colours=_KIND_COLOURS)
-
-
-def _by_mode(rows: pd.DataFrame) -> Any:
-    found = stage_parts(rows)
     drawn = found["accounted"].map(adds_up).astype(bool)
-    places = {label: place for place, label in enumerate(ordered_labels(found))}
+    whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " busy", False: ""})
+    wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = pd.DataFrame(
         {
             "panel": found["mode"],
             "bar": found["label"] + " · " + found["where"],
             "part": found["stage"],
             "value": found["seconds"].where(drawn, 0.0),
-            "text": [
-                "" if good and pd.notna(share) else accounted_text(share)
-                for good, share in zip(drawn, found["accounted"], strict=True)
-            ],
+            "text": whole.where(drawn, wrong),
             "mode": pd.factorize(found["mode"])[0],
-            "place": found["label"].map(places),
+            "model": found["model"],
+            "longest": found.groupby(["mode", "label"])["whole_seconds"].transform("max"),
         }
-    ).sort_values(["mode", "place"], kind="stable")
-    shares = sorted(100 * share for share in set(found["accounted"].dropna()) if adds_up(share))
-    ends = dict.fromkeys(f"{share:.1f}" for share in (*shares[:1], *shares[-1:]))
-    accounted = f"accounted for: {' to '.join(ends)} %" if shares else ""
-    more = "; ".join(filter(None, ("mean of each stage", accounted, "bars overlap in time")))
-    title = chart_title("Where a step's time goes, in each mode", more, rows=rows)
+    ).sort_values(["mode", "model", "longest"], kind="stable")
+    known = found["accounted"][drawn].dropna()
+    shares = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (known.min(), known.max()))) if len(known) else ""
+    accounted = f"accounted for: {shares}; " if shares else ""
+    title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=cell)
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
 
 

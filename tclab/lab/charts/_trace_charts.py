@@ -1,17 +1,15 @@
-"""Charts of traces: self time, the device's time, a timeline, two runs compared."""
+"""Charts of traces: self time, the device's time, a timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from tclab.errors import unknown
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
-from tclab.trace._compare_traces import Comparison
+from tclab.lab.reports._cells import records
+from tclab.trace._categories import OUTSIDE
 from tclab.trace._events import Trace
 from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
@@ -22,24 +20,47 @@ _DEVICE_COLOURS = {
     "copies and sets": STAGE_COLOURS["transfer"],
     "idle": STAGE_COLOURS["idle"],
 }
+_OTHER = {OUTSIDE: STAGE_COLOURS["other"]}
 _TRACKS = 8  # of a timeline, the busiest
 _US = 1e-6  # seconds
 
 
-def trace_chart(report: Report, table: str) -> Any:
-    """Return the chart of one table of a report; where the trace has nothing of it, a chart that says so.
+def trace_chart(report: Report) -> Any:
+    """Return bars of where the time of a trace went, each with its share of what its panel adds up to.
+
+    A panel for the main threads' self time by kind of work, one by the stage of the step around it, and one for each
+    device's span, from its first event to its last: compute, the exposed part of communication, copies and sets that
+    neither hides, idle. What the trace has nothing of has no panel.
 
     **Arguments:**
 
     - `report`: as `tclab.trace.analyze` returns it.
-    - `table`: "categories" or "stages", bars of the main threads' self time; or "breakdown", each rank's device span
-      split into kinds that sum to it.
-
-    **Raises:** `InputError` for another table.
     """
-    if table not in _OF_TABLES:
-        raise unknown("table with a chart", table, _OF_TABLES)
-    return _OF_TABLES[table](getattr(report, table), _recorded(report))
+    tables = {"main thread, by kind of work": report.categories, "main thread, by stage of the step": report.stages}
+    found = [(panel, *row) for panel, table in tables.items() for row in zip(table.iloc[:, 0].astype(str),
+             table["self_us"], table["share"], strict=True) if row[1] > 0]  # fmt: skip
+    found += [row for device in records(report.breakdown) for row in _kinds_of(device)]
+    if not found:
+        return empty_chart("No event in this trace.")
+    parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
+    parts = parts.assign(part=parts["bar"], value=parts["us"] * _US, label="", text=parts["of"].map("{:.1%}".format))
+    title = chart_title("Where the time went", _recorded(report))
+    return stacked(parts, title, axis="time [s]", colours=_colours(parts["part"]))
+
+
+def _kinds_of(device: dict[str, Any]) -> list[tuple[str, str, float, float]]:
+    """Return panel, kind, microseconds and share of each kind of a device's span, a row of `report.breakdown`."""
+    span, exposed = device["span_us"], device["exposed_communication_us"]
+    if pd.isna(span):
+        return []
+    panel = f"device {device['device']}" + ("" if pd.isna(device["rank"]) else f" of rank {device['rank']}")
+    kinds = {
+        "compute": device["compute_us"],
+        "exposed communication": exposed,
+        "copies and sets": device["non_compute_us"] - exposed,  # those during compute are hidden by it
+        "idle": device["idle_us"],
+    }
+    return [(panel, kind, us, us / span if span else 0.0) for kind, us in kinds.items()]
 
 
 def _recorded(report: Report) -> str:
@@ -55,37 +76,7 @@ def _recorded(report: Report) -> str:
 
 
 def _colours(names: pd.Series) -> dict[str, str]:
-    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS})
-
-
-def _self_time(table: pd.DataFrame, recorded: str, title: str = "Main thread, self time") -> Any:
-    """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
-    rows = table[table["self_us"] > 0]
-    if rows.empty:
-        return empty_chart("No host event in this trace.")
-    names, text = rows.iloc[:, 0].astype(str), rows["share"].map("{:.1%}".format)
-    parts = pd.DataFrame({"bar": names, "part": names, "value": rows["self_us"] * _US, "label": "", "text": text})
-    colours = _colours(names)
-    return stacked(parts, chart_title(title, recorded), axis="self time [s]", colours=colours)
-
-
-def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
-    """Return stacked bars of `report.breakdown`: each device's span, split into kinds that sum to it."""
-    rows = breakdown[breakdown["span_us"].notna()]
-    if rows.empty:
-        return empty_chart("No device event in this trace.")
-    bar = "rank " + rows["rank"].astype("string").fillna("not known") + ", device " + rows["device"].astype("string")
-    # Copies that run during compute are hidden by it: this is what remains of the union.
-    kinds = {
-        "compute": rows["compute_us"],
-        "exposed communication": rows["exposed_communication_us"],
-        "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
-        "idle": rows["idle_us"],
-    }
-    parts = pd.DataFrame({"bar": bar, **kinds}).melt("bar", var_name="part", value_name="us")
-    parts = parts.assign(value=parts["us"] * _US)
-    title = chart_title("Device, from its first event to its last", recorded)
-    return stacked(parts, title, axis="device time [s]", colours=_DEVICE_COLOURS)
+    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS, **_OTHER})
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
@@ -124,24 +115,3 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     title = chart_title("Timeline, a lane a depth", trace.path.name)
     return stacked(parts, title, axis="time since the first event [s]", colours=_colours(rows["category"]), zoom=True,
                    named=False, width=620)  # fmt: skip
-
-
-def trace_comparison_chart(comparison: Comparison) -> Any:
-    """Return a bar of categories for each of two runs: per step where both have steps, else in total."""
-    table = comparison.categories
-    per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
-    names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
-    long = table.melt("category", names, var_name="bar", value_name="us").dropna(subset=["us"])
-    if not long["us"].sum():
-        return empty_chart("No host event in either trace.")
-    parts = long.assign(bar=long["bar"].str[0], value=long["us"] * _US).rename(columns={"category": "part"})
-    title = chart_title("Main threads of two runs", f"a: {comparison.a}; b: {comparison.b}")
-    axis = f"self time {'per step' if per_step else 'in total'} [s]"
-    return stacked(parts, title, axis=axis, colours=_colours(parts["part"]))
-
-
-_OF_TABLES: dict[str, Callable[[pd.DataFrame, str], Any]] = {
-    "categories": _self_time,
-    "stages": partial(_self_time, title="Main thread, by stage of the step"),
-    "breakdown": _device_time,
-}

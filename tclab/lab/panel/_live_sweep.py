@@ -58,7 +58,7 @@ class LiveSweep:
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
         self._local = slurm is None
         budget = budget_seconds if self._local else None
-        self._options = {"retry": retry, "budget_seconds": budget, "slurm": slurm}
+        self._options: dict[str, Any] = {"retry": retry, "budget_seconds": budget, "slurm": slurm}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._rows: pd.DataFrame | None = None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from tclab.masking import names
 from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._run_verdicts import WITHOUT_REPEATS, pairs_of_runs
@@ -22,30 +21,13 @@ from tclab.training._step import MODES
 
 _CELL = ["model", "networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
-# columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
-_RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
-_FREE = ("strategy", "batch_size", "networks", "network_names", *_RUN)  # the first are axes of charts
+_RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]  # apart: runs of a point
+_CHARTED = ("strategy", "batch_size", "networks")  # axes of charts
+# settings, machine and code that rows must share to be compared
+_FIXED = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_CHARTED, *_RUN, "network_names")]
 _OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages, and what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
-
-
-def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
-    """Return each group of rows that may be compared, after the text of the settings that distinguish it.
-
-    Alike are rows of one machine, one code, and the same settings but strategy, batch size, networks, and `free` ones.
-    The text names no setting that only differs between models, such as each model's own loss.
-    """
-    varying = _varying(ok, free)
-    if not varying:
-        return [("", ok)] if len(ok) else []
-    keys = keys_of(ok, varying)
-    most = ok.groupby("model")[varying].nunique(dropna=False).max()
-    named = [name for name in varying if most[name] > 1 and name not in ("memory_bytes", *_NAMED)]
-    return [
-        (_settings_text(dict(zip(varying, key, strict=True)), named), ok[[other == key for other in keys]])
-        for key in dict.fromkeys(keys)
-    ]
 
 
 def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +39,7 @@ def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     made = rows.assign(setting="", label=rows["model"] + " · " + rows["strategy"])
     steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
     for model, group in steps.groupby("model", sort=False):
-        varying = _varying(group, ("model",))
+        varying = [name for name in _FIXED if group[name].nunique(dropna=False) > 1]
         if (group.groupby("networks")["network_names"].nunique() > 1).any():
             varying.append("network_names")
         if varying:
@@ -67,11 +49,6 @@ def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
             made.loc[mine, "setting"] = texts
     made.loc[made["setting"] != "", "label"] += " · " + made["setting"]
     return made
-
-
-def _varying(ok: pd.DataFrame, free: tuple[str, ...]) -> list[str]:
-    every = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
-    return [name for name in every if ok[name].nunique(dropna=False) > 1]
 
 
 def _settings_text(values: Mapping[str, object], wanted: list[str]) -> str:
@@ -227,6 +204,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
         for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
             found.append((*point, where, stage, float(seconds), whole, accounted))
     made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
+    made["accounted"] = made["accounted"].astype("Float64")
     order = {mode: place for place, mode in enumerate(MODES)}
     return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
@@ -234,23 +212,6 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
 def adds_up(accounted: float | None) -> bool:
     """Return whether a timeline may be drawn: its stages account for its clock, or there is no clock."""
     return accounted is None or bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
-
-
-def accounted_text(accounted: float | None) -> str:
-    """Return the share of a timeline that its stages account for as text: "accounted for: 99.9 %"."""
-    if accounted is None or pd.isna(accounted):
-        return "no clock of its own"
-    if adds_up(accounted):
-        return f"accounted for: {100 * accounted:.1f} %"
-    return f"does not add up: stages add up to {100 * accounted:.1f} % of its clock"
-
-
-def ordered_labels(frame: pd.DataFrame) -> list[str]:
-    """Return the labels of some rows, the models together, strategies in the order of their registry."""
-    order = [*names(), *frame["strategy"]]
-    labels = frame[["model", "strategy", "label"]].drop_duplicates()
-    labels = labels.assign(first=~labels["model"].str.startswith("hetero"), place=labels["strategy"].map(order.index))
-    return labels.sort_values(["first", "model", "place"], kind="stable")["label"].tolist()
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -11,18 +11,16 @@ from tclab.errors import unknown
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
-    alike,
     fullest,
     points_of_modes,
-    ratio_of_rows,
     reference_of,
     stage_parts,
     times_text,
+    with_labels,
 )
 from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
-from tclab.timing._ledger import TOLERANCE
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
@@ -34,9 +32,8 @@ def findings(rows: Runs, about: str = "sweep") -> Sentences:
     **Arguments:**
 
     - `rows`: of a sweep.
-    - `about`: "sweep": which strategy is the fastest, by how much and undecided with which, what was not run, and how
-      models compare; or "steps", of points in the modes of `tclab.Point.mode`: the largest stages, the workers, whether
-      timelines add up.
+    - `about`: "sweep": which strategy is the fastest, by how much, undecided with which, and what was not run; or
+      "steps", of points in the modes of `tclab.Point.mode`: the largest stages, and the workers.
 
     **Raises:** `InputError` for another `about`.
     """
@@ -54,11 +51,9 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     failed, checked = _equivalence(rows)
     sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
-    sentences += [_models(group, setting) for setting, group in alike(_answering(ok), _MODEL_SETTINGS)]
-    sentences.append(_syncs(ok))
-    if (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
-        return sentences
     label = ranks_text(ok)
+    if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
+        return sentences
     return [s if not s or label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
 
 
@@ -70,11 +65,12 @@ def answer(rows: pd.DataFrame) -> list[str]:
     open is named as undecided. Sweeps run points one after the other, which each sentence says.
     """
     ok = _answering(rows[(rows["stage"] == "step") & (rows["status"] == "ok")])
-    return [sentence for setting, group in alike(ok) if (sentence := _answer(group, setting))]
+    groups = with_labels(ok).groupby(["model", "setting"], sort=False)
+    return [sentence for (_, setting), group in groups if (sentence := _answer(group, str(setting)))]
 
 
 def _answering(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured steps that strategies and models are compared by: exact, whole steps without overheads.
+    """Return the measured steps that strategies are compared by: exact, whole steps without overheads.
 
     Where mode `step` was not run, they are of the first mode there is.
     """
@@ -107,8 +103,11 @@ def _compared(pair: Pair) -> str:
     if pair.ratio is None:
         return f"Against {pair.b}: {pair.why}"
     low, high = pair.interval or (float("nan"),) * 2
-    times = f"{times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
-    return f"It is {times}" if pair.verdict in (FASTER, SAME) else f"It ran {times}: {pair.why}"
+    if pair.verdict in (FASTER, SAME):
+        return f"It is {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
+    if high < 1 / (1 + pair.margin):  # it would decide: steps of a busy machine are sure of a time that is not theirs
+        low = high = float("nan")
+    return f"It ran {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}, undecided: {pair.why}"
 
 
 def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
@@ -140,52 +139,12 @@ def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
     return said if failed else "", f"{'; '.join(words)}." if words else ""
 
 
-def _models(ok: pd.DataFrame, setting: str) -> str:
-    """Compare the models, each with its fastest strategy, at the largest batch size that all were run at.
-
-    Models without a batch size in common are compared at the largest of each, by the step and by the sample.
-    """
-    models = list(dict.fromkeys(ok["model"]))
-    if len(models) < 2:
-        return ""
-    shared = set.intersection(*(set(ok[ok["model"] == model]["batch_size"]) for model in models))
-    best = []
-    for model in models:
-        steps = ok[ok["model"] == model]
-        steps = steps[steps["batch_size"] == (max(shared) if shared else steps["batch_size"].max())]
-        best.append(steps[steps["networks"] == steps["networks"].max()].sort_values("mean_seconds").iloc[0])
-    best.sort(key=lambda row: row["mean_seconds"])
-    fast, slow = best[0], best[-1]
-    if pd.notna(fast["shared"]) or pd.notna(slow["shared"]):  # which of them takes longer is not known
-        return ""
-    sides = [f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}, batch {row['batch_size']})"
-             for row in (slow, fast)]  # fmt: skip
-    text = f"a step of {sides[0]} takes {times_text(*ratio_of_rows(slow, fast))} as long as one of {sides[1]}"
-    if not shared:
-        sample = slow["mean_seconds"] / slow["batch_size"] / (fast["mean_seconds"] / fast["batch_size"])
-        text += f", a sample {sample:.3g} ×"
-    return f"At {setting}, {text}." if setting else f"{text[0].upper()}{text[1:]}."
-
-
-def _syncs(ok: pd.DataFrame) -> str:
-    """Name the strategy whose host waits for the device most often, or would on a GPU."""
-    known = ok.dropna(subset=["host_syncs"])
-    if known.empty or not known["host_syncs"].max():
-        return ""
-    worst = known.sort_values("host_syncs").iloc[-1]
-    would = "waits" if worst["device"] == "cuda" else "would wait on a GPU"
-    return (
-        f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {worst['host_syncs']} times a step."
-    )
-
-
 # ---- the stages of a step
 
 
 def _of_steps(rows: pd.DataFrame) -> list[str]:
-    parts = stage_parts(rows)
-    sums = [*_largest(parts), *_workers(parts), _accounted(parts)]
-    return [*sums, busy_text(points_of_modes(rows)), *without_time(rows)]
+    parts, points = stage_parts(rows), points_of_modes(rows)
+    return [*_largest(parts), *_workers(parts), busy_text(points), *without_time(rows)]
 
 
 def _largest(parts: pd.DataFrame) -> list[str]:
@@ -219,17 +178,6 @@ def _workers(parts: pd.DataFrame) -> list[str]:
             makes = f"a worker of {_words(label)} makes a batch in {seconds_text(whole)}"
             sentences.append(f"Meanwhile {makes} and is idle {idle / (idle + whole):.0%} of its time.")
     return sentences
-
-
-def _accounted(parts: pd.DataFrame) -> str:
-    lines = parts.drop_duplicates(["mode", "label", "where"])
-    known = lines[lines["accounted"].notna()]
-    if known.empty:
-        return ""
-    bad = int((~known["accounted"].map(adds_up).astype(bool)).sum())
-    if not bad:
-        return f"All {len(known)} timelines with a clock add up to it within {TOLERANCE:.0%}."
-    return f"{bad} of {len(known)} timelines do not add up and are not drawn."
 
 
 _ABOUT = {"sweep": _of_sweep, "steps": _of_steps}

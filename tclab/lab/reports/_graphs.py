@@ -1,31 +1,21 @@
-"""Statistics of a graph: its networks' sizes and degrees, how far they overlap, and how far a deletion reaches."""
+"""Statistics of a graph: its networks' sizes and degrees, and how far a deletion reaches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from tclab._display import Sentences
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._network import Network
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 
 
-def degrees(network: Network, end: Literal["both", "source", "target"] = "both") -> np.ndarray:
-    """Return how many edges touch each node of a network within one node type, [N] int64.
-
-    **Arguments:**
-
-    - `end`: `source` counts the edges that start at a node, `target` those that end there, `both` all of
-      them; a self-loop counts twice then.
-    """
-    source, target = network.edge_index.cpu().numpy()
-    ends = {"source": source, "target": target, "both": np.concatenate([source, target])}[end]
-    return np.bincount(ends, minlength=network.num_sources)
+def degrees(network: Network) -> np.ndarray:
+    """Return how many edges touch each node of a network within one node type, [N] int64; a self-loop counts twice."""
+    return np.bincount(network.edge_index.cpu().numpy().reshape(-1), minlength=network.num_sources)
 
 
 def gini(values: np.ndarray) -> float:
@@ -64,23 +54,6 @@ def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"published_nodes": "Int64", "published_edges": "Int64"})
 
 
-def overlap_table(graph: CellGraph) -> pd.DataFrame:
-    """Return the Jaccard index of the node pairs of each two networks: the share of their pairs that both have.
-
-    A pair counts without direction and once. Rows and columns are the networks.
-    """
-    pairs = {}
-    for name, network in graph.networks.items():
-        ends = np.sort(network.edge_index.cpu().numpy(), axis=0)
-        pairs[name] = np.unique(ends[0] * network.num_sources + ends[1])
-
-    def jaccard(one: np.ndarray, other: np.ndarray) -> float:
-        shared = len(np.intersect1d(one, other, assume_unique=True))
-        return shared / max(len(one) + len(other) - shared, 1)
-
-    return pd.DataFrame({first: {second: jaccard(pairs[first], pairs[second]) for second in pairs} for first in pairs})
-
-
 def reach_rows(
     graphs: Mapping[str, CellGraph], *, layers: int = 3, samples: int = 50, deleted: int = 3, seed: int = 0
 ) -> pd.DataFrame:
@@ -113,19 +86,3 @@ def reach_rows(
                 shares = (differs.mean(), sent.mean(), differs[target].mean())
                 found.append((name, sample, layer, *shares))
     return pd.DataFrame(found, columns=["graph", "sample", "layer", "rows", "messages", "recomputed"])
-
-
-def reach_findings(rows: pd.DataFrame) -> Sentences:
-    """Return the findings of `reach_rows` on masking against a delta, a sentence for each graph."""
-    sentences = Sentences()
-    for name, group in rows.groupby("graph", sort=False):
-        middle = group.groupby("layer")[["rows", "messages", "recomputed"]].median()
-        first, last = middle.index.min(), middle.index.max()
-        sentences.append(
-            f"{name}: after layer {first} a deletion has changed {middle.loc[first, 'rows']:.0%} of the rows, "
-            f"and recomputing them reads {middle.loc[first, 'recomputed']:.0%} of the edges; after layer {last} "
-            f"it is {middle.loc[last, 'rows']:.0%} and {middle.loc[last, 'recomputed']:.0%}. Sending only what "
-            f"changed takes {middle['messages'].mean():.0%} of the edges, averaged over the layers: a delta can "
-            f"save at most the rest, and masking nodes reads them all once for the whole batch."
-        )
-    return sentences

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
 import torch
 
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import get, names
+from tclab.masking import get
 from tclab.masking._strategy import view
 from tclab.message_passing import SharedView
 from tclab.message_passing._delta_view import DeltaView
@@ -18,19 +17,6 @@ from tclab.perturbation import Deletions, Perturbations
 
 _MOST = 30  # nodes that can still be distinguished
 Drawing = tuple[str, list[tuple[int, int, str]], list[str]]  # title, edges (source, target, state), nodes' states
-
-
-def sharing_table(graph: CellGraph | int, deletions: Sequence[Sequence[int]]) -> pd.DataFrame:
-    """Return, for each strategy with a picture, its entries in memory and the bytes of its batch.
-
-    **Arguments:** as for `tclab.lab.charts.mask_picture`.
-    """
-    rows = {}
-    for name in names():
-        if get(name).masks_graph:
-            *_, entries, size = tensors_of(graph, deletions, name)
-            rows[name] = {"entries in memory": entries, "bytes that travel": size}
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def tensors_of(
