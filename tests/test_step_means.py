@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from tclab.errors import InputError
 from tclab.timing._step_means import (
@@ -67,9 +68,7 @@ def test_blocks_of_correlated_steps_are_joined():
     generator = np.random.default_rng(3)
     hits = 0
     for _ in range(200):
-        noise = generator.standard_normal(400)
-        for n in range(1, 400):
-            noise[n] += 0.8 * noise[n - 1]
+        noise = lfilter([1.0], [1.0, -0.8], generator.standard_normal(400))
         ends = mean_step([10 + noise]).interval()
         hits += ends[0] < 10 < ends[1]
     assert hits / 200 > 0.85  # 0.5 with steps that count as independent
@@ -114,10 +113,8 @@ def test_steps_that_workers_cannot_have_given_used_batches_made_ahead(step, word
 def series(n, seed=0, *, memory=0.0):
     """Return steps of 20 ms with noise that remembers and now and then a step three times as long."""
     generator = np.random.default_rng(seed)
-    values, state = np.empty(n), 0.0
-    for i, draw in enumerate(generator.standard_normal(n)):
-        state = memory * state + (1 - memory**2) ** 0.5 * draw
-        values[i] = 0.02 * np.exp(0.03 * state)
+    noise = lfilter([(1 - memory**2) ** 0.5], [1.0, -memory], generator.standard_normal(n))
+    values = 0.02 * np.exp(0.03 * noise)
     values[generator.random(n) < 0.02] *= 3
     return values
 

@@ -81,13 +81,13 @@ LAWS = {
 def test_noise_of_any_law_that_is_independent_from_part_to_part_makes_all_parts_agree_as_a_coin_does(law):
     """The promise for one arm's noise that lasts for less than a part of the race: 2 · 2⁻⁸ of equal arms."""
     generator = np.random.default_rng(0)
-    of_parts = LAWS[law](generator, (4000, PARTS))
+    of_parts = LAWS[law](generator, (1000, PARTS))
     agreed = 0
     for row in of_parts:
         values = np.repeat(row, 10)
         parts = Series(values, np.arange(80.0), np.zeros(80, int)).parts(PARTS)
         agreed += (parts > 0).all() or (parts < 0).all()
-    assert binomtest(int(agreed), 4000, 2 * 2.0**-PARTS, alternative="greater").pvalue > 0.01
+    assert binomtest(int(agreed), 1000, 2 * 2.0**-PARTS, alternative="greater").pvalue > 0.01
     assert LOOKS * 2 * 2.0**-PARTS < ALPHA  # at half of a race's budget and at its end
 
 
