@@ -32,20 +32,6 @@ def test_weights_in_edge_attr_are_left_out_with_a_word():
     assert graph.networks["binds"].weight is None
 
 
-def test_code_has_one_fingerprint_whatever_the_encoding_of_the_machine():
-    code = (
-        "from tclab import Point; from tclab.sweeps.store._code_fingerprint import files_of; "
-        "print(files_of(Point(scale=0.02, strategy='edge_mask', batch_size=2, networks=3, steps=6)))"
-    )
-    machines = [{"PYTHONUTF8": "1"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}]
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, **machine})
-        for machine in machines
-    ]
-    one, other = (process.communicate()[0] for process in running)
-    assert one == other != b""
-
-
 def test_a_parameter_that_papermill_reads_as_none_is_refused_in_a_sentence():
     with pytest.raises(InputError, match="a notebook's parameter is None, expected the path of a file or a folder"):
         lab.project_path(None)

@@ -15,7 +15,7 @@ _spec.loader.exec_module(silent)
 
 @pytest.mark.parametrize(
     ("draw", "fault", "count", "read"),
-    [(silent.drawn_table, silent.table_fault, 80, 25), (silent.drawn_trace, silent.trace_fault, 24, 24)],
+    [(silent.drawn_table, silent.table_fault, 80, 25), (silent.drawn_trace, silent.trace_fault, 12, 12)],
     ids=["tables", "traces"],
 )
 def test_a_drawn_file_is_read_as_it_was_drawn_or_refused(draw, fault, count, read, tmp_path):
@@ -28,7 +28,7 @@ def test_a_wrong_reader_is_found(tmp_path):
     """The right values of another drawing, with which the same file would be wrong."""
     for draw, fault in ((silent.drawn_table, silent.table_fault), (silent.drawn_trace, silent.trace_fault)):
         found = set()
-        for i in range(12):
+        for i in range(6):
             content, suffix, *_ = draw(random.Random(f"1 {i}"))
             path = tmp_path / f"file{suffix}"
             path.write_bytes(content)
