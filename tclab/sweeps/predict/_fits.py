@@ -27,7 +27,7 @@ from tclab.training._step import WITHOUT_MODEL
 
 # What a process holds that has imported everything and run a point of no size: measured on Linux, torch 2.13,
 # CPU. One that has started CUDA holds more on the host: how much has not been measured, and is in no sum here.
-PROCESS_BYTES = 577 * 1024**2
+PROCESS_BYTES = 495 * 1024**2
 # How much more than what is held glibc's heap takes, where tensors of many sizes come and go: chosen by
 # benchmarks/memory.py at scale 0.2, so that the whole process is within 15 % of what it was. Where the graph is not
 # masked (DANGO), most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped
