@@ -87,12 +87,6 @@ def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(ro
     assert (tmp_path / "rows.parquet").is_file()
 
 
-def test_the_examples_have_steps_enough_for_advice(root):
-    steps = [int(n) for page in pages(root) for block in blocks(page) for n in re.findall(r"\bsteps=(\d+)", block)]
-    assert steps
-    assert min(steps) >= 8  # with fewer there is no advice
-
-
 def test_links_and_named_files_are_there(root):
     for page in [*pages(root), root / "CONTRIBUTING.md"]:
         text = page.read_text(encoding="utf-8")

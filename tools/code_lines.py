@@ -3,7 +3,6 @@
 
 code_lines.py tclab                          a line for each package, then the sum
 code_lines.py tclab --cap pyproject.toml     exit status 1 above `code_lines_at_most` of its [tool.tclab]
-code_lines.py tclab --functions              the length of functions: median, 90th percentile, the ten longest
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ast
 import io
-import statistics
 import sys
 import tokenize
 import tomllib
@@ -21,7 +19,6 @@ from pathlib import Path
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_lines(path: Path) -> tuple[set[int], ast.Module]:
@@ -37,7 +34,10 @@ def code_lines(path: Path) -> tuple[set[int], ast.Module]:
 
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            and ast.get_docstring(node) is not None
+        ):
             yield from range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
 
 
@@ -51,31 +51,12 @@ def packages_of(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def function_lengths(folder: Path) -> list[tuple[int, str]]:
-    """Return the lines of code of each function of a folder, and where it is, the longest first."""
-    found = []
-    for path in sorted(folder.rglob("*.py")):
-        lines, tree = code_lines(path)
-        for node in ast.walk(tree):
-            if isinstance(node, _FUNCTIONS):
-                inside = lines & set(range(node.lineno, (node.end_lineno or 0) + 1))
-                found.append((len(inside), f"{path}:{node.lineno} {node.name}"))
-    return sorted(found, reverse=True)
-
-
 def main() -> None:
     """Print what the command line asks for; exit with 1 where the cap is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cap", type=Path)
-    parser.add_argument("--functions", action="store_true")
     given = parser.parse_args()
-    if given.functions:
-        functions = function_lengths(given.folder)
-        sizes = [size for size, _ in functions]
-        print(f"{len(sizes)} functions, median {statistics.median(sizes):g}, 90th percentile {sizes[len(sizes) // 10]}")
-        print(*(f"{size:5} {where}" for size, where in functions[:10]), sep="\n")
-        return
     packages = packages_of(given.folder)
     for name, (lines, files) in sorted(packages.items(), key=lambda item: -item[1][0]):
         print(f"{name:20} {lines:7,} lines of code {files:4} files")
