@@ -114,8 +114,8 @@ class CellGraph:
                 raise ValueError(f"has another format than {_FORMAT!r}")
             relations = {}
             for i, fields in enumerate(header.pop("relations")):
-                tensors = {name: torch.from_numpy(arrays[f"{i}/{name}"]) for name in fields.pop("tensors")}
-                relations[fields["name"]] = Network(**fields, **tensors)
+                fields |= {name: torch.from_numpy(arrays[f"{i}/{name}"]) for name in fields.pop("tensors")}
+                relations[fields["name"]] = Network(**fields)
             return CellGraph(relations=relations, **header)
 
     def save(self, path: str | Path) -> None:
