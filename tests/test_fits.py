@@ -57,7 +57,7 @@ def test_a_larger_batch_is_told_from_two_small_ones(strategy):
 def test_a_store_of_the_published_samples_is_said():
     point = point_of("stored_mask", mode="data")
     needed = fits(point)
-    assert needed.disk == pytest.approx(cell_graph_of(point).num_edges * 265_851, rel=0.5)  # a byte an edge and sample
+    assert needed.disk == pytest.approx(cell_graph_of(point).num_edges * 265_851, rel=0.2)  # a byte an edge and sample
     assert f"a store of all samples takes {bytes_text(needed.disk)}" in str(needed)
 
 

@@ -56,7 +56,7 @@ class Fits(Shown):
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
     - `exchange`: DDP's buckets, into which a rank copies its gradients.
     - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
-    - `disk`: what a store of all training samples takes at most, if they are like those of a batch: the published
+    - `disk`: what a store of all training samples takes, if they are like those of a batch: the published
       265,851, or those of the file of perturbations. `None` for a strategy that stores none. A run stores those that
       it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
