@@ -115,8 +115,7 @@ class CellGraph:
                 raise ValueError(f"has another format than {_FORMAT!r}")
             relations = {}
             for i, fields in enumerate(header.pop("relations")):
-                for name in fields.pop("tensors"):
-                    fields[name] = torch.from_numpy(arrays[f"{i}/{name}"])
+                fields |= {name: torch.from_numpy(arrays[f"{i}/{name}"]) for name in fields.pop("tensors")}
                 relations[fields["name"]] = Network(**fields)
             return CellGraph(relations=relations, **header)
 

@@ -25,7 +25,8 @@ T = TypeVar("T")
 _PAGE = 4096  # LMDB's pages here
 _INLINE = 2020  # a value that leaves less than two to a page gets pages of its own, with 16 bytes of header
 _COMMIT_BYTES = 64 << 20
-_MARGIN = 1 << 20  # the tree above the leaves, and space to write its pages again
+_LEAF = _PAGE * 65 / 64  # and its part of the tree above
+_MARGIN = 1 << 20  # space to write pages again
 _WORD = np.dtype("<i4")
 
 
@@ -43,10 +44,10 @@ def _key(i: int) -> bytes:
 
 
 def disk_bytes(value_bytes: Int64s) -> int:
-    """Return how many bytes of disk a store takes at most, of values of so many bytes each, [S] int64."""
+    """Return how many bytes of disk a store takes, of values of so many bytes, [S] int64; about, of mixed sizes."""
     own_pages = -(-(value_bytes + 16) // _PAGE) * _PAGE + 64
-    on_a_leaf = 2 * (value_bytes + 19)  # with its key and a pointer; a leaf is at least half full
-    return int(np.where(value_bytes > _INLINE, own_pages, on_a_leaf).sum()) + _MARGIN
+    on_a_leaf = np.maximum((_PAGE - 16) // (value_bytes + 19), 1)  # how many, each with its key and a pointer
+    return int(np.where(value_bytes > _INLINE, own_pages, _LEAF / on_a_leaf).sum()) + _MARGIN
 
 
 def build_store(path: Path, value: Callable[[int], bytes], value_bytes: Int64s) -> Store:
