@@ -73,7 +73,8 @@ def of_this_machine(row: pd.Series) -> bool:
 def this_machine(device: str | None = None) -> str:
     """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
     here = environment()
-    names = {"cpu": f"{counted(int(here['cores'] or 0), 'core')} · {here['cpu']}", "cuda": str(here["gpu"])}
+    cores = counted(here["cores"], "core")  # type: ignore[arg-type]
+    names = {"cpu": f"{cores} · {here['cpu']}", "cuda": str(here["gpu"])}
     if device is None:
         return " · ".join(names.values()) if here["gpu"] else names["cpu"]
     return f"{device} · {names[device]}"
