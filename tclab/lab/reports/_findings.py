@@ -123,7 +123,7 @@ def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
 def _machine(rows: pd.DataFrame) -> str:
     if not of_this_machine(rows.iloc[0]):
         return f"On {where_measured(rows)}"
-    return "On this machine, which was busy" if rows["shared"].notna().any() else "On this machine"
+    return "On this machine, which was busy" if rows["contention"].notna().any() else "On this machine"
 
 
 def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
@@ -158,7 +158,7 @@ def _models(ok: pd.DataFrame, setting: str) -> str:
         best.append(steps[steps["networks"] == steps["networks"].max()].sort_values("mean_seconds").iloc[0])
     best.sort(key=lambda row: row["mean_seconds"])
     fast, slow = best[0], best[-1]
-    if pd.notna(fast["shared"]) or pd.notna(slow["shared"]):  # which of them takes longer is not known
+    if pd.notna(fast["contention"]) or pd.notna(slow["contention"]):  # which of them takes longer is not known
         return ""
     sides = [f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}, batch {row['batch_size']})"
              for row in (slow, fast)]  # fmt: skip

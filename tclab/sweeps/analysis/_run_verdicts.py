@@ -123,7 +123,7 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     low, high = np.log(interval)
     widest = max(MOST_MARGIN, margin)
     verdict = decide(low, high, pair.margin, widest=widest)
-    shared = [name for name, rows in zip(names, sides, strict=True) if rows["shared"].notna().any()]
+    shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
         return replace(pair, why=f"{' and '.join(shared)} shared the processors with other processes")
