@@ -238,7 +238,7 @@ def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -
     logs = np.log(0.1 * ratio) + luck * generator.standard_normal((runs, 1))
     steps = np.exp(logs + 0.01 * generator.standard_normal((runs, 24)))
     return pd.DataFrame({"status": "ok", "samples_seconds": steps.tolist(), "cycle_steps": 1, "steady": "steady",
-                         "shared": None})  # fmt: skip
+                         "contention": None})  # fmt: skip
 
 
 def folders(n: int, points: int = 8) -> None:

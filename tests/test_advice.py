@@ -376,7 +376,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     # the steps' seconds are made: those of a busy machine may tell nothing, and then there would be no advice
     slow = [row["strategy"] == "edge_mask" for row in made.to_dict("records")]
     made["samples_seconds"] = [[(1.0 if own else 0.5) + 0.001 * i for i in (0, 3, 1, 2, 3, 0, 2, 1)] for own in slow]
-    made["steady"], made["shared"] = "steady", None
+    made["steady"], made["contention"] = "steady", None
     advice = tclab.advise(made[made["stage"] == "step"], now="edge_mask")
     (able,) = [one for one in advice.suggestions if one.setting.get("strategy") == "node_mask"]
     assert able.ratio == pytest.approx(0.5, rel=0.01)

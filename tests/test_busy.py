@@ -33,7 +33,7 @@ def ran(percent, *, load=1.0, steal=0.0, strategy="node_mask", **fields):
 
 
 def others(*made):
-    return rows(*made)["shared"].notna().tolist()
+    return rows(*made)["contention"].notna().tolist()
 
 
 def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps():

@@ -120,7 +120,7 @@ def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
 def _machine(rows: pd.DataFrame) -> str:
     if not of_this_machine(rows.iloc[0]):
         return f"On {where_measured(rows)}"
-    return "On this machine, which was busy" if rows["shared"].notna().any() else "On this machine"
+    return "On this machine, which was busy" if rows["contention"].notna().any() else "On this machine"
 
 
 def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:

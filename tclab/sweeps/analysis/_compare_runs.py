@@ -135,11 +135,11 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
     """Return the rows of one stage, of points that were tried, by the clock that the step is timed on.
 
     On CUDA that is the device's: a stage has a row of the host's, too. A worker's stages are not the step's. A stage
-    has `shared` of its run's step.
+    has `contention` of its run's step.
     """
     rows = rows[~rows["status"].str.startswith(("skipped", "not run"))]
-    of_the_run = rows.groupby("measured_at")["shared"].transform("first")
-    rows = rows.assign(shared=rows["shared"].fillna(of_the_run))
+    of_the_run = rows.groupby("measured_at")["contention"].transform("first")
+    rows = rows.assign(contention=rows["contention"].fillna(of_the_run))
     stages = [str(name) for name in rows["stage"].dropna().unique()]
     if len(rows) and stage not in stages:
         raise unknown("stage", stage, stages)

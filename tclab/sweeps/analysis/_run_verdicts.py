@@ -114,7 +114,7 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
         if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, reason=f"steps of {name} were still changing: warm up longer")
     verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
-    shared = [name for name, rows in zip(names, sides, strict=True) if rows["shared"].notna().any()]
+    shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
         return replace(pair, reason=f"{' and '.join(shared)} shared the processors with other processes")

@@ -14,7 +14,7 @@ from tclab.timing import contention, environment
 from tclab.timing._environment import BUSY_PERCENT, HARDWARE, cores_within
 
 
-def shared_text(row: Mapping[str, Any]) -> str | None:
+def contention_text(row: Mapping[str, Any]) -> str | None:
     """Return how other processes used the processors during a row's timed steps; `None` where not, or not known.
 
     Linux counts whatever waits, a point's own threads too. Others are the cause where these are at most as many as the
@@ -47,14 +47,15 @@ def shared_text(row: Mapping[str, Any]) -> str | None:
 def busy_text(rows: pd.DataFrame) -> str:
     """Return which points shared the processors with other processes, and what to do; empty without any."""
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
-    busy = steps[steps["shared"].notna()]
+    busy = steps[steps["contention"].notna()]
     if busy.empty:
         return ""
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone: {points_text(busy)} ({busy['shared'].max()}). Measure them again on a quiet "
-        f"machine, into another results folder, or race them (race_points, tclab race), where all take turns.{fewer}"
+        f"are not the strategy's alone: {points_text(busy)} ({busy['contention'].max()}). Measure them again on a "
+        "quiet machine, into another results folder, or race them (race_points, tclab race), where all take turns."
+        f"{fewer}"
     )
 
 
@@ -90,7 +91,7 @@ def where_measured(rows: pd.DataFrame) -> str:
     cores = ok["cores"].map(lambda number: counted(number, "core"), na_action="ignore").astype("string")
     names = (cores + " · " + ok["cpu"]).where(ok["device"] != "cuda", ok["gpu"])
     machines = ok.assign(machine=names).groupby("machine", sort=False)
-    busy = {name for name, own in machines if own["shared"].notna().any()}
+    busy = {name for name, own in machines if own["contention"].notna().any()}
     named = [f"{ranks_text(own)} · {name}{' · busy' if name in busy else ''}" for name, own in machines]
     return " and ".join(named) or "nothing measured"
 

@@ -16,7 +16,7 @@ _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
 _NEEDED = {
     *("stage", "status", "model", "strategy", "batch_size", "networks", "mean_seconds", "low_seconds"),
-    *("samples_per_second", "batch_bytes", "shared", "threads"),
+    *("samples_per_second", "batch_bytes", "contention", "threads"),
 }
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
 

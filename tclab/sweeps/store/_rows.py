@@ -12,11 +12,11 @@ import pyarrow as pa
 from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import shared_text
+from tclab.sweeps.store._machine_label import contention_text
 from tclab.sweeps.store._row_frame import Rows
 from tclab.timing._step_means import mean_step
 
-SCHEMA_VERSION = 7  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
+SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
 
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -68,7 +68,7 @@ MORE_COLUMNS = {
     **dict.fromkeys(("host_accounted", "device_accounted"), _REAL),
     "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
     "conditions": _TEXT,  # JSON, the machine's load before and after; see tclab.timing.conditions
-    "shared": _TEXT,  # how other processes used the processors meanwhile; null where not, or not known
+    "contention": _TEXT,  # how other processes used the processors meanwhile; null where not, or not known
     "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
     "measured_at": _TEXT,  # UTC, ISO 8601
     "tclab": _TEXT,
@@ -142,7 +142,7 @@ def keys_of(rows: pd.DataFrame, names: Iterable[str]) -> list[tuple[Any, ...]]:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as an arrow table, with the column `shared`; a column that a row lacks is null.
+    """Return rows as an arrow table, with the column `contention`; a column that a row lacks is null.
 
     What UTF-8 cannot hold, such as half a character in an error's text, is written as `\\udcff`.
     """
@@ -150,7 +150,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     for row in rows:
         texts = {name: value.encode("utf-8", "backslashreplace").decode() for name, value in row.items()
                  if isinstance(value, str)}  # fmt: skip
-        made.append({"shared": shared_text(row), **row, **texts})
+        made.append({"contention": contention_text(row), **row, **texts})
     return pa.Table.from_pylist(made, schema=SCHEMA)
 
 
