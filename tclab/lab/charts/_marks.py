@@ -258,7 +258,7 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
 
 def _log_axis() -> dict[str, Any]:
     scale = alt.Scale(type="log", nice=False, padding=16)
-    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4)}
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4, labelSeparation=6)}
 
 
 def _picked(

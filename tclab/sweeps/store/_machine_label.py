@@ -106,7 +106,7 @@ def graph_text(rows: pd.DataFrame) -> str:
 def this_machine(device: str | None = None) -> str:
     """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
     here = environment()
-    host = f"{counted(here['cores'], 'core')} · {here['cpu']}"
+    host = f"{here['cores']} core{'s' * (here['cores'] != 1)} · {here['cpu']}"
     if device == "cuda":
         return f"cuda · {here['gpu']}"
     if device == "cpu":
