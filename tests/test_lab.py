@@ -162,7 +162,7 @@ def test_only_rows_that_are_alike_are_compared():
                   {"network_names": "a,b"}):  # fmt: skip
         assert said(slow_row, row("node_mask", 0.001, **fast, **other)) == ""
     both = [slow_row, row("node_mask", 0.001, **fast)]
-    assert "node_mask is the fastest, 4e+03 samples a second. It is 100 × [" in said(*both)
+    assert "node_mask is the fastest, 4,000 samples a second. It is 100 × [" in said(*both)
     assert said(*both, *({**one, "scale": 1.0} for one in both)).count("scale 1.0: node_mask is the fastest") == 1
 
 

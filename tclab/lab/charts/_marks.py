@@ -59,7 +59,9 @@ def ratios(
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
         shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
     base = alt.Chart(rows).encode(
-        y=alt.Y("line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, ticks=False)),
+        y=alt.Y(
+            "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
+        ),
         tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
         **channels,
         **more,
@@ -258,7 +260,7 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
 
 def _log_axis() -> dict[str, Any]:
     scale = alt.Scale(type="log", nice=False, padding=16)
-    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4)}
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4, labelSeparation=6)}
 
 
 def _picked(

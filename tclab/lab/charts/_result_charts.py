@@ -63,7 +63,8 @@ def race_chart(
     several = len({pair.a for pair in chosen}) > 1
     named = []
     for pair in chosen:
-        cell = pair.cell and f"{pair.cell} {by}".strip()
+        noun = by.removesuffix("s") if str(pair.cell) == "1" else by
+        cell = pair.cell and f"{pair.cell} {noun}".strip()
         named.append((" · ".join(filter(None, (pair.a if several or not cell else "", cell))), pair))
     title = title or f"Each arm against {against}"
     rows = _ratio_rows(named)

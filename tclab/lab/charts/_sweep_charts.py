@@ -16,6 +16,7 @@ from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_o
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
+    figure_text,
     fullest,
     one_run_each,
     stage_parts,
@@ -75,7 +76,7 @@ def _overview(cell: pd.DataFrame) -> Any:
     for row in found.to_dict("records"):
         if row["status"] == "ok":
             figures = [
-                f"{row['samples_per_second']:.3g}",
+                figure_text(row["samples_per_second"]),
                 bytes_text(row["batch_bytes"]) if pd.notna(row["batch_bytes"]) else "",
             ]
         else:

@@ -139,7 +139,12 @@ def ratio_of_rows(
 def times_text(ratio: float, low: float = float("nan"), high: float = float("nan")) -> str:
     """Return a ratio with its interval as text: "2.41 × [2.2, 2.65]", "243 ×"."""
     ends = "" if pd.isna(low) else f" [{low:.3g}, {high:.3g}]"
-    return f"{ratio:.3g} ×{ends}" if ratio < 100 else f"{ratio:,.0f} ×{ends}"
+    return f"{figure_text(ratio)} ×{ends}"
+
+
+def figure_text(value: float) -> str:
+    """Return a figure with three digits, or all those before the point: "2.41", "1,234"."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def sizes_text(rows: pd.DataFrame) -> str:

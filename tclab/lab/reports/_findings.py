@@ -11,6 +11,7 @@ from tclab.errors import unknown
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
+    figure_text,
     fullest,
     points_of_modes,
     reference_of,
@@ -88,9 +89,11 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
     samples = cell[cell["strategy"] == fast]["samples_per_second"].median()
     open_ = [name for name, pair in pairs.items() if pair.verdict == UNDECIDED]
     same = [name for name, pair in pairs.items() if pair.verdict == SAME]
-    text = f"{fast} is the fastest, {samples:.3g} samples a second"
+    text = f"{fast} is the fastest, {figure_text(samples)} samples a second"
     if open_:
-        text = f"{fast} trains on the most samples a second, {samples:.3g}; undecided with {first_of(open_, 6)}"
+        text = (
+            f"{fast} trains on the most samples a second, {figure_text(samples)}; undecided with {first_of(open_, 6)}"
+        )
     text += f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else ""
     first = cell.iloc[0]
     at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
