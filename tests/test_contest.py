@@ -23,14 +23,14 @@ def tiny(**fields):
 
 def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_again(tmp_path):
     points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
-    race = race_points(points, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
+    race = race_points(points, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
     assert race.arms == ("node_mask", "stored_mask")
     assert {sample["arm"] for sample in race.samples()} == set(points)
     again = verdicts_of(read_samples(tmp_path / "race.jsonl"))
     assert list(again.values()) == race.pairs
     others = {name: tiny(strategy=name, seed=1) for name in points}
     with pytest.raises(InputError, match="is the record of another race"):
-        race_points(others, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
+        race_points(others, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_cells_are_named_by_size_and_hold_what_can_be_raced():
     cells = cells_of(points)
     assert list(cells) == ["batch 1, 1 networks", "batch 2, 1 networks"]
     assert list(cells["batch 2, 1 networks"]) == ["edge_mask", "node_mask"]
-    races = race_grid(points, budget_seconds=6, processes=None)
+    races = race_grid(points, budget_seconds=2, processes=None)
     assert {pair.cell for pair in races.pairs} == set(cells)
 
 
