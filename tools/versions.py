@@ -31,7 +31,7 @@ def found(python: str, torch: str, pyg: str, index: list[str]) -> str:
     if program is None or subprocess.run([program, "-c", ""], capture_output=True).returncode:
         return "no such Python here"
     with tempfile.TemporaryDirectory(prefix="tclab-versions-") as folder:
-        install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", *index, f"torch=={torch}+cpu"]
+        install = ["-m", "pip", "install", "--quiet", "--no-compile", *index, f"torch=={torch}+cpu"]
         there = ["--dry-run", "--no-deps", "--only-binary=:all:", "--target", folder, "--python-version", python]
         if subprocess.run([sys.executable, *install, *there], capture_output=True).returncode:
             return "no CPU build to be had"
