@@ -1,0 +1,136 @@
+"""Steps that wait for a loader of several workers: what rows say of them, beside a clock of this benchmark's own.
+
+    python benchmarks/burst_arrivals.py [--sleep 0.4] [--quick]
+
+A strategy whose workers sleep for each batch, so that they need no core and stay in phase: one long wait, then as many
+batches at once as there are workers. A line has samples a second, the share of waiting, and the verdict on the data
+pipeline, of 24 and of 60 steps. Beside them the truth: the same steps by a clock from outside the ledger, around whole
+cycles of workers, and what workers that sleep can give at most, which batches made ahead would exceed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+
+from tclab import Point, case_study
+from tclab.masking import get, register
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._measure import measure
+from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.store._rows import frame, table
+
+# a step so short that 8 workers that sleep bind it on a busy machine, too
+SMALL: dict[str, Any] = {
+    "scale": 0.01, "networks": 1, "hidden": 8, "layers": 1, "batch_size": 4, "device": "cpu",
+}  # fmt: skip
+
+
+def register_sleeping(seconds: float) -> str:
+    """Register `node_mask` with workers that sleep, and return its name."""
+
+    @register
+    class Sleeping(get("node_mask")):  # type: ignore[misc]
+        name = "sleeping"
+
+        def encode(self, places: Any, removed: Any) -> Any:
+            time.sleep(seconds)
+            return super().encode(places, removed)
+
+    return str(Sleeping.name)
+
+
+class _Clocked:
+    """A loader's batches: `asked` and `given` are when each was asked for and given."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.asked: list[float] = []
+        self.given: list[float] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter()
+        batch = next(self._batches)
+        self.asked.append(begin)
+        self.given.append(time.perf_counter())
+        return batch
+
+
+def rows_and_truth(point: Point) -> tuple[pd.DataFrame, float, float]:
+    """Return a point's rows, and seconds a step and the share of waiting by another clock around the same steps."""
+    batches, run = Setup.batches, Setup.run
+    clocked: list[_Clocked] = []
+    ends: list[float] = []
+
+    def watched(here: Setup) -> Iterator[Any]:
+        clocked.append(_Clocked(batches(here)))
+        return clocked[-1]
+
+    def timed(here: Setup, *given: Any, **options: Any) -> Any:
+        losses = run(here, *given, **options)
+        ends.append(time.perf_counter())
+        return losses
+
+    with patch.object(Setup, "batches", watched), patch.object(Setup, "run", timed):
+        rows = frame(table(measure(resolve(point))))
+    (loader,) = clocked
+    of_cycles = point.steps - point.steps % point.workers
+    asked, given = (np.array(moments[-of_cycles:]) for moments in (loader.asked, loader.given))
+    wall = ends[-1] - asked[0]
+    return rows, wall / of_cycles, float((given - asked).sum() / wall)
+
+
+def lines(strategy: str, sleep: float, quick: bool) -> Iterator[dict[str, Any]]:
+    """Return a line for each combination of workers, prefetch factor, mode and steps."""
+    numbers, lengths = ((1, 4), (24,)) if quick else ((1, 2, 4, 8), (24, 60))
+    for workers, prefetch, mode, steps in product(numbers, (1, 4), ("step", "data"), lengths):
+        loads = {"workers": workers, "loader": {"prefetch_factor": prefetch}}
+        point = Point(**SMALL, **loads, strategy=strategy, mode=mode, steps=steps)
+        rows, seconds, truly = rows_and_truth(point)
+        host = rows[rows["where"] == "host"].set_index("stage")
+        step, wait = host.loc["step"], host.loc["data_wait", "mean_seconds"]
+        line = {
+            "workers": workers,
+            "prefetch": prefetch,
+            "mode": mode,
+            "steps": steps,
+            "samples/s": step["samples_per_second"],
+            "true": point.batch_size / seconds,
+            "at most": point.batch_size * workers / sleep,
+            "median says": point.batch_size / step["median_seconds"],
+            "waiting": wait / step["mean_seconds"],
+            "truly": truly,
+        }
+        if mode == "step":
+            line["data pipeline"] = case_study.hypotheses(rows)[0].verdict
+        yield line
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sleep", type=float, default=0.4, help="seconds a batch")
+    parser.add_argument("--quick", action="store_true", help="1 and 4 workers, 24 steps")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    found = []
+    for line in lines(register_sleeping(given.sleep), given.sleep, given.quick):
+        found.append(line)
+        print(".", end="", flush=True)
+    print()
+    print(pd.DataFrame(found).to_string(index=False, float_format="{:.3g}".format))
+
+
+if __name__ == "__main__":
+    main()
