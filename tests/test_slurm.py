@@ -2,10 +2,13 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,20 @@ def box(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     with slurm(folder):
         yield folder
+
+
+def process_of(job, logs):
+    """Return the process in which a job runs, once it does: the one that has this folder and this number."""
+    number, _, index = job.partition("_")
+    asked = {f"SLURM_ARRAY_JOB_ID={number}", f"SLURM_ARRAY_TASK_ID={index}", "SLURM_PROCID=0"}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is not ours to read
+            line = (folder / "cmdline").read_text().split("\0")
+            if line[0].endswith("srun") or "submitit.core._submit" not in line or str(logs) not in line:
+                continue
+            if asked <= set((folder / "environ").read_text().split("\0")):
+                return int(folder.name)
+    return None
 
 
 class Closed(Exception):
@@ -50,15 +67,15 @@ def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs
         return "".join(f"\n--- {p.name}\n{p.read_text()[-1500:]}" for p in (rows / "slurm" / "logs").glob("*_log.*"))
 
     def two_that_run():
-        found = output("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()
-        started = [job for job in found if any((rows / "slurm" / "logs").glob(f"{job}_*_log.out"))]
-        return sorted(started) if len(started) == 2 else None
+        found = sorted(output("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split())
+        return found if len(found) == 2 else None
 
     with ThreadPoolExecutor() as threads:
         try:
             first = sweep()
             one, other = wait_for("two jobs that run", two_that_run, GENEROUS, logs)
-            subprocess.run(["scancel", "--signal=KILL", other], check=True)
+            process = partial(process_of, other, rows / "slurm" / "logs")
+            os.kill(wait_for(f"the process of {other}", process, GENEROUS, logs), signal.SIGKILL)
             subprocess.run(["scancel", one], check=True)
             failed = sorted(status for status in statuses(first) if status != "ok")
             assert len(failed) == 2, logs()
