@@ -243,8 +243,8 @@ def test_a_rank_that_fails_is_named_and_the_sweep_goes_on(own, tmp_path):
     kept = kept_ranks()
     assert len(processes_of_ranks()) == 3  # of those that failed none is left
     # the ranks are warm: all of the limit is the point's
-    (hung,) = tclab.run(tiny(strategy="rank_hangs"), hang_seconds=30)["status"]
-    assert hung == "failed: the point was not through after 30 s, and its process was ended"
+    (hung,) = tclab.run(tiny(strategy="rank_hangs"), hang_seconds=8)["status"]
+    assert hung == "failed: the point was not through after 8 s, and its process was ended"
     assert not processes_of_ranks()
     assert not kept.folder.exists()
 
@@ -259,7 +259,7 @@ def test_stop_ends_all_ranks_in_the_middle_of_a_point(tmp_path):
         target=lambda: found.append(tclab.sweep(point, results=tmp_path, stop=stop, progress=None))
     )
     running.start()
-    time.sleep(5.0)  # it is somewhere in the point
+    time.sleep(2.0)  # it is somewhere in the point
     assert running.is_alive()
     stop.set()
     running.join(timeout=60)
