@@ -135,7 +135,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
-    return 0
+    return seen.exit_code
 
 
 @helped

@@ -50,11 +50,13 @@ class Profile(Shown):
     - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
       100 a second.
     - `seconds`: wall time, the start of Python included.
+    - `exit_code`: the script's.
     - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
     """
 
     samples: dict[str, Counter[Line]]
     seconds: float
+    exit_code: int = 0
     loaders: LoaderTimes | None = None
 
     def shares(self, where: str = MAIN) -> dict[Line, float]:
@@ -127,28 +129,39 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         seconds = perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
             raise InputError(_ALLOW)
-        loaders = msgspec.json.decode(result.read_bytes(), type=LoaderTimes) if result.exists() else None
-        return Profile(read_samples(samples.read_text()), seconds, loaders)
+        ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
+        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
 
 
 # ---- in the script's process
 
 
+@dataclass
+class _Ended:
+    """How a script ended; by default as one that was killed."""
+
+    exit_code: int = 1
+    loaders: LoaderTimes | None = None
+
+
 def run_script() -> None:
-    """Run the script that the command line names after a file, to which what its DataLoaders did is written."""
+    """Run the script that the command line names after a file, to which how it ended is written."""
     import msgspec
 
     result, *sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    ended = _Ended()
     with ExitStack() as watch:
-        torch = _Torch(watch)
-        sys.meta_path.insert(0, torch)
+        sys.meta_path.insert(0, _Torch(watch, ended))
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
+            ended.exit_code = 0
+        except SystemExit as end:
+            ended.exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            raise
         finally:
             watch.close()
-            if torch.loaders is not None:
-                Path(result).write_bytes(msgspec.json.encode(torch.loaders))
+            Path(result).write_bytes(msgspec.json.encode(ended))
 
 
 class _Torch:
@@ -157,9 +170,8 @@ class _Torch:
     A script may set the environment before it imports torch.
     """
 
-    def __init__(self, watch: ExitStack) -> None:
-        self.watch = watch
-        self.loaders: LoaderTimes | None = None
+    def __init__(self, watch: ExitStack, ended: _Ended) -> None:
+        self.watch, self.ended = watch, ended
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch.utils.data.dataloader":
@@ -170,7 +182,7 @@ class _Torch:
 
         def executed(module: Any) -> None:
             execute(module)
-            self.loaders = self.watch.enter_context(loader_times())
+            self.ended.loaders = self.watch.enter_context(loader_times())
 
         spec.loader.exec_module = executed
         return spec
