@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import LayerNorm
 
 import tclab
-from tclab import InputError, Point, masking
+from tclab import Point, masking
 from tclab.case_study import OVERHEADS
 from tclab.case_study._overheads import BatchWideLayerNorm, StepWithOverheads
 from tclab.models._layers import _Attention
@@ -187,9 +187,8 @@ def test_the_batch_wide_norm_is_pygs_in_its_default_mode(graph):
     torch.testing.assert_close(BatchWideLayerNorm(lean)(x), theirs(x))
 
 
-def test_an_overhead_given_twice_is_refused_and_their_order_is_none():
-    with pytest.raises(InputError, match="expected each overhead once"):
-        Point(overheads=["print_loss", "print_loss"])
+def test_overheads_have_no_order_and_each_is_taken_on_once():
+    assert Point(overheads=["print_loss", "print_loss"]) == Point(overheads="print_loss")
     assert Point(overheads="print_loss") == Point(overheads=("print_loss",))
     assert Point(overheads=["print_loss", "item_logging"]) == Point(overheads=["item_logging", "print_loss"])
 
