@@ -65,7 +65,7 @@ def test_a_script_is_profiled_with_its_own_options(tmp_path, capfd):
     )
     assert main(["profile", str(script), "--epochs", "2", "-v"]) == 3
     shown = capfd.readouterr().out
-    assert shown.startswith("['--epochs', '2', '-v']")
+    assert "['--epochs', '2', '-v']\n" in shown
     assert "train.py:3" in shown
     assert main(["profile", str(tmp_path / "no.py")]) == 2
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -114,6 +115,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
     - `words`: its arguments; those of this process unless given.
     """
+    for stream in (sys.stdout, sys.stderr):  # a letter that an output cannot hold is a question mark
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         return int(_app()(_with_verb(sys.argv[1:] if words is None else words)) or 0)
     except CycloptsError:  # which the library has printed
