@@ -120,7 +120,7 @@ def equivalence_and_tests(s: Settings) -> Verdict:
 
     import tclab
     from tclab.masking import get, names
-    from tclab.training._equivalence import Numerics, equivalence_reference
+    from tclab.training._equivalence import equivalence_reference
 
     every = [name for name in names() if get(name).masks_graph and get(name).exact]
     dtypes = ("float32", "float64", "bfloat16")
@@ -134,7 +134,7 @@ def equivalence_and_tests(s: Settings) -> Verdict:
     found = []
     for strategy, dtype, compiled in asked:
         torch.compiler.reset()
-        result = reference.compare(strategy, numerics=Numerics(dtype, compile=compiled))
+        result = reference.compare(strategy, dtype=dtype, compile=compiled)
         found.append({"strategy": strategy, "dtype": dtype, "compiled": compiled, "passed": result.passed,
                       "fp64_error": result.fp64_error, "ratio": result.fp32_ratio})  # fmt: skip
     frame = s.keep("b", "equivalence", found)

@@ -98,6 +98,8 @@ def test_each_value_of_an_option_is_a_point():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"loader": {"pin_memory": 1}}, "pin_memory of loader is 1, expected True or False"),
+        ({"ddp": {"bucket_cap_mb": -1}}, "bucket_cap_mb of ddp is -1, expected MiB above 0"),
         ({"loader": "prefetchfactor:4"}, "unknown option of loader 'prefetchfactor'; did you mean 'prefetch_factor'"),
         ({"loader": {"batch_size": 4}}, "unknown option of loader 'batch_size'"),
         ({"loader": "prefetch_factor:0"}, "prefetch_factor of loader is 0, expected a whole number of at least 1"),

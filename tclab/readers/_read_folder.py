@@ -105,7 +105,7 @@ def _graph(path: Path) -> CellGraph:
                 found[network.name] = network
                 read[name] = network.report
     num_nodes, node_names = {"gene": len(genes)}, {"gene": genes.names}
-    relations = dict(found)
+    relations = {name: found[name] for name in sorted(found, key=_place)}
     for name, function in _known(files, [(YML_FILE, yeast_gem)])[:1]:  # a second is ignored
         gpr, stoichiometry = function(files[name], genes)
         relations |= {"gpr": gpr, "stoichiometry": stoichiometry}
@@ -132,3 +132,13 @@ def _files(path: Path) -> dict[str, Path]:
 def _known(files: Mapping[str, Path], formats: _Formats) -> list[tuple[str, Callable[..., Any]]]:
     """Return the files of some formats and what reads them, in the order of the formats, then of the names."""
     return [(name, read) for form, read in formats for name, file in files.items() if form.fullmatch(file.name)]
+
+
+def _place(name: str) -> tuple[bool, list[int], int]:
+    """Return the sort key of a network: STRING's come last, by version and channel as in the synthetic graph."""
+    start, _, channel = name.rpartition("_")
+    if not name.startswith("string"):
+        return False, [], 0
+    channels = networks.CHANNELS
+    version = [int(part) for part in re.findall(r"\d+", start)]
+    return True, version, channels.index(channel) if channel in channels else len(channels)

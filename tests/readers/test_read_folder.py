@@ -41,7 +41,7 @@ def test_a_nested_folder_becomes_one_graph(write, tmp_path):
     graph = CellGraph.from_folder(tmp_path)
     assert graph.node_names == {"gene": ("YAL001C", "YEL009C", "YOR202W")}
     assert (graph.deleted_type, graph.source) == ("gene", tmp_path.name)
-    assert list(graph.networks) == ["tflink", "string9_1_fusion", "string9_1_neighborhood"]
+    assert list(graph.networks) == ["tflink", "string9_1_neighborhood", "string9_1_fusion"]
     assert graph.networks["tflink"].edge_index.tolist() == [[1], [0]]
     assert graph.networks["string9_1_fusion"].edge_index.tolist() == [[0], [2]]
     full, source = graph.report.ignored.items()

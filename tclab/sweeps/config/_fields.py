@@ -214,8 +214,12 @@ _OURS = {
 }
 # of an exchange, but no argument of DDP: its methods `register_comm_hook` and `no_sync`, and what a loss gathers
 _MORE = {"ddp": ("compression", "no_sync", "gather_interval")}
-_VALUES: dict[str, Any] = {  # of options that have no other
+# of options whose defaults do not say what they may be; an option whose default is a switch is a switch
+_VALUES: dict[str, Any] = {
     "prefetch_factor": NumberFrom1,
+    "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
+    "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
+    "no_sync": bool,
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
     "gather_interval": NumberFrom1,
     "compression": Literal["fp16", "bf16"],
@@ -237,5 +241,6 @@ def options(name: str, value: Any) -> Options:
     for key in choices[0]:
         if key not in known:
             raise unknown(f"option of {name}", key, known)
-    any_value = bool | int | float | str
-    return Options((k, checked(f"{k} of {name}", one, _VALUES.get(k, any_value))) for k, one in choices[0].items())
+    switches = {key: bool for key, one in takes.items() if isinstance(one.default, bool)}
+    kinds = {**dict.fromkeys(choices[0], bool | int | float | str), **switches, **_VALUES}
+    return Options((key, checked(f"{key} of {name}", one, kinds[key])) for key, one in choices[0].items())
