@@ -101,7 +101,7 @@ def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
     on_host = [line["value"] for line in found if line["bar"].endswith("host")]
     assert sum(on_host) / 1e3 * steps == pytest.approx(wall)  # drawn in ms
     dots = [line for lines in lab.charts.throughput(rows).to_dict()["datasets"].values() for line in lines]
-    (rate,) = {one["value"] for one in dots if "widest_low" in one}
+    (rate,) = {one["value"] for one in dots if "sure" in one}
     assert steps * BATCH / rate == pytest.approx(wall)
     found = case_study.hypotheses(rows)[0]
     waiting = host.loc[["data_wait", "transfer"], "mean_seconds"].sum() / host.loc["step", "mean_seconds"]

@@ -105,7 +105,7 @@ def test_names_at_the_ends_of_lines_do_not_overlap():
 )  # fmt: skip
 def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     made = rows(*both(**one), *both(seed=5, **other))
-    dots = drawn(lab.charts.throughput(made), "widest_low")
+    dots = drawn(lab.charts.throughput(made), "sure")
     assert len(dots) == len({dot["line"] for dot in dots}) == 4
     parts = drawn(lab.charts.stages(rows(*both(**one), *both(**other))), "part")
     assert len(parts) == len({(part["bar"], part["part"]) for part in parts}) == 8
@@ -128,14 +128,14 @@ def test_a_setting_is_told_where_it_varies_in_few_words():
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
     chart = sweep_chart(rows(*(one for seed in range(3) for one in both(seed=seed))), view)
-    for column in ("widest_low", "share", "at"):
+    for column in ("sure", "share", "at"):
         lines = drawn(chart, column)
         assert len({(line.get("line"), line.get("bar"), line.get("part")) for line in lines}) == len(lines)
     assert "Made Up" in str(chart.to_dict()["title"]["subtitle"])
 
 
 def words_of(made):
-    return {line["line"]: line["text"].split(" · ")[-1] for line in drawn(lab.charts.throughput(made), "widest_low")}
+    return {line["line"]: line["text"].split(" · ")[-1] for line in drawn(lab.charts.throughput(made), "sure")}
 
 
 def test_a_row_has_the_word_of_its_verdict():

@@ -35,16 +35,16 @@ def ratios(
 
     **Arguments:**
 
-    - `rows`: `line`, the row's name; `value`; `low` and `high` of its 95 % interval. Further columns, each optional:
-      `widest_low` and `widest_high`, a thinner interval; `kind`, which of several dots of a row it is; `sure`, false
-      for a hollow dot; `text`, the words; `why`, more of them under the mouse.
+    - `rows`: `line`, the row's name; `value`; `low` and `high` of its interval. Further columns, each optional:
+      `kind`, which of several dots of a row it is; `sure`, false for a hollow dot; `text`, the words; `why`, more of
+      them under the mouse.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title; it is logarithmic.
     - `colours`: kind → colour; without kinds a line's.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
-    rows = _with_columns(rows, {"widest_low": np.nan, "widest_high": np.nan, "sure": True, "text": "", "why": ""})
-    numbers = ["value", "low", "high", "widest_low", "widest_high"]
+    rows = _with_columns(rows, {"sure": True, "text": "", "why": ""})
+    numbers = ["value", "low", "high"]
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
     by = "kind" if several else "line"
@@ -62,7 +62,7 @@ def ratios(
         y=alt.Y(
             "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
         ),
-        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="95 % from", high="to"),
+        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="interval from", high="to"),
         **channels,
         **more,
     )
@@ -70,7 +70,6 @@ def ratios(
     hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
     layers = [
         *_references(one, band),
-        base.mark_rule(strokeWidth=1).encode(x=alt.X("widest_low:Q", **scale), x2="widest_high:Q"),
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
         solid.encode(x=x, **shape),
         hollow.encode(x=x, **shape),
@@ -190,7 +189,7 @@ def lines(
 
     **Arguments:**
 
-    - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of a 95 % interval; `kind`, which has
+    - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of an interval; `kind`, which has
       the colour where several lines share one; `dashed`, a line without points; `panel`; `text`, words at a point.
     - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
@@ -211,7 +210,7 @@ def lines(
     if x_values is not None:
         given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
     to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
-    tips = _tips(["line"], x=x, y=y, low="95 % from", high="to")
+    tips = _tips(["line"], x=x, y=y, low="interval from", high="to")
     base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **channels)
     solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
     few = len(points) <= 400

@@ -24,8 +24,6 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
-_MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
-
 
 def findings(rows: Runs, about: str = "sweep") -> Sentences:
     """Return the findings of a sweep's rows, a sentence each; every sentence rests on rows.
