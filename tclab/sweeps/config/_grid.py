@@ -16,7 +16,7 @@ from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
 Listed = Sequence[Any] | str | int | None
 # What suits the machine. Of fewer steps than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict can come
 _USUAL: dict[str, dict[str, Any]] = {
-    "cpu": {"scale": 0.05, "batch_sizes": [1, 2, 4, 8], "steps": 8},
+    "cpu": {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": 8},
     "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20},
 }
 _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
