@@ -120,8 +120,8 @@ def test_products_are_registered_as_torch_asks():
     keep = torch.rand(2, 5) < 0.7
     a, at = _flat(matrices)
     for masks in ((None, None), (keep, ~keep)):
-        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, w, *masks))
-        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, w, *masks))
+        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, True, w, *masks))
+        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, True, w, *masks))
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(*(torch.autograd.grad(call(x, w), (x, w)) for call in (compiled, loss)))
 

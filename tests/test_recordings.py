@@ -11,7 +11,7 @@ def row(strategy, batch_size, **fields):
     return {
         "graph": "synthetic", "scale": 1.0, "model": "hetero_cell", "strategy": strategy, "batch_size": batch_size,
         "networks": 9, "mode": "step", "device": "cuda", "ranks": 1, "dtype": "float32", "stage": "step",
-        "where": "host", "n": 5, "mean_seconds": 0.01, "median_seconds": 0.01, "q1_seconds": 0.009, "q3_seconds": 0.011,
+        "where": "device", "n": 5, "mean_seconds": 0.01, "median_seconds": 0.01, "q1_seconds": 0.009, "q3_seconds": 0.011,
         "samples_per_second": batch_size / 0.01, "accumulate": 1, "status": "ok", "gpu": "Made Up 9000",
         "cpu": "Made", "cores": 2, **fields,
     }  # fmt: skip
@@ -38,7 +38,7 @@ def test_the_front_page_says_what_was_measured_on_which_gpu_or_that_nothing_was(
         row("node_mask", 8, scale=0.1),
         row("node_mask", 8, mode="data"),
         row("node_mask", 8, dtype="bfloat16"),
-        row("node_mask", 8, where="device"),
+        row("node_mask", 8, stage="forward"),
     ]
     recorded(tmp_path, "made-up-9000", rows, gpu="Made Up 9000", torch="2.11.0", commit="0123456789")
     text = readme_figures.figures(tmp_path)

@@ -66,18 +66,19 @@ def by_the_dense_matrix(tiles, x, *, rows):
 
 
 def test_a_kernel_serves_where_it_is_right_and_is_left_out_with_a_warning_where_it_is_wrong_or_fails(on_this_cpu):
-    def rounded(tiles, x, *, rows):
-        return by_the_dense_matrix(tiles, x, rows=rows).bfloat16().float()
+    def wrong(tiles, x, *, rows):
+        return by_the_dense_matrix(tiles, x, rows=rows) * 1.1
 
     def failing(tiles, x, *, rows):
         raise FileNotFoundError("no C compiler")
 
     csr = Csr(torch.tensor([0, 1]).int(), torch.tensor([0]).int(), torch.ones(1))
-    x = torch.ones(1, 1, 1)
+    x = torch.ones(1, 1, 1, dtype=torch.bfloat16)
     on_this_cpu(by_the_dense_matrix)
     assert tiles_for(x, *csr, 1) is tiles_for(x, *csr, 1) is not None
     assert tiles_for(x.double(), *csr, 1) is None
-    for sums, why in ((rounded, r"off by 1\.\de-03"), (failing, "FileNotFoundError no C compiler")):
+    assert tiles_for(x.float(), *csr, 1) is None
+    for sums, why in ((wrong, r"off by 1\.\de-01"), (failing, "FileNotFoundError no C compiler")):
         on_this_cpu(sums)
         kernel._is_right.cache_clear()
         with pytest.warns(UserWarning, match=why):
@@ -110,19 +111,19 @@ import torch, tclab
 from tclab.message_passing.kernels import _tile_sums
 generator = torch.Generator().manual_seed(0)
 graph = tclab.SharedGraph(torch.randint(0, 150, (2, 900), generator=generator), 150)
-x = torch.randn(150, 3, 16, generator=generator)
+x = torch.randn(150, 3, 16, generator=generator).half()
 keep = torch.rand(150, 3, generator=generator) < 0.9
 found = []
 for call in (graph, graph, torch.compile(graph, backend="aot_eager", fullgraph=True)):
     own = x.clone().requires_grad_()
     y = call(own, keep)
-    y.square().sum().backward()
+    y.float().square().sum().backward()
     found.append((y.detach(), own.grad))
 assert any(tiles is not None for _, tiles in _tile_sums._MADE.values())
 assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
-torch.testing.assert_close(found[2], found[0], rtol=1e-6, atol=1e-5)
+torch.testing.assert_close(found[2], found[0], rtol=1e-3, atol=1e-3)
 exact = graph(x.double(), keep)
-torch.testing.assert_close(found[0][0].double(), exact, rtol=1e-5, atol=1e-5)
+torch.testing.assert_close(found[0][0].double(), exact, rtol=2e-3, atol=2e-3)
 made = len(_tile_sums._MADE)
 call(x, keep)
 assert len(_tile_sums._MADE) == made  # a compiled call makes no tiles anew
@@ -134,7 +135,7 @@ assert len(_tile_sums._MADE) == made  # a compiled call makes no tiles anew
 def test_machine_code_needs_no_stack_and_is_that_of_the_page(tile_kernel, root):
     pytest.importorskip("triton")
     rows = list(tile_kernel.compiled())
-    assert len(rows) == 6
+    assert len(rows) == 4
     for row in rows:
         architecture = int(row["architecture"][3:])
         assert row["stack"] == 0, row

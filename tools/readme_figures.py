@@ -34,7 +34,6 @@ def _table(path: Path) -> str | None:
         (rows["device"] == "cuda")
         & (rows["stage"] == "step")
         & (rows["mode"] == "step")
-        & (rows["where"] != "device")
         & (rows["dtype"] == "float32")
         & (rows["ranks"] == 1)
     ]

@@ -4,8 +4,8 @@ They are custom operations of plain tensors, as `torch.compile` refuses sparse o
 the transposed matrices, so every derivative is there. Rows lie sample after sample, [B, N, H]. On a CPU each product is
 one `torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
 FBGEMM compiles that kernel for the width, keeps a row's sums in registers and prefetches. float64 has no such kernel
-and takes ATen's sparse product, as do small graphs, many samples at once; CUDA takes Triton's tiles, or cuSPARSE where
-those cannot serve.
+and takes ATen's sparse product, as do small graphs, many samples at once. CUDA takes cuSPARSE in float32 and float64,
+and in two bytes Triton's tiles, or cuSPARSE in float32 where those cannot serve.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ class Csr(NamedTuple):
 
 
 class SparseMatrix(NamedTuple):
-    """A sparse matrix and its transpose, each made once for good."""
+    """A sparse matrix and its transpose."""
 
     csr: Csr
     transposed: Csr
+    lasting: bool = True  # made once for many steps, and worth its tiles on a GPU; or for one batch
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
@@ -47,15 +48,17 @@ with warnings.catch_warnings():  # torch warns once a process that CSR is in bet
     torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), check_invariants=False)
 
 
-def product(a: Csr, x: Tensor) -> Tensor:
-    """Return A·X of every sample, [B, rows, H], for `x: [B, columns, H]`.
+def product(a: Csr, x: Tensor, *, lasting: bool) -> Tensor:
+    """Return A·X of every sample, [B, rows, H], for `x: [B, columns, H]`; `lasting` as in `SparseMatrix`.
 
     A CPU adds up each row in the order of its entries, whatever the number of threads: two runs give the same bits, as
     they do in tiles on CUDA. bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
     """
     x, rows = x.contiguous(), len(a.crow) - 1
-    if (tiles := tiles_for(x, *a, x.size(1))) is not None:
+    if lasting and (tiles := tiles_for(x, *a, x.size(1))) is not None:
         return tile_sums(tiles, x, rows=rows)
+    if x.device.type == "cuda" and x.element_size() == 2:  # summed in bf16 itself cuSPARSE is 4 % off
+        return product(a, x.float(), lasting=lasting).to(x.dtype)
     if x.device.type == "cpu" and x.dtype != torch.float64 and len(x) == 1:
         weights = None if a.values is None else a.values.to(x.dtype)
         bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
@@ -91,7 +94,7 @@ def spmm(
 
     **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    return torch.ops.tclab.spmm(x, *_flat(matrices), self_weights, sources, targets)
+    return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
 
 
 def spmm_sum(
@@ -111,12 +114,16 @@ def spmm_sum(
 
     **Returns:** [B, rows, H], contiguous.
     """
-    return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), self_weights, sources, targets)
+    return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the matrices, and their transposes, as a custom op takes them: three tensors each."""
     return _tensors([matrix.csr for matrix in matrices]), _tensors([matrix.transposed for matrix in matrices])
+
+
+def _lasting(matrices: Sequence[SparseMatrix]) -> bool:
+    return all(matrix.lasting for matrix in matrices)
 
 
 def _tensors(parts: Sequence[Csr]) -> list[Tensor]:
@@ -156,7 +163,7 @@ def _zero_(x: Tensor, keep: Tensor) -> Tensor:
     return x
 
 
-_ARGUMENTS = "Tensor[] a, Tensor[] at, Tensor? w, Tensor? sources, Tensor? targets"
+_ARGUMENTS = "Tensor[] a, Tensor[] at, bool lasting, Tensor? w, Tensor? sources, Tensor? targets"
 
 
 @torch.library.custom_op("tclab::spmm", mutates_args=(), schema=f"(Tensor x, {_ARGUMENTS}) -> Tensor[]")
@@ -164,6 +171,7 @@ def _spmm(
     x: Tensor,
     a: Sequence[Tensor],
     at: Sequence[Tensor],
+    lasting: bool,
     w: Tensor | None,
     sources: Tensor | None,
     targets: Tensor | None,
@@ -173,7 +181,7 @@ def _spmm(
     for samples in chunks:
         part = _kept(x[samples], None if sources is None else sources[samples])
         for i, matrix in enumerate(matrices):
-            summed = product(matrix, part)
+            summed = product(matrix, part, lasting=lasting)
             if w is not None:
                 torch.addcmul(summed, part, w[i], out=ys[i][samples])
             elif len(chunks) == 1:
@@ -190,6 +198,7 @@ def _spmm_sum(
     xs: Sequence[Tensor],
     a: Sequence[Tensor],
     at: Sequence[Tensor],
+    lasting: bool,
     w: Tensor | None,
     sources: Tensor | None,
     targets: Tensor | None,
@@ -200,7 +209,7 @@ def _spmm_sum(
         total: Tensor | None = None
         for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
             part = _kept(x[samples], None if sources is None else sources[samples])
-            summed = product(matrix, part)
+            summed = product(matrix, part, lasting=lasting)
             total = summed if total is None else total.add_(summed)
             if w is not None:
                 total.addcmul_(part, w[i])
@@ -224,7 +233,7 @@ def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, a, at, w, sources, targets = inputs
+    x, a, at, ctx.lasting, w, sources, targets = inputs
     xs = x if isinstance(x, (list, tuple)) else [x]
     ctx.set_materialize_grads(False)
     ctx.count = len(a)
@@ -235,7 +244,7 @@ def _saved(ctx: Any) -> tuple[list[SparseMatrix], dict[str, Tensor | None], Sequ
     """Return the transposed matrices, `spmm`'s further arguments for the gradient, and what the weights weigh."""
     saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
     a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
-    transposed = [SparseMatrix(*pair) for pair in zip(_matrices(at), _matrices(a), strict=True)]
+    transposed = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(at), _matrices(a), strict=True)]
     return transposed, {"self_weights": w, "sources": targets, "targets": sources}, xs
 
 
@@ -248,28 +257,28 @@ def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     none = [None] * ctx.count
     used = [i for i, grad in enumerate(grads) if grad is not None]
     if not used:
-        return None, none, none, None, None, None
+        return None, none, none, None, None, None, None
     to_w, w = None, of["self_weights"]
     if w is not None:
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[4]:
             x = masked_rows(xs[0], of["targets"])
             dots = [w.new_zeros(()) if g is None else _dot(masked_rows(g, of["sources"]), x) for g in grads]
             to_w = torch.stack(dots)
         of["self_weights"] = w[used] if len(used) < len(grads) else w
     to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
-    return to_x, none, none, to_w, None, None
+    return to_x, none, none, None, to_w, None, None
 
 
 def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
     transposed, of, xs = _saved(ctx)
     none = [None] * ctx.count
     if grad is None:
-        return [None] * len(transposed), none, none, None, None, None
+        return [None] * len(transposed), none, none, None, None, None, None
     to_w = None
-    if of["self_weights"] is not None and ctx.needs_input_grad[3]:
+    if of["self_weights"] is not None and ctx.needs_input_grad[4]:
         grad = masked_rows(grad, of["sources"])
         to_w = torch.stack([_dot(grad, masked_rows(x, of["targets"])) for x in xs])
-    return spmm(transposed, grad, **of), none, none, to_w, None, None
+    return spmm(transposed, grad, **of), none, none, None, to_w, None, None
 
 
 _spmm.register_autograd(_spmm_grad, setup_context=_save)

@@ -22,7 +22,6 @@ def tile_kernel(
     H: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     block = tl.program_id(0)
     c = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -40,12 +39,7 @@ def tile_kernel(
         a = ((word >> (k & 31)[None, :]) & 1).to(x.dtype.element_ty)
         entries = column[None, :] + source.to(tl.int64)[:, None] * x_row
         b = tl.load(entries, (source >= 0)[:, None] & inside[None, :], 0.0)
-        if PRECISION == "tf32x2":  # zeros and ones lose nothing in tf32: only b is cut in two, the first rounded
-            high = ((b.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-            total = tl.dot(a, b - high, total, input_precision="tf32")
-            total = tl.dot(a, high, total, input_precision="tf32")
-        else:
-            total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = tl.dot(a, b, total)
     row = tl.load(rows + block * BM + r)
     entries = out + (sample * out_sample + feature)[None, :] + row.to(tl.int64)[:, None] * out_row
     tl.store(entries, total.to(out.dtype.element_ty), (row >= 0)[:, None] & inside[None, :])
