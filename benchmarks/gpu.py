@@ -267,7 +267,7 @@ def trust(s: Settings) -> Verdict:
         waits.append({"strategy": strategy, "status": step["status"], "host_syncs": step["host_syncs"]})
     syncs = s.keep("e", "syncs", waits)
     closed = s.keep("e", "closure", closure(small, 6, 10) if s.whole else closure(small, 1, 3, modes=["step"]))
-    bill = cost(60.0 if s.whole else 3.0)
+    bill = cost(min(60.0, s.seconds / 2))
     ratio = bill.race.pair("instrumented", "bare").ratio
     s.keep("e", "cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
     given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.002,), steps=4)
@@ -361,7 +361,7 @@ def ranks(s: Settings) -> Verdict:
     distributed.all_reduce(tensor)
     whole = bool((tensor == 1).all())
     calls = {name: step(name) for name in arms}
-    found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=120 if s.whole else 2)
+    found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=min(120, s.seconds / 3))
     pair = found.pair("ddp", "plain")
     distributed.destroy_process_group()
     s.keep("h", "ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])

@@ -12,8 +12,8 @@ def row(strategy, batch_size, **fields):
         "graph": "synthetic", "scale": 1.0, "model": "hetero_cell", "strategy": strategy, "batch_size": batch_size,
         "networks": 9, "mode": "step", "device": "cuda", "ranks": 1, "dtype": "float32", "stage": "step",
         "where": "device", "n": 5, "mean_seconds": 0.01, "median_seconds": 0.01, "q1_seconds": 0.009,
-        "q3_seconds": 0.011, "samples_per_second": batch_size / 0.01, "accumulate": 1, "status": "ok", "gpu": "Made Up 9000",
-        "cpu": "Made", "cores": 2, **fields,
+        "q3_seconds": 0.011, "samples_per_second": batch_size / 0.01, "accumulate": 1, "status": "ok",
+        "gpu": "Made Up 9000", "cpu": "Made", "cores": 2, **fields,
     }  # fmt: skip
 
 
