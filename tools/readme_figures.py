@@ -23,12 +23,16 @@ NOTHING = (
 )
 
 
-def figures(folder: Path = FOLDER) -> str:
-    """Return a table for each recording of a GPU: HeteroCell by each strategy and DANGO, over batch sizes."""
-    return "\n\n".join(filter(None, map(_table, sorted(folder.glob("*/rows.parquet"))))) or NOTHING
+def figures(folder: Path = FOLDER, *, short: bool = False) -> str:
+    """Return a table for each recording of a GPU: HeteroCell by each strategy and DANGO, over batch sizes.
+
+    A `short` one has those that were measured at several sizes.
+    """
+    tables = [_table(path, short) for path in sorted(folder.glob("*/rows.parquet"))]
+    return "\n\n".join(filter(None, tables)) or NOTHING
 
 
-def _table(path: Path) -> str | None:
+def _table(path: Path, short: bool) -> str | None:
     rows = pq.read_table(path).to_pandas(ignore_metadata=True)
     steps = rows[
         (rows["device"] == "cuda")
@@ -39,18 +43,22 @@ def _table(path: Path) -> str | None:
     ]
     if steps.empty:
         return None
-    steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == steps["networks"].max())]
+    every = steps.groupby("model")["networks"].transform("max")
+    steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == every)]
     labels = steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")")
     # a status such as oom stands where a point has no time
     rate = steps["samples_per_second"].map("{:,.4g}".format).where(steps["status"] == "ok", steps["status"])
     cells = pd.DataFrame({"label": labels, "batch": steps["batch_size"], "rate": rate, "at": steps["measured_at"]})
     cells = cells.sort_values("at").drop_duplicates(["label", "batch"], keep="last")  # of two runs the later
     table = cells.pivot(index="label", columns="batch", values="rate").fillna("")
+    if short and len(table.columns) > 1:
+        table = table[(table != "").sum(axis=1) > 1]
     best = steps[steps["status"] == "ok"].groupby(labels)["samples_per_second"].max()
     table = table.loc[sorted(table.index, key=lambda label: (-best.get(label, 0.0), label))]
     made = json.loads((path.parent / "environment.json").read_text())
-    where = f"{made['gpu']}** (torch {made['torch']}, commit {str(made['commit'])[:7]})"
-    what = f"{steps['networks'].iloc[0]} edge types, scale {steps['scale'].iloc[0]:g}"
+    commits = ", ".join(sorted(commit[:7] for commit in steps["commit"].dropna().unique()))
+    where = f"{made['gpu']}** (torch {made['torch']}, commit {commits})"
+    what = f"{steps['networks'].max()} edge types, scale {steps['scale'].iloc[0]:g}"
     lines = [
         f"**Measured on {where}: samples per second of whole training steps,\nfp32, {what}, by batch size; "
         "a model in brackets is not HeteroCell.",
@@ -70,8 +78,8 @@ def written(text: str, found: str) -> str:
 
 def main() -> None:
     """Write both pages."""
-    found = figures(Path(sys.argv[1]) if sys.argv[1:] else FOLDER)
     for page in PAGES:
+        found = figures(Path(sys.argv[1]) if sys.argv[1:] else FOLDER, short=page.name == "README.md")
         page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
