@@ -1,5 +1,7 @@
 """`CellGraph` and `Network`: synthetic cells, what they are made from and of, and what is refused."""
 
+import weakref
+
 import drawn
 import pytest
 import torch
@@ -90,6 +92,13 @@ def test_hetero_data_becomes_the_same_graph(graph):
     again = CellGraph.from_hetero_data(data, deleted_type=graph.deleted_type)
     assert again.fingerprint() == graph.fingerprint()
     assert list(again.networks) == list(graph.networks)
+
+
+def test_a_graph_lets_go_of_what_it_copied_to_a_device():
+    copies = [weakref.ref(network) for network in SMALL.to("meta").networks.values()]
+    assert all(copy() is not None for copy in copies)
+    SMALL.release("meta")
+    assert all(copy() is None for copy in copies)
 
 
 @given(drawn.graphs())

@@ -331,6 +331,11 @@ class CellGraph:
         """Return this graph with its tensors on `device`; each network is copied there once."""
         return self.with_relations({name: network.to(device) for name, network in self.relations.items()})
 
+    def release(self, device: torch.device | str) -> None:
+        """Let go of the copies that `to` made on a device, and of all that was made of them there."""
+        for network in self.relations.values():
+            network.release(device)
+
     def fingerprint(self) -> str:
         """Return a hash of every node count and edge."""
         parts = [self.deleted_type, *(f"{kind}={n}" for kind, n in self.num_nodes.items())]

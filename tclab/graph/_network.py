@@ -134,6 +134,10 @@ class Network(Shown):
 
         return self._cached(("to", device), moved)
 
+    def release(self, device: torch.device | str) -> None:
+        """Let go of the copy that `to` made on a device."""
+        self._cache.pop(("to", torch.device(device)), None)
+
     def _copy(self, **changes: Any) -> Network:
         """Return this network with other fields that need no check; on a device a check makes the host wait."""
         copy = object.__new__(type(self))

@@ -186,7 +186,8 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
     measurement = _train_and_time(point, ranks)
-    if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
+    if point.device == "cuda":  # or the next point's peak would count this one's matrices, too
+        graph.release(point.device)
         gc.collect()
         torch.cuda.empty_cache()
     return rows_of_ranks(point, every, [RankMeasurement(**one) for one in ranks.all_gather(asdict(measurement))])
