@@ -33,6 +33,9 @@ from tclab.perturbation import Perturbations
 from tclab.training._step import Step
 
 _STEP = 4  # samples by which the larger of the two packed batches is larger
+# glibc maps larger blocks one by one, and unmaps them when they are freed: M_MMAP_THRESHOLD's largest value by itself,
+# mallopt(3). Smaller ones leave holes in its heap.
+_HEAP_BLOCK = 32 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class MemoryEstimate:
     model: int  # parameters and buffers
     kept: int  # what else stays from step to step: edges that a strategy keeps, the optimizer's state
     peak: int  # the most that a step holds in addition to `model`, `kept` and its batch
+    in_heap: int  # the most that tensors of less than 32 MiB hold at once, of `kept` and `peak`
 
 
 def meta_batch(strategy: Strategy, samples: Perturbations, *, micro_batch: int | None = None) -> Batch:
@@ -102,7 +106,8 @@ class _LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
+        self.now = self.peak = self.in_heap = 0
+        self._heap = 0
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,7 +116,7 @@ class _LiveBytes(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
                 self.count(leaf)
-        self.peak = max(self.peak, self.now)
+        self.peak, self.in_heap = max(self.peak, self.now), max(self.in_heap, self._heap)
         return result
 
     def count(self, tensor: Tensor) -> None:
@@ -119,11 +124,13 @@ class _LiveBytes(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage not in self._counted:
             self._counted.add(storage)
-            self.now += storage.nbytes()
-            weakref.finalize(storage, self._freed, storage.nbytes())
+            self._add(storage.nbytes())
+            weakref.finalize(storage, self._add, -storage.nbytes())
 
-    def _freed(self, size: int) -> None:
-        self.now -= size
+    def _add(self, size: int) -> None:
+        self.now += size
+        if abs(size) < _HEAP_BLOCK:
+            self._heap += size
 
 
 def _index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
@@ -208,7 +215,7 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
                 f"({error})"
             ) from None
         peak = live.peak - live.now
-    return MemoryEstimate(model, kept, peak)
+    return MemoryEstimate(model, kept, peak, live.in_heap)
 
 
 def _optimizer_step(step: Step, batch: Batch) -> None:

@@ -28,11 +28,11 @@ from tclab.training._step import WITHOUT_MODEL
 # What a process holds that has imported everything and run a point of no size: measured on Linux, torch 2.13,
 # CPU. One that has started CUDA holds more on the host: how much has not been measured, and is in no sum here.
 PROCESS_BYTES = 495 * 1024**2
-# How much more than what is held glibc's heap takes, where tensors of many sizes come and go: chosen by
-# benchmarks/memory.py at scale 0.2, so that the whole process is within 15 % of what it was. Where the graph is not
-# masked (DANGO), most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped
-# one by one leave no holes.
-HEAP_SHARE = 0.8
+# How much more than what it holds glibc's heap takes, where tensors of many sizes come and go: chosen by
+# benchmarks/memory.py, so that the whole process is within 15 % of what it was. Where the graph is not masked (DANGO),
+# most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped one by one, as
+# large ones are, leave no holes.
+HEAP_SHARE = 0.7
 _NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
 _PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
 
@@ -149,7 +149,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         own = _bytes_in(graph)
-    held = MemoryEstimate(0, 0, 0)
+    held = MemoryEstimate(0, 0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
         step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
@@ -164,7 +164,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         model=held.model,
         kept=held.kept,
         step=held.peak,
-        heap=int(share * (held.kept + held.peak)),
+        heap=int(share * held.in_heap),
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
