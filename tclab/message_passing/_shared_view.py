@@ -30,7 +30,7 @@ def sparse_matrix(network: Network, dtype: torch.dtype, *, transpose: bool = Fal
         for t in (transpose, not transpose):
             crow, col, values, _ = network.csr_parts(dtype=dtype, transpose=t)
             sides.append(Csr(crow, col, None if bool((values == 1).all()) else values))
-        return SparseMatrix(*sides)
+        return SparseMatrix(sides[0], sides[1])
 
     return network._cached(("sparse_matrix", dtype, transpose), made)
 
