@@ -10,14 +10,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import LayerNorm
 
 import tclab
-from tclab import Point, masking
+from tclab import InputError, Point, masking
 from tclab.case_study import OVERHEADS
-from tclab.case_study._overheads import BatchWideLayerNorm, StepWithOverheads
+from tclab.case_study._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
 from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_plain
+from tclab.training._step import Step
 
 SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
 STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}
@@ -29,9 +30,11 @@ def graph():
     return tclab.CellGraph.synthetic(0.02).without_metabolism().select(3)
 
 
-def made(graph, model, overheads=(), **options):
-    strategy = masking.get(options.pop("strategy", STRATEGIES[model]))(graph)
-    return StepWithOverheads(tclab.models.get(model), strategy, overheads=overheads, **{"dtype": "float64", **options})
+def made(graph, model, overheads=(), *, strategy=None, **options):
+    strategy = masking.get(strategy or STRATEGIES[model])(graph)
+    step = Step(tclab.models.get(model), strategy, **{"dtype": "float64", **options})
+    add_overheads(step, overheads)
+    return step
 
 
 def batches(graph, model, number=2, size=3):
@@ -143,16 +146,20 @@ def test_a_overhead_runs_a_part_of_the_model_on_so_many_copies(graph, model, str
         assert rows == [n * graph.num_nodes["gene"] for n in copies]
 
 
-def test_what_is_logged_is_true(graph):
-    step, (batch, _) = made(graph, "dango", ("item_logging",)), batches(graph, "dango")
-    with torch.no_grad():
-        predictions = step.model(step.strategy.view(batch))
-    error = predictions - batch.target
-    loss = step(batch)
-    assert step.logged["loss"] == loss.item()
-    assert step.logged["mse"] == pytest.approx(error.square().mean().item())
-    assert step.logged["prediction_max"] == pytest.approx(predictions.max().item())
-    assert step.logged["error_rms"] == pytest.approx(error.square().mean().sqrt().item())
+def test_what_is_logged_is_true():
+    predictions, targets = torch.tensor([1.0, 4.0]), torch.tensor([2.0, 2.0])
+    figures = read_one_by_one(torch.tensor(0.5), predictions, targets)
+    assert len(figures) == 15
+    assert (figures["loss"], figures["mse"], figures["mae"]) == (0.5, 2.5, 1.5)
+    assert (figures["prediction_max"], figures["target_min"], figures["error_mean"]) == (4.0, 2.0, 0.5)
+    assert figures["error_rms"] == pytest.approx(2.5**0.5)
+
+
+def test_a_loss_over_the_whole_batch_still_refuses_slices(graph):
+    step = made(graph, "hetero_cell", ("zero_params_loss",), loss="mle_wass_supcr")
+    slices = Batches(step.strategy, synthetic_perturbations(graph, 4), 4, micro_batch=2)[0].batch
+    with pytest.raises(InputError, match="the loss is over the whole batch, which comes in slices"):
+        step(slices)
 
 
 def test_each_steps_loss_is_printed(graph, capsys):
@@ -201,9 +208,8 @@ from tclab.sweeps.config._point_inputs import cell_graph_of
 
 for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
     point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
-    step = step_of(point, masking.get("node_mask")(cell_graph_of(point)))
-    assert ("tclab.case_study" in sys.modules) is slow, overheads
-    assert (type(step).__name__ == "StepWithOverheads") is slow
+    step_of(point, masking.get("node_mask")(cell_graph_of(point)))
+    assert ("tclab.case_study._overheads" in sys.modules) is slow, overheads
 assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)
 """
 

@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from tclab.sweeps.config._overhead_names import OVERHEADS
 
 __all__ = [
-    "OVERHEADS",
-    "component_table",
-    "hypotheses",
-    "overhead_costs",
-    "overheads_chart",
-    "published_figures",
-    "published_ratios",
-    "ratios_chart",
-]
+    "OVERHEADS", "component_table", "hypotheses", "overhead_costs", "overheads_chart", "published_figures",
+    "published_ratios", "ratios_chart",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these
 # a sweep imports `_overheads` from here, and neither altair nor the lab: each name is fetched at first use
 _MODULES = {

@@ -29,8 +29,8 @@ OVERHEADS = {
     "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
     "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
 }
-STEP_WITH_OVERHEADS = "tclab.case_study._overheads:StepWithOverheads"  # imported only for points that have overheads
-APPLY_TO_MODEL = "tclab.case_study._overheads:apply_to_model"
+# of a step, and of its model alone; imported only for points that have overheads
+ADD_OVERHEADS, APPLY_TO_MODEL = (f"tclab.case_study._overheads:{name}" for name in ("add_overheads", "apply_to_model"))
 
 
 def applicable_overheads(model: str) -> list[str]:

@@ -20,7 +20,7 @@ from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
+from tclab.sweeps.config._overhead_names import ADD_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
 from tclab.sweeps.execution._ranks import ALONE, Ranks
@@ -121,10 +121,10 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     arguments = {name: getattr(point, name) for name in _OF_STEP}
     exchange = None if point.ranks == 1 else Exchange.of(point.ddp)
     arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange, "gather_interval": point.ddp.get("gather_interval")}
-    if not point.overheads:
-        return Step(point.kind, strategy, **arguments)
-    slow: Any = resolve_name(STEP_WITH_OVERHEADS)
-    return slow(point.kind, strategy, overheads=point.overheads, **arguments)
+    step = Step(point.kind, strategy, **arguments)
+    if point.overheads:
+        resolve_name(ADD_OVERHEADS)(step, point.overheads)
+    return step
 
 
 @contextmanager
