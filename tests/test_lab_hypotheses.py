@@ -151,7 +151,7 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
 
 
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.csv: cannot be read: No such file .*published figures"):
+    with pytest.raises(InputError, match=r"nowhere\.csv: no such file .*published figures"):
         case_study.published_figures(tmp_path / "nowhere.csv")
     (tmp_path / "other.csv").write_text("key,value\na,1\n")
     with pytest.raises(InputError, match=r"other\.csv: .*columns expected but not found.*model"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from tclab._source import guarded
+from tclab._source import opened
 from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of
 from tclab.lab.reports._cells import one_point_each, ratio_of_rows, records, stage_parts, times_text
@@ -47,8 +48,8 @@ def published_figures(path: str | Path) -> pd.DataFrame:
 
     **Raises:** `InputError` for a file that is not there or lacks one of these columns.
     """
-    with guarded(path, "published figures"):
-        return pd.read_csv(path, usecols=_COLUMNS, keep_default_na=False)[_COLUMNS]
+    with opened(path, "published figures") as content:
+        return pd.read_csv(BytesIO(content), usecols=_COLUMNS, keep_default_na=False)[_COLUMNS]
 
 
 def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
