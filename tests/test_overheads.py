@@ -11,10 +11,10 @@ from torch_geometric.nn import LayerNorm
 import tclab
 from tclab import InputError, masking
 from tclab.case_study import OVERHEADS
-from tclab.case_study._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
 from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._overhead_names import applicable_overheads
+from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
 from tclab.training._loading import Batches
 from tclab.training._loops import run_plain
 from tclab.training._step import Step

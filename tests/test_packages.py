@@ -81,12 +81,6 @@ def test_what_draws_is_imported_in_lab_alone_and_what_unpickles_nowhere():
         assert "torch.load(" not in path.read_text(encoding="utf-8"), module
 
 
-def test_a_sweep_with_overheads_imports_nothing_that_draws():
-    ahead = {node.module for node in tree("tclab.case_study").body if isinstance(node, ast.ImportFrom)}
-    of_overheads = imports("tclab.case_study._overheads")  # which a sweep imports by its name
-    assert not {part(name, 1) for name in ahead | of_overheads} & {"lab", "case_study"}
-
-
 def test_strategies_and_views_know_no_genes():
     for module in MODULES:
         if part(module, 1) in ("masking", "message_passing"):

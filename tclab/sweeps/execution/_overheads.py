@@ -1,7 +1,6 @@
 """What the overheads of the case study's training code do, so that each can be measured; off unless a point has them.
 
-They change a step's model and its loss, which do not know them. `tclab.sweeps` imports this module for points that have
-overheads, and for no other.
+They change a step's model and its loss, which do not know them.
 """
 
 from __future__ import annotations
