@@ -15,7 +15,7 @@ from test_compare import rows, step
 from test_cost_model import SEEN, made_up
 
 import tclab
-from tclab import InputError, case_study, lab, timing, trace
+from tclab import case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.store._row_frame import frame_html
@@ -162,31 +162,6 @@ def test_completion_offers_the_public_names_and_the_fields_of_a_point():
                 assert dir(package) == sorted(package.__all__), module.name
     assert dir(tclab) == sorted(tclab.__all__)
     assert list(inspect.signature(tclab.Point).parameters)[:5] == ["graph", "scale", "model", "strategy", "batch_size"]
-
-
-OF_ROWS = sorted(
-    {
-        function
-        for package in (lab, lab.charts, lab.reports, case_study)
-        for function in (getattr(package, name) for name in package.__all__)
-        if inspect.isfunction(function) and "Runs" in str(inspect.signature(function))
-    },
-    key=lambda function: f"{function.__module__}.{function.__name__}",
-)
-
-
-@pytest.mark.parametrize("function", OF_ROWS, ids=lambda function: function.__name__)
-def test_what_takes_rows_takes_a_folder(function, tmp_path):
-    parameters = inspect.signature(function).parameters.values()
-    given = {
-        one.name: str(tmp_path / "nowhere.parquet") if "Runs" in str(one.annotation) else pd.DataFrame()
-        for one in parameters
-        if one.default is one.empty
-    }
-    if function is lab.machine:
-        given["rows"] = tmp_path / "nowhere.parquet"
-    with pytest.raises(InputError, match="does not exist; expected a folder of results, or a file of rows"):
-        function(**given)
 
 
 def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():

@@ -41,7 +41,7 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     both = steps[named.isin(OVERHEADS)].merge(bases, on=[*_AT, "seed"], suffixes=("", "_without"))
     found: list[dict[str, Any]] = []
     for key, group in both.groupby([*_AT, "overheads"], sort=False):
-        model, strategy, overhead = key[0], key[1], key[-1]
+        model, strategy, overhead = map(str, (key[0], key[1], key[-1]))
         rounds = [_log_ratios(row) for _, row in group.iterrows()]
         line = {"model": model, "strategy": strategy, "overhead": overhead}
         found.append({**line, **_cost(rounds), "what": OVERHEADS[overhead].what})
