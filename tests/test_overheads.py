@@ -15,6 +15,7 @@ from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
+from tclab.timing import Ledger
 from tclab.training._loading import Batches
 from tclab.training._loops import run_plain
 from tclab.training._step import Step
@@ -146,10 +147,14 @@ def test_what_is_logged_is_true():
     assert figures["error_rms"] == pytest.approx(2.5**0.5)
 
 
-def test_a_loss_over_the_whole_batch_still_refuses_slices():
-    step = made(HETERO, ("zero_params_loss",), loss="mle_wass_supcr")
+def test_the_loss_stays_what_it_was_and_logging_is_a_stage():
+    step = made(HETERO, ("item_logging", "zero_params_loss"), loss="mle_wass_supcr")
     with pytest.raises(InputError, match="the loss is over the whole batch, which comes in slices"):
         step(*batches(step, 1, size=4, micro_batch=2))
+    with Ledger() as ledger:
+        for batch in ledger.steps(batches(step)):
+            step(batch, stage=ledger.stage)
+    assert "log" in set(ledger.frame()["stage"])
 
 
 @pytest.mark.parametrize("model", [PRODUCTION, DANGO])

@@ -12,36 +12,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tclab.masking import Batch
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
 from tclab.perturbation import Deletions
-from tclab.training._step import Step
+from tclab.training._step import Stage, Step
+
+_LOGGING = {"item_logging", "print_loss"}
 
 
 def add_overheads(step: Step, overheads: Iterable[str]) -> None:
     """Add overheads that apply to a step's model, by name, in place: first to the model, then to the loss.
 
-    What reads or prints figures does so after each loss, before its backward, as the team's code did.
+    What reads or prints figures does so after each loss, before its backward, in a stage of its own, `log`.
     """
     apply_to_model(step.model, overheads)
-    loss, model = step.loss, step.model
     if "dense_targets" in overheads:
-        assert isinstance(loss, DangoLoss)
-        make_dense_targets(loss)
+        assert isinstance(step.loss, DangoLoss)
+        make_dense_targets(step.loss)
+    lean = step._loss
 
-    def slow(output: Any, targets: Tensor, **given: Any) -> Tensor:
-        value = loss(output, targets, **given)
-        if "item_logging" in overheads:
-            read_one_by_one(value.detach(), getattr(output, "predictions", output).detach(), targets)
-        if "print_loss" in overheads:
-            print(f"Loss: {value}")
-        return with_zero_params(value, model) if "zero_params_loss" in overheads else value
+    def slow(output: Any, batch: Batch, stage: Stage) -> Tensor:
+        loss = lean(output, batch, stage)
+        if _LOGGING & {*overheads}:
+            with stage("log"):
+                _log(loss.detach(), getattr(output, "predictions", output).detach(), batch.target, overheads)
+        return with_zero_params(loss, step.model) if "zero_params_loss" in overheads else loss
 
-    slow.over_batch = getattr(loss, "over_batch", False)  # type: ignore[attr-defined]
-    step.loss = slow
+    _replace_method(step, "_loss", slow)
+
+
+def _log(loss: Tensor, predictions: Tensor, targets: Tensor, overheads: Iterable[str]) -> None:
+    if "item_logging" in overheads:
+        read_one_by_one(loss, predictions, targets)
+    if "print_loss" in overheads:
+        print(f"Loss: {loss}")
 
 
 def with_zero_params(loss: Tensor, model: nn.Module) -> Tensor:
