@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tclab._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tclab import (
-        case_study,
-        graph,
-        lab,
-        masking,
-        message_passing,
-        models,
-        perturbation,
-        readers,
-        sweeps,
-        timing,
-        trace,
-        training,
-    )
+    from tclab import case_study, graph, lab, masking, message_passing, models  # isort: skip
+    from tclab import perturbation, readers, sweeps, timing, trace, training  # isort: skip
     from tclab.errors import InputError
     from tclab.graph._cell_graph import CellGraph
     from tclab.masking._strategy import view
@@ -55,32 +43,10 @@ _NAMES = {
     "view": "tclab.masking._strategy:view",
 }
 __all__ = [
-    "CellGraph",
-    "InputError",
-    "Point",
-    "SharedGraph",
-    "advise",
-    "case_study",
-    "check",
-    "compare",
-    "fits",
-    "graph",
-    "grid",
-    "lab",
-    "masking",
-    "message_passing",
-    "models",
-    "perturbation",
-    "readers",
-    "rows",
-    "run",
-    "sweep",
-    "sweeps",
-    "timing",
-    "trace",
-    "training",
-    "view",
-]
+    "CellGraph", "InputError", "Point", "SharedGraph", "advise", "case_study", "check", "compare", "fits", "graph",
+    "grid", "lab", "masking", "message_passing", "models", "perturbation", "readers", "rows", "run", "sweep", "sweeps",
+    "timing", "trace", "training", "view",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these
 
 

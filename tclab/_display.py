@@ -76,10 +76,8 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | 
 
     With a value `beside` it is the unit in which that one does.
     """
-    for unit, size in units[:-1]:
-        if abs(value if beside is None else beside) / size < 999.5:
-            return f"{value / size:.3g} {unit}"
-    unit, size = units[-1]
+    compared = abs(value if beside is None else beside)
+    unit, size = next((one for one in units[:-1] if compared / one[1] < 999.5), units[-1])
     scaled = value / size
     return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:,.0f} {unit}"
 
@@ -179,8 +177,5 @@ class Sentences(Shown, list[str]):
 
 def say(line: object) -> None:
     """Print a line of progress to standard error; in a notebook, where that is red, to the output."""
-    print(line, file=sys.stdout if _in_notebook() else sys.stderr, flush=True)
-
-
-def _in_notebook() -> bool:
-    return type(sys.stderr).__module__.startswith("ipykernel")
+    in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
+    print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Atomic writing of files, a folder held against other processes, temporary folders, and the check of packed files."""
+"""Atomic writing of files, a folder held against other processes, and temporary folders."""
 
 from __future__ import annotations
 
@@ -113,11 +113,3 @@ class TemporaryFolder:
         """Remove the folder with all that is in it; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._owner.close()
-
-
-def is_bomb(unpacked: int, packed: int) -> bool:
-    """Return whether packed bytes unpack to more than text does: tables and traces shrink to a fifth or a fiftieth.
-
-    Below 256 MiB that have come out so far it is none.
-    """
-    return unpacked > 256 << 20 and unpacked > 150 * packed

@@ -11,27 +11,19 @@ _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not 
 
 
 class InputError(ValueError):
-    """A value that was typed is not one that tclab can use; the message is one line that says why.
-
-    `registrable`: it is a name that a file of the user's may register, which was perhaps not imported.
-    """
-
-    registrable = False
+    """A value that was typed is not one that tclab can use; the message is one line that says why."""
 
 
-def unknown(kind: str, value: object, known: Iterable[str], *, registrable: bool = False) -> InputError:
+def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that does not exist, with the nearest of those that do.
 
-    `kind` is what has no such name, as the user calls it ("strategy", "model", "network"); a file of the user's may
-    register a name that is `registrable`.
+    `kind` is what has no such name, as the user calls it ("strategy", "model", "network").
     """
     names = sorted(known)
-    meant = [name for name in names if name == _MEANT.get(str(value))]
-    near = meant or get_close_matches(str(value), names, n=1, cutoff=0.5)
+    typed = str(value)
+    near = get_close_matches(_MEANT.get(typed, typed), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    error = InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
-    error.registrable = registrable
-    return error
+    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:

@@ -36,25 +36,23 @@ def answer(capsys, *words):
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("words", [[], ["sweep"], ["race"]])
-def test_help_imports_neither_torch_nor_pandas(words):
+def test_help_imports_neither_torch_nor_pandas():
     """That is what would make it slow: `tclab --help` takes 0.3 s of processor time, `tclab sweep --help` one."""
-    code = f"""import sys; from tclab.command import main; main([*{words}, "--help"])
-print({{"torch", "pandas", "pyarrow", "altair"}} & {{*sys.modules}})"""
+    code = """import sys; from tclab.command import main
+for words in ([], ["sweep"], ["race"]): main([*words, "--help"])
+print({"torch", "pandas", "pyarrow", "altair"} & {*sys.modules})"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | PYTHONPATH)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_explains_itself(verb, capsys):
-    assert main(["--help"]) == 0
-    assert f" {verb} " in capsys.readouterr().out
     assert main([verb, "--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"Usage: tclab {verb}" in shown
     if verb in ("sweep", "run", "race", "fits"):
         assert "--dtype" in shown
-        assert '"float32", "float64" or "bfloat16"' in " ".join(shown.replace("│", " ").split())
+        assert '"float32", "float64" or "bfloat16"' in shown
 
 
 def test_a_script_is_profiled_with_its_own_options(tmp_path, capfd):
@@ -85,34 +83,6 @@ def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys)
     assert shown.index("samples/s") < shown.index("agrees with subgraph")
 
 
-MINE = """
-from tclab import masking
-from tclab.message_passing import SharedView
-
-@masking.register
-class Mine(masking.Strategy):
-    name = "mine_by_command"
-    def view(self, batch):
-        return SharedView(self.graph, batch.deletions)
-"""
-
-
-@pytest.mark.slow  # worker processes
-def test_a_strategy_of_a_file_is_measured_and_raced(tmp_path):
-    """In a process of its own, whose strategies the others here do not see; its class says nothing of itself."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "of_a_command.py").write_text(MINE)
-    asked = [*POINT, "--import", "code/of_a_command.py"]
-    for words in (
-        ["run", *asked, "--strategy", "mine_by_command"],
-        ["race", "mine_by_command", "dense", *asked, "--budget-seconds", "2"],
-    ):
-        command = [sys.executable, "-m", "tclab", *words]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | PYTHONPATH)
-        assert done.returncode == 0, done.stderr
-        assert "mine_by_command" in done.stdout.replace("\n", "")
-
-
 @pytest.mark.slow  # worker processes
 def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
     code, rows = answer(capsys, "run", *POINT, "--strategy", "node_mask", "--batch-size", "2")
@@ -121,20 +91,14 @@ def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
     assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
     code, rows = answer(capsys, "run", *POINT, "--model", "dango", "--strategy", "node_mask")
     assert (code, rows[0]["status"]) == (1, "skipped: dango reads no masked graph")
-    code, rows = answer(capsys, "run", *POINT, "--batch-size", "2", "--memory-bytes", "1000000")
-    assert code == 1
-    assert rows[0]["status"] != "ok"
 
 
-@pytest.mark.slow  # a step is set up and checked
+@pytest.mark.slow  # a step is set up
 def test_what_does_not_fit_is_an_exit_code(capsys):
-    code, found = answer(capsys, "fits", *POINT)
-    assert code == 0
-    assert found["refusal"] is None
-    assert found["host"] > found["batch"]
     code, found = answer(capsys, "fits", *POINT, "--memory-bytes", "1000")
     assert code == 1
     assert "1,000 B" in found["refusal"]
+    assert found["host"] > found["batch"]
 
 
 def test_rows_are_read_by_advise_and_compare(root, capsys):
@@ -147,20 +111,28 @@ def test_rows_are_read_by_advise_and_compare(root, capsys):
     assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
 
 
-@pytest.mark.parametrize(
-    ("words", "arms"),
-    [
-        (["node_mask", "dense", "--record", "race.jsonl"], {"node_mask", "dense"}),
-        (["node_mask", "--optimizer", "plain,fused"], {"optimizer plain", "optimizer fused"}),
-    ],
-)
-def test_strategies_and_values_of_a_setting_race(words, arms, tmp_path, monkeypatch, capsys):
+MINE = """
+from tclab import masking
+from tclab.message_passing import SharedView
+
+@masking.register
+class Mine(masking.Strategy):
+    name = "mine_by_command"
+    def view(self, batch):
+        return SharedView(self.graph, batch.deletions)
+"""
+
+
+def test_a_strategy_of_a_file_is_raced(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, pairs = answer(capsys, "race", *words, *POINT, "--budget-seconds", "2", "--processes", "0")
+    monkeypatch.syspath_prepend(tmp_path)  # which the import does, too: it is undone
+    (tmp_path / "of_a_command.py").write_text(MINE)
+    words = ["--import", "of_a_command.py", "--budget-seconds", "2", "--processes", "0", "--record", "race.jsonl"]
+    code, pairs = answer(capsys, "race", "mine_by_command", "dense", *POINT, *words)
     assert code == 0
-    assert [{pair["a"], pair["b"]} for pair in pairs] == [arms]
+    assert [{pair["a"], pair["b"]} for pair in pairs] == [{"mine_by_command", "dense"}]
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
-    assert (tmp_path / "race.jsonl").exists() is ("--record" in words)
+    assert (tmp_path / "race.jsonl").exists()
 
 
 def test_values_make_every_combination_but_names_of_networks_are_one_choice():
@@ -175,27 +147,23 @@ def test_a_trace_is_read_and_two_are_compared(capsys):
     assert code == 0
     assert sum(row["share"] for row in tables["categories"]) == pytest.approx(1)
     assert main(["trace", str(example), str(example)]) == 0
-    shown = capsys.readouterr().out
-    assert "b : a" in shown
-    assert f"a is {example}" in " ".join(shown.split())
+    assert f"a is {example}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_of_folders_is_named_with_those_that_have_rows(tmp_path, capsys):
     folder = tmp_path / "runs" / "mine"
     folder.mkdir(parents=True)
-    (tmp_path / "empty").mkdir()
     (folder / f"{0:024x}.parquet").touch()
     above = str(folder.parent)
-    for words in (["advise", above], ["compare", above, above]):
-        assert main(words) == 2
-        assert capsys.readouterr().err == f"tclab: no rows in {above}; there are some in {folder}\n"
-    assert main(["advise", str(tmp_path / "empty")]) == 2
+    assert main(["advise", above]) == 2
+    assert capsys.readouterr().err == f"tclab: no rows in {above}; there are some in {folder}\n"
+    assert main(["compare", above, above]) == 2
+    (folder / f"{0:024x}.parquet").unlink()
+    assert main(["advise", above]) == 2
     assert "no rows in" in capsys.readouterr().err
 
 
-def test_the_panel_has_a_notebook_in_its_folder_and_words_after_a_double_dash_reach_jupyter(
-    tmp_path, monkeypatch, capsys
-):
+def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tmp_path, monkeypatch, capsys):
     rows, started = str(tmp_path / "rows"), []
     assert main(["panel", rows, "--no-open"]) == 0
     notebook = tmp_path / "rows" / "panel.ipynb"
@@ -215,18 +183,12 @@ def test_the_panel_has_a_notebook_in_its_folder_and_words_after_a_double_dash_re
     [
         (["run", "--strategy", "node_mas"], "did you mean 'node_mask'?"),
         (["run", "--batch-size", "many"], "batch_size is 'many', expected a whole number"),
-        (["run", "--batch-size", "²"], "batch_size is '²', expected a whole number"),
-        (["run", "--networks", "²"], "unknown network '²'"),
-        (["sweep", "--results", "r", "--batch-sizes", "1,x"], "batch_sizes is 'x'"),
         (["sweep", "--strategies", "node_mask"], "--results"),
-        (["fits", "--networks", "tflink,foo"], "'foo'"),
         (["race", "node_mask", "--scale", "0.01"], "arms"),
         (["trace", "nowhere.json"], "nowhere.json: no such file"),
         (["advise", "nowhere"], "nowhere does not exist"),
         (["trace"], "parameter PATH requires"),
-        (["run", "--strategy", "mine"], "(yours? --import its Python file)"),
         (["run", "--import", "none.py"], "expected a Python file"),
-        (["compare", "nowhere", "elsewhere"], "nowhere"),
         (["sweep", "--results", "r", "--slurm", "partitoin:gpu"], "unknown option of Slurm 'partitoin'"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
         (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),

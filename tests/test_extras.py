@@ -77,7 +77,7 @@ MISSING = {
     "import tclab.readers": "tclab.readers needs pandas: pip install 'tclab[readers]'",
     "import tclab.trace": "tclab.trace needs pandas: pip install 'tclab[trace]'",
     "import tclab.command": "tclab.command needs cyclopts: pip install 'tclab[sweep]'",
-    "import tclab.case_study as c; c.hypotheses": "tclab.case_study needs pandas: pip install 'tclab[lab]'",
+    "import tclab.case_study": "tclab.case_study needs pandas: pip install 'tclab[lab]'",
 }
 
 

@@ -8,13 +8,13 @@ from torch_geometric.nn import GINConv, SAGEConv
 
 import tclab
 from tclab import models
-from tclab.case_study._overheads import make_dense_targets
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.models import Dango, DangoLoss, HeteroCell, MleWassSupCR
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import GINUpdate, HyperSAGNN
 from tclab.models._losses import log_cosh
 from tclab.perturbation import Deletions
+from tclab.sweeps.execution._overheads import make_dense_targets
 
 
 def parameters(model):

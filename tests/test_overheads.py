@@ -1,7 +1,6 @@
 """Overheads of a training loop: each does what it names, and changes nothing that it must not change."""
 
-import subprocess
-import sys
+from functools import cache
 
 import pytest
 import torch
@@ -10,39 +9,40 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import LayerNorm
 
 import tclab
-from tclab import Point, masking
+from tclab import InputError, masking
 from tclab.case_study import OVERHEADS
-from tclab.case_study._overheads import BatchWideLayerNorm, StepWithOverheads
 from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._overhead_names import applicable_overheads
-from tclab.training._loading import Batches, Loader
+from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
+from tclab.timing import Ledger
+from tclab.training._loading import Batches
 from tclab.training._loops import run_plain
+from tclab.training._step import Step
 
-SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
-STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}
-BOTH = [(model, overhead) for model in SET_UPS for overhead in applicable_overheads(model)]
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return tclab.CellGraph.synthetic(0.02).without_metabolism().select(3)
+HETERO, PRODUCTION, DANGO = "hetero_cell", "hetero_cell_production", "dango"
+STRATEGIES = {HETERO: "node_mask", PRODUCTION: "node_mask", DANGO: "indices"}
+BOTH = [(model, overhead) for model in (PRODUCTION, DANGO) for overhead in applicable_overheads(model)]
+GRAPH = tclab.CellGraph.synthetic(0.01).without_metabolism().select(2)
 
 
-def made(graph, model, overheads=(), **options):
-    strategy = masking.get(options.pop("strategy", STRATEGIES[model]))(graph)
-    return StepWithOverheads(tclab.models.get(model), strategy, overheads=overheads, **{"dtype": "float64", **options})
+def made(model, overheads=(), *, strategy=None, **options):
+    strategy = masking.get(strategy or STRATEGIES[model])(GRAPH)
+    step = Step(tclab.models.get(model), strategy, **{"dtype": "float64", **options})
+    add_overheads(step, overheads)
+    return step
 
 
-def batches(graph, model, number=2, size=3):
-    data = Batches(masking.get(STRATEGIES[model])(graph), synthetic_perturbations(graph, number * size), size)
-    return [loaded.batch for loaded in Loader(data, workers=0, pin_memory=False)]
+def batches(step, number=2, size=3, **options):
+    data = Batches(step.strategy, synthetic_perturbations(GRAPH, number * size), size, **options)
+    return [data[i].batch for i in range(number)]
 
 
-def trained(graph, model, overheads, steps=3):
-    step = made(graph, model, overheads, learning_rate=1e-2)
-    losses = run_plain(step, batches(graph, model, steps), steps=steps)
-    return torch.stack(losses), torch.cat([p.detach().flatten() for p in step.model.parameters()])
+@cache
+def trained(model, overheads=(), steps=2):
+    step = made(model, overheads, learning_rate=1e-2)
+    losses = run_plain(step, batches(step, steps), steps=steps)
+    return torch.stack(losses), dict(step.model.named_parameters())
 
 
 def test_every_overhead_belongs_to_a_model_and_there_are_no_others():
@@ -53,17 +53,18 @@ def test_every_overhead_belongs_to_a_model_and_there_are_no_others():
 
 
 @pytest.mark.parametrize(("model", "overhead"), BOTH)
-def test_a_overhead_changes_the_training_only_where_it_says_so(graph, model, overhead):
-    with_it, without = made(graph, model, (overhead,)).model, made(graph, model).model
-    assert [n for n, _ in with_it.named_parameters()] == [n for n, _ in without.named_parameters()]
-    assert all(map(torch.equal, with_it.parameters(), without.parameters()))
-    losses, weights = trained(graph, model, ())
-    own_losses, own_weights = trained(graph, model, (overhead,))
+def test_an_overhead_changes_the_training_only_where_it_says_so(model, overhead, capsys):
+    losses, weights = trained(model)
+    own_losses, own_weights = trained(model, (overhead,))
+    assert list(own_weights) == list(weights)
     if OVERHEADS[overhead].exact:
         torch.testing.assert_close(own_losses, losses, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(own_weights, weights, rtol=1e-7, atol=1e-9)
     else:
-        assert (own_weights - weights).abs().max() > 1e-4
+        assert max((own_weights[name] - weights[name]).abs().max() for name in weights) > 1e-4
+    if overhead == "print_loss":
+        printed = [float(line.removeprefix("Loss: ")) for line in capsys.readouterr().out.splitlines()]
+        assert printed == pytest.approx(losses.tolist(), rel=1e-3)
 
 
 class Operations(TorchDispatchMode):
@@ -84,19 +85,18 @@ ITEM = "aten::_local_scalar_dense"  # the host waits for a value
 @pytest.mark.parametrize(
     ("model", "overhead", "operation", "more"),
     [
-        ("dango", "item_logging", ITEM, 15),
-        ("hetero_cell_production", "item_logging", ITEM, 15),
-        ("hetero_cell", "isnan_checks", ITEM, 7),  # preprocessor, 3 aggregations, gate, transform, head
-        ("hetero_cell_production", "isnan_checks", ITEM, 8),  # and the local head
-        ("dango", "zero_params_loss", "aten::sum", None),  # one a parameter
-        ("hetero_cell_production", "zero_params_loss", "aten::sum", None),
-        ("dango", "dense_targets", "aten::_to_dense", 3),  # one a network
+        (DANGO, "item_logging", ITEM, 15),
+        (HETERO, "isnan_checks", ITEM, 7),  # preprocessor, 3 aggregations, gate, transform, head
+        (PRODUCTION, "isnan_checks", ITEM, 8),  # and the local head
+        (DANGO, "zero_params_loss", "aten::sum", None),  # one a parameter
+        (DANGO, "dense_targets", "aten::zeros_like", 2),  # one a network
     ],
 )
-def test_a_overhead_adds_its_operations_to_every_step(graph, model, overhead, operation, more):
+def test_an_overhead_adds_its_operations_to_every_step(model, overhead, operation, more):
     counts = []
     for overheads in ((), (overhead,)):
-        step, (first, second) = made(graph, model, overheads, mode="model"), batches(graph, model)
+        step = made(model, overheads, mode="model")
+        first, second = batches(step)
         step(first)  # what a first step makes once is no overhead
         with Operations(operation) as found:
             step(second)
@@ -106,107 +106,75 @@ def test_a_overhead_adds_its_operations_to_every_step(graph, model, overhead, op
         assert counts[0] == 0
 
 
-@pytest.mark.parametrize(("model", "aggregation"), [("hetero_cell", "Sum"), ("hetero_cell_production", "Pairwise")])
-def test_nan_is_found_in_the_part_that_gives_it(graph, model, aggregation):
-    step = made(graph, model, ("isnan_checks",))
+def test_nan_is_found_in_the_part_that_gives_it():
+    step = made(PRODUCTION, ("isnan_checks",))
     with torch.no_grad():
         step.model.layers[1].convolutions[0].norm.bias[0] = float("nan")
-    with pytest.raises(RuntimeError, match=f"NaN in the output of {aggregation}"):
-        step(batches(graph, model)[0])
-
-
-PRODUCTION = "hetero_cell_production"
+    with pytest.raises(RuntimeError, match="NaN in the output of Pairwise"):
+        step(batches(step)[0])
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy", "overheads", "part", "expected"),
+    ("model", "strategy", "overheads", "part", "copies"),
     [
-        # the rows that a part of the model is called with in two steps, in graphs of all nodes or in samples
-        ("dango", "indices", (), "heads.0", [[1], [1]]),
-        ("dango", "indices", ("second_forward",), "heads.0", [[1, 1], [1, 1]]),
-        (PRODUCTION, "node_mask", (), "preprocessor", [[1], [1]]),
-        (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [[4], [4]]),
+        # the rows that a part of the model is called with in a second step, in graphs of all nodes
+        (DANGO, "indices", (), "heads.0", [1]),
+        (DANGO, "indices", ("second_forward",), "heads.0", [1, 1]),
+        (PRODUCTION, "node_mask", (), "preprocessor", [1]),
+        (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [4]),
         # one way keeps the wild type apart by itself, and its rows too
-        (PRODUCTION, "edge_mask", (), "preprocessor", [[1, 1], [1, 1]]),
-        (PRODUCTION, "edge_mask", ("preprocessor_per_sample",), "preprocessor", [[1, 3], [1, 3]]),
-        (PRODUCTION, "node_mask", (), "layers.0.aggregation", [[4], [4]]),
-        (PRODUCTION, "node_mask", ("wild_type_apart",), "layers.0.aggregation", [[1, 3], [1, 3]]),
+        (PRODUCTION, "edge_mask", (), "preprocessor", [1, 1]),
+        (PRODUCTION, "edge_mask", ("preprocessor_per_sample",), "preprocessor", [1, 3]),
+        (PRODUCTION, "node_mask", (), "layers.0.aggregation", [4]),
+        (PRODUCTION, "node_mask", ("wild_type_apart",), "layers.0.aggregation", [1, 3]),
     ],
 )
-def test_a_overhead_runs_a_part_of_the_model_on_so_many_copies(graph, model, strategy, overheads, part, expected):
-    step, rows = made(graph, model, overheads, strategy=strategy), []
+def test_an_overhead_runs_a_part_of_the_model_on_so_many_copies(model, strategy, overheads, part, copies):
+    step, rows = made(model, overheads, strategy=strategy), []
     step.model.get_submodule(part).register_forward_hook(lambda module, inputs, output: rows.append(output.size(0)))
-    data = Batches(masking.get(strategy)(graph), synthetic_perturbations(graph, 6), 3)
-    for i, copies in enumerate(expected):
+    for batch in batches(step):
         rows.clear()
-        step(data[i].batch)
-        assert rows == [n * graph.num_nodes["gene"] for n in copies]
+        step(batch)
+    assert rows == [n * GRAPH.num_nodes["gene"] for n in copies]
 
 
-def test_what_is_logged_is_true(graph):
-    step, (batch, _) = made(graph, "dango", ("item_logging",)), batches(graph, "dango")
-    with torch.no_grad():
-        predictions = step.model(step.strategy.view(batch))
-    error = predictions - batch.target
-    loss = step(batch)
-    assert step.logged["loss"] == loss.item()
-    assert step.logged["mse"] == pytest.approx(error.square().mean().item())
-    assert step.logged["prediction_max"] == pytest.approx(predictions.max().item())
-    assert step.logged["error_rms"] == pytest.approx(error.square().mean().sqrt().item())
+def test_what_is_logged_is_true():
+    predictions, targets = torch.tensor([1.0, 4.0]), torch.tensor([2.0, 2.0])
+    figures = read_one_by_one(torch.tensor(0.5), predictions, targets)
+    assert len(figures) == 15
+    assert (figures["loss"], figures["mse"], figures["mae"]) == (0.5, 2.5, 1.5)
+    assert (figures["prediction_max"], figures["target_min"], figures["error_mean"]) == (4.0, 2.0, 0.5)
+    assert figures["error_rms"] == pytest.approx(2.5**0.5)
 
 
-def test_each_steps_loss_is_printed(graph, capsys):
-    losses, _ = trained(graph, "dango", ("print_loss",))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    for line, loss in zip(lines, losses.tolist(), strict=True):
-        assert float(line.removeprefix("Loss: ")) == pytest.approx(loss, rel=1e-3)
+def test_the_loss_stays_what_it_was_and_logging_is_a_stage():
+    step = made(HETERO, ("item_logging", "zero_params_loss"), loss="mle_wass_supcr")
+    with pytest.raises(InputError, match="the loss is over the whole batch, which comes in slices"):
+        step(*batches(step, 1, size=4, micro_batch=2))
+    with Ledger() as ledger:
+        for batch in ledger.steps(batches(step)):
+            step(batch, stage=ledger.stage)
+    assert "log" in set(ledger.frame()["stage"])
 
 
-@pytest.mark.parametrize("model", SET_UPS)
-def test_quadratic_attention_grows_with_the_square_of_the_batch(graph, model):
+@pytest.mark.parametrize("model", [PRODUCTION, DANGO])
+def test_quadratic_attention_grows_with_the_square_of_the_batch(model):
     for size in (3, 6):
         for overheads, expected in (((), (size, 3, 3)), (("quadratic_attention",), (1, 3 * size, 3 * size))):
-            step, seen = made(graph, model, overheads), []
+            step, seen = made(model, overheads), []
             for module in step.model.modules():
                 if isinstance(module, _Attention):
                     module.register_forward_hook(lambda m, inputs, o, seen=seen: seen.append(tuple(inputs[1].shape)))
-            step(batches(graph, model, 1, size=size)[0])
+            step(*batches(step, 1, size=size))
             assert seen == [expected] * 2
 
 
-def test_the_batch_wide_norm_is_pygs_in_its_default_mode(graph):
+def test_the_batch_wide_norm_is_pygs_in_its_default_mode():
     torch.manual_seed(0)
     x = torch.randn(40, 8, dtype=torch.float64)
-    theirs = LayerNorm(8).double()
+    theirs, lean = LayerNorm(8).double(), nn.LayerNorm(8).double()
     assert theirs.mode == "graph"
-    lean = nn.LayerNorm(8).double()
     for norm in (theirs, lean):
         norm.weight.data.copy_(torch.linspace(0.5, 2, 8))
         norm.bias.data.copy_(torch.linspace(-1, 1, 8))
     torch.testing.assert_close(BatchWideLayerNorm(lean)(x), theirs(x))
-
-
-def test_overheads_have_no_order_and_each_is_taken_on_once():
-    assert Point(overheads=["print_loss", "print_loss"]) == Point(overheads="print_loss")
-    assert Point(overheads="print_loss") == Point(overheads=("print_loss",))
-    assert Point(overheads=["print_loss", "item_logging"]) == Point(overheads=["item_logging", "print_loss"])
-
-
-IMPORTED = """
-import sys
-from tclab import Point, masking
-from tclab.sweeps.execution._setup import step_of
-from tclab.sweeps.config._point_inputs import cell_graph_of
-
-for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
-    point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
-    step = step_of(point, masking.get("node_mask")(cell_graph_of(point)))
-    assert ("tclab.case_study" in sys.modules) is slow, overheads
-    assert (type(step).__name__ == "StepWithOverheads") is slow
-assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)
-"""
-
-
-def test_what_overheads_do_is_imported_for_a_point_that_has_some_and_draws_nothing(root):
-    subprocess.run([sys.executable, "-c", IMPORTED], cwd=root, check=True)

@@ -15,10 +15,9 @@ from test_compare import rows, step
 from test_cost_model import SEEN, made_up
 
 import tclab
-from tclab import InputError, case_study, lab, timing, trace
+from tclab import case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._row_frame import frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion
@@ -26,8 +25,8 @@ from tclab.timing._profile import Profile
 from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
-POINT = tclab.Point(scale=0.02, batch_size=2, networks=3, device="cpu")
-GRAPH = tclab.CellGraph.synthetic(0.02)
+POINT = tclab.Point(scale=0.01, batch_size=2, networks=1, device="cpu")
+GRAPH = tclab.CellGraph.synthetic(0.01).without_metabolism()
 PAIR = Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
 
 
@@ -68,9 +67,8 @@ def view():
 
 
 def raced():
-    return timing.race(
-        {"a": lambda: sum(range(500)), "b": lambda: sum(range(1000))}, budget_seconds=0.3, processes=None
-    )
+    arms = {name: lambda n=n: sum(range(n)) for name, n in (("a", 500), ("b", 1000))}
+    return timing.race(arms, budget_seconds=0.3, processes=None)
 
 
 def spikes():
@@ -97,7 +95,7 @@ RESULTS = {
     "Suggestion": (lambda: advice().suggestions[0], "0.52 ×"),
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
-    "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
+    "Check": (lambda: tclab.check("hetero_cell", GRAPH.select(1), strategies="node_mask"), "passed"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.01 ms"),
     "Receipt": (lambda: timing.receipt(slept, budget_seconds=0.3), "µs a step"),
@@ -166,31 +164,6 @@ def test_completion_offers_the_public_names_and_the_fields_of_a_point():
     assert list(inspect.signature(tclab.Point).parameters)[:5] == ["graph", "scale", "model", "strategy", "batch_size"]
 
 
-OF_ROWS = sorted(
-    {
-        function
-        for package in (lab, lab.charts, lab.reports, case_study)
-        for function in (getattr(package, name) for name in package.__all__)
-        if inspect.isfunction(function) and "Runs" in str(inspect.signature(function))
-    },
-    key=lambda function: f"{function.__module__}.{function.__name__}",
-)
-
-
-@pytest.mark.parametrize("function", OF_ROWS, ids=lambda function: function.__name__)
-def test_what_takes_rows_takes_a_folder(function, tmp_path):
-    parameters = inspect.signature(function).parameters.values()
-    given = {
-        one.name: str(tmp_path / "nowhere.parquet") if "Runs" in str(one.annotation) else pd.DataFrame()
-        for one in parameters
-        if one.default is one.empty
-    }
-    if function is lab.machine:
-        given["rows"] = tmp_path / "nowhere.parquet"
-    with pytest.raises(InputError, match="does not exist; expected a folder of results, or a file of rows"):
-        function(**given)
-
-
 def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     dango = {"model": "dango", "loss": "dango", "status": "skipped: dango reads no masked graph"}
     made = rows(
@@ -209,18 +182,13 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     assert "loss" not in str(two)  # each model has its own
 
 
-def test_rows_of_a_folder_and_of_a_file(tmp_path):
-    made = tclab.sweep([POINT], results=tmp_path / "rows")
-    read = tclab.rows(tmp_path / "rows")
-    assert len(read) == len(made) == len(Results(tmp_path / "rows").frame())
-    assert tclab.rows(made) is made
-    made.to_parquet(tmp_path / "all.parquet")
-    assert len(tclab.rows(tmp_path / "all.parquet")) == len(made)
-    assert lab.findings(str(tmp_path / "rows")) == lab.findings(made)
+def test_rows_are_read_from_a_file_or_are_given(root):
+    file = root / "tests" / "recorded_rows.parquet"
+    rows = tclab.rows(file)
+    assert tclab.rows(rows) is rows
+    assert lab.findings(str(file)) == lab.findings(rows)
 
 
 def test_rows_without_a_step_show_as_they_are():
-    stages = rows(step(stage="data_wait"), step(stage="forward"))
-    assert "0 points" not in str(stages)
-    assert "data_wait" in stages[["stage", *stages.columns.drop("stage")[:3]]].to_string()
+    assert "0 points" not in str(rows(step(stage="data_wait"), step(stage="forward")))
     assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])

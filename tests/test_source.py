@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import zipfile
+from contextlib import nullcontext
 
 import pytest
 
@@ -29,8 +30,7 @@ def zipped(**files):
 
 
 TEXT = b"one\ntwo\n"
-LONG = os.urandom(5 << 20).hex().encode()
-BOMB = gzip.compress(b" " * (20 << 20)) * 20
+LONG = os.urandom(1 << 20).hex().encode()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,6 @@ def test_a_file_is_unpacked_whatever_its_name(tmp_path, content, text):
         (zipped(**{"[Content_Types].xml": TEXT, "sheet": TEXT}), "is a workbook of Excel; save its sheet as text"),
         (TEXT + b"\0", "byte 9 is NUL"),
         ("one".encode("utf-16"), "byte 4 is NUL: the file has a hole, or is no text in UTF-8"),
-        (BOMB, r"unpacks to \d{3} times its size or more|unpacks to 1,\d\d\d times its size or more"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -84,6 +83,14 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, monkeypatch):
             read(path)
         monkeypatch.setattr("tclab._source.LIMIT_BYTES", 8)
         assert read(path) == TEXT
+
+
+def test_what_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tclab._source._SMALL_BYTES", 100_000)
+    for size, refused in ((100_000, False), (1_000_000, True)):
+        (tmp_path / "list.txt").write_bytes(gzip.compress(b" " * size))
+        with pytest.raises(DoorError, match=r"unpacks to \d{3} times its size") if refused else nullcontext():
+            read(tmp_path / "list.txt")
 
 
 @pytest.mark.parametrize(
@@ -105,12 +112,6 @@ def test_what_is_no_file_is_refused(tmp_path, name, why):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(DoorError, match=why):
         read(tmp_path / name)
-
-
-def test_what_is_no_path_is_an_input_error():
-    for path in (5, None):
-        with pytest.raises(InputError, match="expected the path of a file"):
-            read(path)
 
 
 @pytest.mark.parametrize(

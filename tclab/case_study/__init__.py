@@ -5,38 +5,17 @@ measured ones (`published_ratios`, `component_table`), and four claims with a ve
 notebooks are in `notebooks/case_study/`.
 """
 
-import pkgutil
-from typing import TYPE_CHECKING, Any
-
 from tclab.errors import need
 
-if TYPE_CHECKING:
-    from tclab.case_study._hypotheses import hypotheses
-    from tclab.case_study._overhead_costs import overhead_costs, overheads_chart
-    from tclab.case_study._published import component_table, published_figures, published_ratios, ratios_chart
-    from tclab.sweeps.config._overhead_names import OVERHEADS
+need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
+
+from tclab.case_study._hypotheses import hypotheses
+from tclab.case_study._overhead_costs import overhead_costs, overheads_chart
+from tclab.case_study._published import component_table, published_figures, published_ratios, ratios_chart
+from tclab.sweeps.config._overhead_names import OVERHEADS
 
 __all__ = [
-    "OVERHEADS",
-    "component_table",
-    "hypotheses",
-    "overhead_costs",
-    "overheads_chart",
-    "published_figures",
-    "published_ratios",
-    "ratios_chart",
-]
+    "OVERHEADS", "component_table", "hypotheses", "overhead_costs", "overheads_chart", "published_figures",
+    "published_ratios", "ratios_chart",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these
-# a sweep imports `_overheads` from here, and neither altair nor the lab: each name is fetched at first use
-_MODULES = {
-    "OVERHEADS": "tclab.sweeps.config._overhead_names",
-    "hypotheses": "tclab.case_study._hypotheses",
-    **dict.fromkeys(("overhead_costs", "overheads_chart"), "tclab.case_study._overhead_costs"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'tclab.case_study' has no attribute {name!r}")
-    need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
-    return pkgutil.resolve_name(f"{_MODULES.get(name, 'tclab.case_study._published')}:{name}")

@@ -36,25 +36,26 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     """
     rows = rows_of(rows)
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    named = steps["overheads"].fillna("")
+    bases = steps[named == ""].drop_duplicates([*_AT, "seed"], keep="last")
+    both = steps[named.isin(OVERHEADS)].merge(bases, on=[*_AT, "seed"], suffixes=("", "_without"))
     found: list[dict[str, Any]] = []
-    for key, group in steps.groupby(_AT, sort=False):
-        named = group["overheads"].fillna("")
-        bases = {row["seed"]: row for _, row in group[named == ""].iterrows()}
-        for overhead in (name for name in OVERHEADS if (named == name).any()):
-            alike = group[(named == overhead) & group["seed"].isin(list(bases))]
-            rounds = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows()]
-            if rounds:
-                line = {"model": key[0], "strategy": key[1], "overhead": overhead, **_cost(rounds)}
-                found.append(line | {"what": OVERHEADS[overhead].what})
+    for key, group in both.groupby([*_AT, "overheads"], sort=False):
+        model, strategy, overhead = map(str, (key[0], key[1], key[-1]))
+        rounds = [_log_ratios(row) for _, row in group.iterrows()]
+        line = {"model": model, "strategy": strategy, "overhead": overhead}
+        found.append({**line, **_cost(rounds), "what": OVERHEADS[overhead].what})
     columns = ["model", "strategy", "overhead", "ratio", "low", "high", "rounds", "verdict", "what"]
     table = pd.DataFrame(found, columns=columns)
     table.attrs["empty"] = _NOTHING
     return table
 
 
-def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
-    both, cycle = min(row["n"], base["n"]), max(row["cycle_steps"], base["cycle_steps"])
-    own, without = (cycle_means(np.asarray(one["samples_seconds"])[:both], cycle) for one in (row, base))
+def _log_ratios(row: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the logarithm of each step's time, or each cycle's, over that of the same step without the overhead."""
+    steps, cycle = min(row["n"], row["n_without"]), max(row["cycle_steps"], row["cycle_steps_without"])
+    both = row["samples_seconds"], row["samples_seconds_without"]
+    own, without = (cycle_means(np.asarray(seconds)[:steps], cycle) for seconds in both)
     return np.log(own / without)
 
 
@@ -79,16 +80,10 @@ def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
     rows = rows_of(rows)
     if costs.empty:
         return empty_chart(_NOTHING)
-    found = pd.DataFrame(
-        {
-            "line": costs["model"] + " · " + costs["strategy"] + " · " + costs["overhead"],
-            "value": costs["ratio"],
-            "low": costs["low"],
-            "high": costs["high"],
-            "sure": costs["verdict"] != "undecided",
-            "text": costs["ratio"].map("{:.2f} × ".format) + costs["verdict"],
-            "why": costs["what"],
-        }
+    found = costs.rename(columns={"ratio": "value", "what": "why"}).assign(
+        line=costs["model"] + " · " + costs["strategy"] + " · " + costs["overhead"],
+        sure=costs["verdict"] != "undecided",
+        text=costs["ratio"].map("{:.2f} × ".format) + costs["verdict"],
     )
     colour = colours_of(costs["strategy"])
     colours = dict(zip(found["line"], map(colour.__getitem__, costs["strategy"]), strict=True))

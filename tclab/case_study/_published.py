@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from tclab.errors import InputError
+from tclab._source import opened
 from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of
 from tclab.lab.reports._cells import one_point_each, ratio_of_rows, records, stage_parts, times_text
@@ -45,15 +46,10 @@ def published_figures(path: str | Path) -> pd.DataFrame:
 
     - `path`: a CSV file with the columns of `data_samples/published_measurements.csv`.
 
-    **Raises:** `InputError` for a file that is not there or has other columns.
+    **Raises:** `InputError` for a file that is not there or lacks one of these columns.
     """
-    if not Path(path).is_file():
-        raise InputError(f"published is {str(path)!r}, expected a CSV file of published figures")
-    figures = pd.read_csv(path, keep_default_na=False)
-    missing = [name for name in _COLUMNS if name not in figures.columns]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}, expected {', '.join(_COLUMNS)}")
-    return figures[_COLUMNS]
+    with opened(path, "published figures") as content:
+        return pd.read_csv(BytesIO(content), usecols=_COLUMNS, keep_default_na=False)[_COLUMNS]
 
 
 def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:

@@ -123,8 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:
-        yours = isinstance(error, InputError) and error.registrable
-        print(f"tclab: {error}{' (yours? --import its Python file)' if yours else ''}", file=sys.stderr)
+        print(f"tclab: {error}", file=sys.stderr)
         return WRONG
 
 

@@ -196,7 +196,7 @@ def get(name: str) -> type[Strategy]:
     if not isinstance(name, str):  # a point names its strategy: it crosses to another process as text
         raise InputError(f"strategy is {name!r}, expected a name; @tclab.masking.register makes that of a class known")
     if name not in _STRATEGIES:
-        raise unknown("strategy", name, _STRATEGIES, registrable=True)
+        raise unknown("strategy", name, _STRATEGIES)
     return _STRATEGIES[name]
 
 

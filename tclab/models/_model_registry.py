@@ -138,7 +138,7 @@ def get(name: str) -> ModelKind:
     **Raises:** `InputError` with the nearest name where there is none.
     """
     if name not in _MODELS:
-        raise unknown("model", name, _MODELS, registrable=True)
+        raise unknown("model", name, _MODELS)
     return _MODELS[name]
 
 

@@ -15,7 +15,6 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.readers import _networks as networks
 from tclab.readers._genes import DANGO_GENES_FILE, Genes, Report, dango_genes, sgd_features, sgd_gene_names
-from tclab.readers._networks import NoRowError
 from tclab.readers._screens import SCREENS
 from tclab.readers._table import ReadError
 from tclab.readers._yeast_gem import YML_FILE, yeast_gem
@@ -93,7 +92,7 @@ def _graph(path: Path) -> CellGraph:
     for name, function in _known(files, _NETWORK_FILES):
         try:
             result = function(files[name], genes)
-        except NoRowError as error:
+        except networks.NoRowError as error:
             ignored[name] = str(error)
             continue
         for network in result.values() if isinstance(result, dict) else [result]:
@@ -139,6 +138,5 @@ def _place(name: str) -> tuple[bool, list[int], int]:
     start, _, channel = name.rpartition("_")
     if not name.startswith("string"):
         return False, [], 0
-    channels = networks.CHANNELS
     version = [int(part) for part in re.findall(r"\d+", start)]
-    return True, version, channels.index(channel) if channel in channels else len(channels)
+    return True, version, [*networks.CHANNELS, channel].index(channel)  # others behind those

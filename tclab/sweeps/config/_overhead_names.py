@@ -1,4 +1,4 @@
-"""The overheads of the case study by name, as points have them; `case_study/_overheads.py` is what they do."""
+"""The overheads of the case study by name, as points have them; `sweeps/execution/_overheads.py` is what they do."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ OVERHEADS = {
     "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
     "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
 }
-STEP_WITH_OVERHEADS = "tclab.case_study._overheads:StepWithOverheads"  # imported only for points that have overheads
-APPLY_TO_MODEL = "tclab.case_study._overheads:apply_to_model"
 
 
 def applicable_overheads(model: str) -> list[str]:

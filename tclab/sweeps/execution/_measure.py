@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
-from pkgutil import resolve_name
 from time import perf_counter
 from typing import Any
 
@@ -15,9 +14,10 @@ import torch
 
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS
+from tclab.sweeps.config._overhead_names import OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
+from tclab.sweeps.execution._overheads import apply_to_model
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
 from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._setup import Setup, setup
@@ -31,7 +31,7 @@ from tclab.training._step import WITHOUT_MODEL, Step
 
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
-    change = partial(resolve_name(APPLY_TO_MODEL), overheads=point.overheads) if point.overheads else None
+    change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
     return equivalence_reference(
         point.kind,
         cell_graph_of(point).to(point.device),

@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -20,9 +19,9 @@ from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
+from tclab.sweeps.execution._overheads import add_overheads
 from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.timing import Ledger
 from tclab.timing._ledger import BatchTiming, NullLedger
@@ -116,15 +115,15 @@ def loader_options(point: Point) -> dict[str, Any]:
 def step_of(point: Point, strategy: Strategy) -> Step:
     """Return the training step of a point, for its run and for its memory estimate.
 
-    The strategy's graph says the device. What overheads do is imported only for a point that has some.
+    The strategy's graph says the device.
     """
     arguments = {name: getattr(point, name) for name in _OF_STEP}
     exchange = None if point.ranks == 1 else Exchange.of(point.ddp)
     arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange, "gather_interval": point.ddp.get("gather_interval")}
-    if not point.overheads:
-        return Step(point.kind, strategy, **arguments)
-    slow: Any = resolve_name(STEP_WITH_OVERHEADS)
-    return slow(point.kind, strategy, overheads=point.overheads, **arguments)
+    step = Step(point.kind, strategy, **arguments)
+    if point.overheads:
+        add_overheads(step, point.overheads)
+    return step
 
 
 @contextmanager

@@ -1,81 +1,55 @@
 """What the overheads of the case study's training code do, so that each can be measured; off unless a point has them.
 
-They wrap a step, its model and its loss, which do not know them. `tclab.sweeps` imports this module for points that
-have overheads, and for no other.
+They change a step's model and its loss, which do not know them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tclab.masking import Batch, Strategy
+from tclab.masking import Batch
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import add_rows
-from tclab.models import Dango, DangoLoss, HeteroCell, ModelKind
+from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
 from tclab.perturbation import Deletions
 from tclab.training._step import Stage, Step
 
-_LOGGING = {"item_logging", "print_loss"}  # these take a stage of their own, `log`
+_LOGGING = {"item_logging", "print_loss"}
 
 
-class StepWithOverheads(Step):
-    """A `Step` with overheads; those that log do so in a further stage, `log`.
+def add_overheads(step: Step, overheads: Iterable[str]) -> None:
+    """Add overheads that apply to a step's model, by name, in place: first to the model, then to the loss.
 
-    **Arguments:**
-
-    - `overheads`: names from `tclab.case_study.OVERHEADS` that apply to the model.
-    - `options`: those of `Step`.
+    What reads or prints figures does so after each loss, before its backward, in a stage of its own, `log`.
     """
+    apply_to_model(step.model, overheads)
+    if "dense_targets" in overheads:
+        assert isinstance(step.loss, DangoLoss)
+        make_dense_targets(step.loss)
+    lean = step._loss
 
-    def __init__(
-        self,
-        kind: ModelKind,
-        strategy: Strategy,
-        *,
-        overheads: Iterable[str],
-        **options: Any,
-    ) -> None:
-        super().__init__(kind, strategy, **options)
-        self.overheads = tuple(overheads)
-        self.logged: dict[str, float] = {}
-        self._logs = bool(_LOGGING & set(self.overheads))
-        self._seen: list[tuple[Tensor, Tensor]] = []  # each slice's predictions and targets, [b]
-        apply_to_model(self.model, self.overheads)
-        if "dense_targets" in self.overheads:
-            assert isinstance(self.loss, DangoLoss)
-            make_dense_targets(self.loss)
-        self.loss = partial(self._loss_with_overheads, self.loss)
+    def slow(output: Any, batch: Batch, stage: Stage) -> Tensor:
+        loss = lean(output, batch, stage)
+        if _LOGGING & {*overheads}:
+            with stage("log"):
+                _log(loss.detach(), getattr(output, "predictions", output).detach(), batch.target, overheads)
+        return with_zero_params(loss, step.model) if "zero_params_loss" in overheads else loss
 
-    def _loss_with_overheads(self, loss: Callable[..., Tensor], output: Any, targets: Tensor, **given: Any) -> Tensor:
-        if self._logs:
-            self._seen.append((getattr(output, "predictions", output).detach(), targets))
-        found = loss(output, targets, **given)
-        return with_zero_params(found, self.model) if "zero_params_loss" in self.overheads else found
+    _replace_method(step, "_loss", slow)
 
-    def run(self, moved: Batch, *, stage: Stage = nullcontext, **how: Any) -> Tensor | None:
-        """Run the step's stages, and `log`; see `Step.run`."""
-        loss = super().run(moved, stage=stage, **how)
-        if self._seen:
-            predictions, targets = map(torch.cat, zip(*self._seen, strict=True))
-            self._seen.clear()
-            if loss is not None:
-                with stage("log"):
-                    self._log(loss, predictions, targets)
-        return loss
 
-    def _log(self, loss: Tensor, predictions: Tensor, targets: Tensor) -> None:
-        if "item_logging" in self.overheads:
-            self.logged = read_one_by_one(loss, predictions, targets)
-        if "print_loss" in self.overheads:
-            print(f"Loss: {loss}")
+def _log(loss: Tensor, predictions: Tensor, targets: Tensor, overheads: Iterable[str]) -> None:
+    if "item_logging" in overheads:
+        read_one_by_one(loss, predictions, targets)
+    if "print_loss" in overheads:
+        print(f"Loss: {loss}")
 
 
 def with_zero_params(loss: Tensor, model: nn.Module) -> Tensor:
@@ -107,8 +81,8 @@ def read_one_by_one(loss: Tensor, predictions: Tensor, targets: Tensor) -> dict[
 
 def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
     """Return the same as `reconstruction_loss`, by way of the dense target, [N, N], which is made here."""
-    ones = torch.ones_like(edge_index[0], dtype=reconstruction.dtype)
-    target = torch.sparse_coo_tensor(edge_index, ones, reconstruction.shape, check_invariants=False).to_dense()
+    target = torch.zeros_like(reconstruction)
+    target[edge_index[0], edge_index[1]] = 1
     squared = (reconstruction - target).square()
     on_edges = (squared * (target != 0)).sum()
     elsewhere = (squared * (target == 0)).sum()
