@@ -30,7 +30,7 @@ def test_waits_are_found_with_their_line_and_predicted_on_a_cpu(call, operation)
     ((place, times, seconds),) = found.ranked()
     assert "test_host_syncs.py" in place
     assert (times, seconds, found.cuda) == (1, None, False)
-    assert "1 waits predicted" in str(found)
+    assert "1 wait predicted" in str(found)
     assert "A forecast" in str(found)
 
 

@@ -412,11 +412,7 @@ VERDICTS = {
     "memory ignored": (_statistics, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
     "parts ignored": (Series, "parts", lambda series, n: np.array([np.median(series.values)])),
     "luck ignored": (_statistics.Centre, "_of_processes", property(lambda centre: (centre.quantile(0.5), 0.0, 2))),
-    "control ignored": (
-        _verdict,
-        "_against_itself",
-        lambda rounds, arm: _verdict._series([one[arm][0] for one in rounds], [0.0] * len(rounds), [0] * len(rounds)),
-    ),
+    "control ignored": (_verdict, "_unlike_itself", lambda *given, **more: ""),
     "three rounds are enough": (_verdict, "PARTS", 2),
 }
 

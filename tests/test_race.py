@@ -330,6 +330,13 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
         read_samples(tmp_path / "nowhere")
 
 
+def test_a_file_of_another_kind_is_no_record_and_stays_as_it_is(tmp_path):
+    (tmp_path / "mine.json").write_text('{"mine": 1}')  # without an end of its line, as a record that was cut short
+    with pytest.raises(InputError, match="no record of a race: line 1 is"):
+        race({"a": int, "b": int}, budget_seconds=1.0, record=tmp_path / "mine.json")
+    assert (tmp_path / "mine.json").read_text() == '{"mine": 1}'
+
+
 def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monkeypatch):
     machine, opened, times = SyntheticMachine(0), Path.open, []
 

@@ -93,6 +93,8 @@ def race_commands(
     from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, markdown_of
 
+    begins = f"making head and base ready, and running each once; then {budget_seconds:g} s of runs in turn"
+    print(begins, file=sys.stderr, flush=True)
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
         setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record,

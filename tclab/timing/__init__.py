@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tclab.timing._advice import advise
     from tclab.timing._commands_race import race_commands
     from tclab.timing._race import race, race_cells
-    from tclab.timing._race_record import read_samples
+    from tclab.timing._race_blocks import read_samples
     from tclab.timing._verdict import verdicts_of
 
 # name → its module, which takes numpy and is imported at the name's first use
@@ -29,7 +29,7 @@ _MODULES = {
     "race": "_race",
     "race_cells": "_race",
     "race_commands": "_commands_race",
-    "read_samples": "_race_record",
+    "read_samples": "_race_blocks",
     "verdicts_of": "_verdict",
 }
 __all__ = [

@@ -125,18 +125,9 @@ class Advice(Shown):
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {every[i].change!r} gives when it runs: {why}")
-        failures += [
-            f"what {one.change!r} gives when it runs: nothing here says how to run it"
-            for one in self.suggestions
-            if one.race is None and one.basis != MEASURED
-        ]
-        unsure = every[len(self.suggestions) :]
-        return replace(
-            self,
-            suggestions=(*every[: len(self.suggestions)], *(one for one in unsure if one.measured is not None)),
-            unsure=tuple(one for one in unsure if one.measured is None),
-            missing=(*self.missing, *failures),
-        )
+        unsure = [one for one in every[len(self.suggestions) :] if one.measured is None]
+        suggestions = tuple(one for one in every if one not in unsure)
+        return replace(self, suggestions=suggestions, unsure=tuple(unsure), missing=(*self.missing, *failures))
 
     def _display(self) -> Display:
         reasons: dict[str, list[str]] = {}  # → changes
@@ -245,7 +236,8 @@ def advise(ledger: Ledger, *, loaders: LoaderTimes | None = None, margin: float 
     times = step_times_of(ledger, loaders)
     suggestions: list[Suggestion] = []
     if len(times.whole) and not ledger.adds_up():
-        missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
+        accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
+        missing = [f"the ledger does not add up: its stages account for {accounted}"]
     else:
         suggestions, missing = suggestions_from(times, margin)
     if loaders is not None:

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
+from tclab._display import counted
 from tclab._limits import number_of
 from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
@@ -205,7 +206,7 @@ def markdown_of(result: Race) -> str:
         *(_markdown_row(result, side) for side in ("base", "head")),
         "",
         f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
-        f"{result.machine['cores']} cores; {pair.floor_text}.",
+        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}.",
         *(f"({note})" for note in last_notes(result)),
     ]
     return "\n".join(lines)

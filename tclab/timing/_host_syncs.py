@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tclab._display import Display, Shown, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab.timing._user_code import source_of, user_frame
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Syncs(Shown):
             lines.append(
                 ("" if seconds is None else seconds_text(seconds), str(times), f"{Path(file).name}:{rest}", code)
             )
-        title = f"{self.count} waits predicted"
+        title = f"{counted(self.count, 'wait')} predicted"
         note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
         if self.cuda:
-            title = f"the host waited {self.count} times"
+            title = f"the host waited {counted(self.count, 'time')}"
             note = "Counting slows the host down, so the device has less left to do when it is waited for."
         return Display(title, ("waited", "times", "line", "code"), lines, [note])
 

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tclab._display import Display, Shown, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,16 +60,6 @@ class BatchTiming:
     def timeline(self) -> str:
         """Name of the timeline that it is on."""
         return "loading" if self.worker is None else f"worker {self.worker}"
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive steps, `first` to `end - 1`, and the raw clock's time around them and an unfinished step."""
-
-    first: int
-    end: int
-    wall_ns: int
-    unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
 
 
 def moment(cuda: bool) -> tuple[int, Any]:
@@ -167,7 +157,9 @@ class Ledger(Shown):
         self._steps: list[list[Cut]] = []
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
-        self._blocks: list[Block] = []
+        self._begins: list[int] = []  # the first step of each block
+        self._ended = 0  # steps of all blocks that have ended
+        self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
         self._first = 0  # step of the open block
         self._begin_ns = 0  # of the open block, by the raw clock
@@ -253,7 +245,11 @@ class Ledger(Shown):
                 self._steps.append(cuts)
                 cuts = []
             if len(self._steps) > self._first:
-                self._blocks.append(Block(self._first, len(self._steps), end_ns - self._begin_ns, cuts))
+                self._begins.append(self._first)
+                self._ended = len(self._steps)
+                for line in self._timelines:
+                    wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
+                    self._wall[line] = self._wall.get(line, 0.0) + wall
         self._open.clear()
         self._failed = False
 
@@ -381,19 +377,15 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        if not self._blocks:
-            return {}
         shares = {}
-        for line in self._timelines:
-            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._blocks[-1].end])
-            after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in self._blocks)
-            wall = sum(block.wall_ns for block in self._blocks) / 1e9 - after
+        for line, wall in self._wall.items():
+            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
             shares[line] = inside / wall if wall > 0 else 0.0
         return shares
 
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""
-        return [block.first for block in self._blocks]
+        return [*self._begins]
 
     def adds_up(self) -> bool:
         """Whether the stages of each timeline add up to its wall time, within 2 % of it; false without a step."""
@@ -421,7 +413,7 @@ class Ledger(Shown):
         if accounted and not self.adds_up():
             notes.append("it does NOT add up: the stages of a timeline are not its wall time")
         columns = ("timeline", "stage", "mean", "median", "share", "steps")
-        return Display(f"{len(self)} steps", columns, lines, notes)
+        return Display(counted(len(self), "step"), columns, lines, notes)
 
 
 class NullLedger:

@@ -21,8 +21,7 @@ from uuid import uuid4
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample
-from tclab.timing._race_record import open_record
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, open_record
 from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are

@@ -1,4 +1,4 @@
-"""Blocks of a race: their order and length, the clock around them, and the fresh processes that run them.
+"""Blocks of a race: their order and length, the clock around them, the processes that run them, and their record.
 
 A block is `calls` calls of one arm between two readings of the clock (what `torch.utils.benchmark` calls
 `number_per_run`). A round is a rotation of the arms followed by its reverse (ABBA or BAAB; ABCCBA, BCAACB or CABBAC),
@@ -16,17 +16,21 @@ block's calls are a multiple; `returns_seconds`, true where a call returns its o
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from math import ceil, log2
+from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
+from tclab._io import held, writing
 from tclab.errors import InputError
 
 Clock = Callable[[], int]
@@ -39,6 +43,8 @@ FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the proc
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
 _LEAST_ROUNDS = 12  # that fit into the race's seconds, where single calls allow it
 _CALIBRATION_CHUNKS = 8
+VERSION = 5  # of a record; increases when a line changes its meaning
+_BEGIN = b'{"version": '  # of a record
 
 
 def order_of(arms: Sequence[str], i: int) -> list[str]:
@@ -266,3 +272,100 @@ def main() -> None:
             parent.send(error=str(error))
             return
         parent.send(done=True)
+
+
+# ---- the record of a race: a line that says which race it is, and then a line of JSON for each round
+
+
+class RaceRecord:
+    """The rounds of a race's earlier sessions; `add` writes each new one at once, so a kill loses at most one.
+
+    **Arguments:**
+
+    - `path`: the file; `None` for none.
+    - `samples`: of the rounds that are in it.
+    """
+
+    def __init__(self, path: Path | None, samples: list[Sample]) -> None:
+        self.samples = samples
+        self._path = path
+
+    def add(self, line: list[Sample] | Mapping[str, Any]) -> None:
+        """Write a line. Where that fails a warning says so, and the race goes on without a record."""
+        if self._path is None:
+            return
+        try:
+            with self._path.open("ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            warnings.warn(f"the race goes on without its record {self._path}: {error.strerror}", stacklevel=4)
+            self._path = None
+
+
+@contextmanager
+def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[RaceRecord]:
+    """Open the record of a race within the block, held against other processes.
+
+    **Arguments:**
+
+    - `path`: the file; `None` keeps nothing.
+    - `header`: arms, machine and settings. An existing record is continued only if its header is the same.
+
+    **Raises:** `InputError` for a file that is no record of a race, is damaged, cannot be written, is being written by
+    another race, or is the record of another, naming the difference.
+    """
+    if path is None:
+        yield RaceRecord(None, [])
+        return
+    file, header = Path(path), json.loads(json.dumps({"version": VERSION, **header}))
+    with writing("record", path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    with held(file.with_name(f".{file.name}.lock")) as owner:
+        if owner is not None:
+            raise InputError(f"record {file} is being written by {owner}")
+        theirs, samples, length = _read(file)
+        os.truncate(file, length)  # drops a line that a kill cut short
+        record = RaceRecord(file, samples)
+        if not theirs:
+            record.add(header)
+        for name, ours in header.items() if theirs else ():
+            if theirs.get(name) != ours:
+                raise InputError(
+                    f"{file} is the record of another race: {name} was {theirs.get(name)!r} and is {ours!r}; a race "
+                    "goes on only with the same arms, machine and settings, so give another `record`"
+                )
+        yield record
+
+
+def read_samples(path: str | Path) -> list[Sample]:
+    """Return the samples of a record, for `verdicts_of`; the race may have run on any machine.
+
+    **Arguments:**
+
+    - `path`: the file; or the folder of a race of several cells.
+
+    **Raises:** `InputError` for a file that is no record of a race, or is damaged.
+    """
+    place = Path(path)
+    if not place.is_dir():
+        return _read(place)[1]
+    return [{**sample, "cell": one.stem} for one in sorted(place.glob("*.jsonl")) for sample in _read(one)[1]]
+
+
+def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:
+    """Return a record's header and samples, and the length in bytes of all but a last line that was cut short."""
+    if not file.is_file():
+        raise InputError(f"{file} is no record of a race")
+    data, found = file.read_bytes(), []
+    *lines, rest = data.split(b"\n")
+    if not _BEGIN.startswith(data[: len(_BEGIN)]):  # a file of another kind, of one line without an end, say, is kept
+        raise InputError(f"{file} is damaged, or no record of a race: line 1 is {[*lines, rest][0][:60]!r}")
+    for i, line in enumerate(lines):
+        try:
+            found.append(json.loads(line))
+            _ = [sample["seconds"] for sample in found[-1]] if i else None
+        except (KeyError, RecursionError, TypeError, ValueError):
+            raise InputError(f"{file} is damaged, or no record of a race: line {i + 1} is {line[:60]!r}") from None
+    header, *rounds = found or [{}]
+    return header, [sample for one in rounds for sample in one], len(data) - len(rest)

@@ -5,15 +5,16 @@ A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import chain, combinations
 from math import exp, expm1, inf, log, log1p
 from typing import Any
 
 import numpy as np
 
-from tclab._display import WIDTH, Display, Shown
+from tclab._display import WIDTH, Display, Shown, counted
 from tclab.timing._statistics import Centre, Series, centre_of
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
@@ -159,7 +160,7 @@ def _about(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-Round = dict[str, list[Sample]]  # arm → its two blocks; fewer where an interrupt has ended the round
+Round = dict[str, list[Sample]]  # arm → its two blocks
 
 
 def _rounds(samples: Iterable[Sample]) -> list[Round]:
@@ -177,15 +178,7 @@ def _series(blocks: Sequence[Sample], values: Sequence[float], orders: Sequence[
     return Series.of(np.array(values), np.array(seconds), np.array(process), np.array(orders))
 
 
-def _against_itself(rounds: Sequence[Round], arm: str) -> Series:
-    """Return the log ratios of an arm's two blocks of each round; which block is the numerator alternates."""
-    first, second = ([one[arm][i] for one in rounds] for i in (0, 1))
-    odd = [block["round"] % 2 for block in first]
-    logs = [log(a["seconds"] / b["seconds"]) for a, b in zip(first, second, strict=True)]
-    return _series(first, [(-1) ** one * value for one, value in zip(odd, logs, strict=True)], odd)
-
-
-def _total_seconds(one: Round, arm: str) -> float:
+def _seconds(one: Round, arm: str) -> float:
     return float(sum(block["seconds"] for block in one[arm]))
 
 
@@ -199,10 +192,8 @@ def floor_of(rounds: Iterable[Round]) -> float | None:
     differences: list[float] = []
     by_order: dict[tuple[int, str, int], list[float]] = {}
     for one in rounds:
-        for arm, blocks in one.items():
-            if len(blocks) == 2:
-                order = blocks[0]["process"], arm, blocks[0]["position"]
-                by_order.setdefault(order, []).append(log(_total_seconds(one, arm)))
+        for arm, (first, _) in one.items():
+            by_order.setdefault((first["process"], arm, first["position"]), []).append(log(_seconds(one, arm)))
     for logs in by_order.values():
         fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
         differences += (fours @ [0.5, -0.5, -0.5, 0.5]).tolist()
@@ -215,44 +206,58 @@ def _interval(series: Series, centre: Centre) -> tuple[float, float]:
     return exp(min(low, float(of_parts.min()))), exp(max(high, float(of_parts.max())))
 
 
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
-    """Return the comparison of two arms, before the others are known."""
-    every = _rounds(samples)
-    rounds = [one for one in every if all(len(one.get(arm, ())) == 2 for arm in (a, b))]
-    floor = floor_of(every)
-    blocks = [one[a][0] for one in rounds]  # one of each round
+def _unlike_itself(rounds: Sequence[Round], arm: str, margin: float) -> str:
+    """Return that an arm's two blocks of each round differ, the control; empty where they do not.
+
+    Which block is the numerator alternates.
+    """
+    blocks = [one[arm][0] for one in rounds]
+    odd = [block["round"] % 2 for block in blocks]
+    ratios = [one[arm][0]["seconds"] / one[arm][1]["seconds"] for one in rounds]
+    series = _series(blocks, [(-1) ** is_odd * log(ratio) for is_odd, ratio in zip(odd, ratios, strict=True)], odd)
+    centre = centre_of(series)
+    if decide(*_interval(series, centre), margin) not in _OPPOSITE:
+        return ""
+    return f"the control failed: {arm} takes {exp(centre.quantile(0.5)):.4g} × the time of itself"
+
+
+def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
+    """Yield the comparison of every two arms of a cell, before the others are known."""
+    rounds = _rounds(samples)
+    floor, seconds = floor_of(rounds), max(sample["spent_seconds"] for sample in samples)
     pair = Pair(
-        a, b, UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=len({block["process"] for block in blocks}), cell=cell,
+        "", "", UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
+        processes=len({sample["process"] for sample in samples}), cell=cell,
         basis=f"the {100 * (1 - ALPHA / LOOKS):.4g}% interval with all {PARTS} parts of the race",
     )  # fmt: skip
-    seconds = max((block["spent_seconds"] for block in blocks), default=0.0)
-    if len(rounds) < PARTS:
-        return _of_few_rounds(pair, seconds)
-    logs = [log(_total_seconds(one, a) / _total_seconds(one, b)) for one in rounds]
-    series = _series(blocks, logs, [block["position"] for block in blocks])
-    centre = centre_of(series)
-    interval = _interval(series, centre)
-    verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
-    pair = replace(pair, verdict=verdict, ratio=exp(centre.quantile(0.5)), interval=interval, p=centre.p)
-    if pair.verdict == UNDECIDED:
-        return _with_needs(pair, centre, seconds)
-    for arm in (a, b):
-        itself = _against_itself(rounds, arm)
-        found = centre_of(itself)
-        if decide(*_interval(itself, found), pair.margin) in _OPPOSITE:
-            failed = f"the control failed: {arm} takes {exp(found.quantile(0.5)):.4g} × the time of itself"
-            return replace(pair, verdict=UNDECIDED, reason=failed)
-    return replace(pair, notes=(f"it holds unless noise of one arm lasts longer than {_about(seconds / PARTS)} s",))
+    control = cache(partial(_unlike_itself, rounds, margin=pair.margin))
+    for a, b in combinations(dict.fromkeys(sample["arm"] for sample in samples), 2):
+        named = replace(pair, a=a, b=b)
+        if len(rounds) < PARTS:
+            yield _of_few_rounds(named, seconds)
+            continue
+        blocks = [one[a][0] for one in rounds]
+        logs = [log(_seconds(one, a) / _seconds(one, b)) for one in rounds]
+        series = _series(blocks, logs, [block["position"] for block in blocks])
+        centre = centre_of(series)
+        interval = _interval(series, centre)
+        verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
+        found = replace(named, verdict=verdict, ratio=exp(centre.quantile(0.5)), interval=interval, p=centre.p)
+        if verdict == UNDECIDED:
+            yield _with_needs(found, centre, seconds)
+        elif failed := control(a) or control(b):
+            yield replace(found, verdict=UNDECIDED, reason=failed)
+        else:
+            held = f"it holds unless noise of one arm lasts longer than {_about(seconds / PARTS)} s"
+            yield replace(found, notes=(held,))
 
 
 def _of_few_rounds(pair: Pair, seconds: float) -> Pair:
     """Return a comparison of fewer rounds than a race has parts, with how long a race would have to be."""
-    reason = f"{pair.kept} rounds ran, at least {PARTS} are needed"
-    if not pair.kept:
-        return replace(pair, reason=reason)
     needs = 1.5 * PARTS / pair.kept * seconds
-    return replace(pair, reason=f"{reason}: a race of about {_about(needs)} s has them", needs_seconds=needs)
+    ran = f"{counted(pair.kept, 'round')} ran, at least {PARTS} are needed"
+    reason = f"{ran}: a race of about {_about(needs)} s has them"
+    return replace(pair, reason=reason, needs_seconds=needs)
 
 
 def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
@@ -305,9 +310,5 @@ def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
         cells.setdefault(sample.get("cell"), []).append(sample)
-    pairs = [
-        _compared(of_cell, a, b, cell, margin)
-        for cell, of_cell in cells.items()
-        for a, b in combinations(dict.fromkeys(sample["arm"] for sample in of_cell), 2)
-    ]
+    pairs = chain.from_iterable(_pairs_of(cell, of_cell, margin) for cell, of_cell in cells.items())
     return {(pair.cell, pair.a, pair.b): pair for pair in over_all(pairs)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise
+from tclab.trace._categories import CATEGORIES, OUTSIDE, STAGES, Rule, categorise
 from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
 from tclab.trace._nesting import Nesting, nearest, nest, tie_of
 
@@ -32,7 +32,7 @@ def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     nesting = nest(trace.start[rows], trace.duration[rows], track, tie_of(trace, rows))
     category = categorise(trace, rules)[rows]
     names = list(category.categories)
-    stages = [*STAGES, *names[10:], OUTSIDE]
+    stages = [*STAGES, *names[len(CATEGORIES) :], OUTSIDE]
     around = nearest(category.isin(stages), nesting.parent)
     stage = pd.Categorical(np.where(around >= 0, np.asarray(category)[around], OUTSIDE), stages)
     return HostWork(**vars(nesting), rows=rows, track=track, category=category, stage=stage, main=main_track(trace))
