@@ -10,11 +10,10 @@ import tclab
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import loop_of, race_points
+from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import race_arm
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.timing import Ledger, read_samples, verdicts_of
-from tclab.timing._ledger import NullLedger
+from tclab.timing import read_samples, verdicts_of
 
 
 def tiny(**fields):
@@ -68,13 +67,3 @@ def test_points_that_no_race_can_have_are_named():
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
     with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
         race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)
-
-
-def test_a_points_loop_runs_under_a_ledger_or_none():
-    with loop_of(tiny(batch_size=3), steps=7) as loop:
-        ledger = Ledger()
-        loop(ledger)
-        assert len(ledger) == 7
-        loop(NullLedger())
-        loop(ledger)
-    assert len(ledger) == 14  # more than its four batches: they come again

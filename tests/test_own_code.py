@@ -1,6 +1,8 @@
-"""A user's own file: imported anew after an edit, and never mistaken for what it was before."""
+"""A user's own files: read anew after an edit, and never mistaken for what they were before."""
 
 import json
+import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,9 +14,10 @@ from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _factory, race_arm
-from tclab.sweeps.config._point_inputs import cell_graph_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, screen_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._row_files import Results
+from tclab.timing import _environment
 
 RIGHT = """
     import tclab
@@ -40,6 +43,9 @@ WRONG = (
         kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
 """
 )
+
+
+two_networks = tclab.CellGraph.synthetic(0.01, metabolism=False).select(2)
 
 
 @pytest.fixture
@@ -75,12 +81,11 @@ def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(o
     assert len(list((tmp_path / "rows").glob("*.parquet"))) == 2
 
 
-def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
+def test_rows_are_of_the_code_that_a_point_runs(own, monkeypatch):
     plain, mine = Point(scale=0.01, device="cpu"), point()
     before, of_mine = Results.name(plain), Results.name(mine)
     own.write_text(textwrap.dedent(WRONG))
-    assert Results.name(plain) == before
-    assert Results.name(mine) != of_mine
+    assert (Results.name(plain) == before, Results.name(mine) == of_mine) == (True, False)
     read = Path.read_bytes
     for package in ("graph", "masking", "message_passing", "models", "perturbation", "training"):
         edited = Path(tclab.__file__).parent / package / "__init__.py"
@@ -88,8 +93,7 @@ def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
         with monkeypatch.context() as other:
             other.setattr(Path, "read_bytes", lambda path, edited=edited: read(path) + b"# edited" * (path == edited))
             assert Results.name(plain) != before, package
-        code_fingerprint._digest.cache_clear()
-    assert Results.name(plain) == before
+    code_fingerprint._digest.cache_clear()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
@@ -105,31 +109,69 @@ def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
 
 
 def test_what_cannot_be_imported_is_said(tmp_path):
-    with pytest.raises(InputError, match="expected a Python file that exists"):
-        lab.import_file(tmp_path / "none.py")
     for name in ("json.py", "pytest.py"):
         (tmp_path / name).write_text("")
         with pytest.raises(InputError, match="the name of a module that exists already"):
             lab.import_file(tmp_path / name)
 
 
-@pytest.mark.slow
-def test_a_graph_file_that_has_changed_is_read_again_here_and_by_the_child(tmp_path):
-    path = tmp_path / "graph.npz"
+def halved(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]))
 
-    def written(scale):
-        graph = tclab.CellGraph.synthetic(scale, metabolism=False).select(1)
-        graph.save(path)
-        return graph.num_edges
 
-    edges, told = [written(0.01)], []
-    asked = Point(graph=str(path), batch_size=1, steps=1, warmup=0, workers=0, device="cpu")
-    held = [cell_graph_of(asked).num_edges]
-    told += tclab.run(asked)["edges"].unique().tolist()
-    first = tclab.fits(asked).graph
-    edges.append(written(0.02))
-    held.append(cell_graph_of(asked).num_edges)
-    told += tclab.run(asked)["edges"].unique().tolist()
-    assert held == told == edges
-    assert edges[0] != edges[1]
-    assert tclab.fits(asked).graph > first
+SCREEN = {"scale": 0.01, "networks": 1, "perturbations": "cell/aao1729_data_s1.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"graph": "cell"}, lambda path: halved(path / "BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt")),
+        pytest.param({"graph": "graph.npz"}, lambda path: two_networks.save(path), marks=pytest.mark.slow),
+        pytest.param(SCREEN, halved, marks=pytest.mark.slow),
+    ],
+)
+def test_a_file_or_folder_that_has_changed_is_read_again_and_its_point_measured_again(fields, change, root, tmp_path):
+    shutil.copytree(root / "data_samples" / "cell", tmp_path / "cell")
+    two_networks.select(1).save(tmp_path / "graph.npz")
+    field, name = list(fields.items())[-1]
+    small = {"batch_size": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu"}
+    asked, kept = Point(**{**small, **fields, field: str(tmp_path / name)}), []
+
+    def swept():
+        rows = tclab.sweep(asked, results=tmp_path / "rows", progress=lambda one: kept.append(one.kept))
+        assert set(rows["status"]) == {"ok"}
+        if field == "perturbations":
+            return rows["samples_report"].iloc[0], str(screen_of(asked).report)
+        return rows["edges"].iloc[0], cell_graph_of(asked).num_edges
+
+    first, _ = swept()
+    swept()
+    change(tmp_path / name)
+    again, here = swept()  # a warm child that has read the old one is not asked
+    assert kept == [False, True, False]
+    assert first != again == here
+
+
+def test_only_what_runs_changes_the_commit_of_a_row(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    package, notebook = tmp_path / "tclab" / "__init__.py", tmp_path / "sweep.ipynb"
+    package.parent.mkdir()
+    package.write_text("")
+    notebook.write_text("{}")
+    commit = _environment._commit.__wrapped__  # not what was found before
+    monkeypatch.setattr(_environment, "__file__", str(package.parent / "timing" / "_environment.py"))
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message=first")
+    first = git("rev-parse", "HEAD")
+    notebook.write_text('{"saved": true}')  # as JupyterLab does by itself while a sweep runs
+    git("commit", "--quiet", "--all", "--message=a notebook")
+    assert commit() == first
+    package.write_text("# changed")
+    assert commit() == first + "+"
+    git("commit", "--quiet", "--all", "--message=the package")
+    assert commit() == git("rev-parse", "HEAD")

@@ -1,58 +1,145 @@
-"""Every chart of something that was measured says in its title on which machine; and what some charts must show."""
+"""Where rows were measured, and beside whom: charts name the machine, and what shared its processors is said.
+
+What is not known is never taken for quiet.
+"""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from stage_rows import every_mode
-from test_compare import rows as framed
-from test_compare import step
-from test_cost_model import SEEN, made_up
-from test_lab_overheads import rounds_of
-from test_scaling import stages_of
-from test_scaling import step as of_ranks
-from test_trust import pair
+from synthetic_machine import SyntheticMachine
+from test_compare import rows, step
 
 import tclab
-from tclab import case_study, lab, timing
-from tclab.sweeps.predict import fit_costs
+from tclab import lab, timing
+from tclab.lab.reports._findings import answer
+from tclab.sweeps.execution import _run
 from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
-from tclab.sweeps.store._machine_label import this_machine
-from tclab.timing import environment
-
-MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
-CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]
-NOT_MEASURED = {
-    "mask_picture": "a drawing",
-    "reach_chart": "of a graph",
-    **dict.fromkeys(("trace_chart", "trace_timeline"), "of a trace, whose machine a trace does not name"),
-}
+from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
+from tclab.timing._race import Races
 
 
-def modes():
-    return framed(*every_mode())
+def moments(percent, *, load=1.0, steal=0.0):
+    """`conditions` around ten seconds in which something waited for a processor for so much of the time."""
+    waited = None if percent is None else percent / 10
+    begin = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "steal_seconds": 0.0}
+    end = {"monotonic_seconds": 15.0, "cpu_pressure_seconds": waited}
+    return json.dumps([begin | {"load": load}, end | {"load": load, "steal_seconds": steal}])
 
 
-def ranks():
-    return framed(
-        *[
-            one
-            for n in (1, 2)
-            for one in (*stages_of(n, 0.1, {"communication": 0.01} if n > 1 else {}), of_ranks(n, 0.1))
-        ]
+def ran(percent, *, load=1.0, steal=0.0, strategy="node_mask", **fields):
+    """A point's row whose timed steps had this pressure."""
+    around = moments(percent, load=load, steal=steal)
+    return step(strategy, conditions=around, **{"threads": 2, "workers": 0, **fields})
+
+
+def others(*made):
+    return rows(*made)["contention"].notna().tolist()
+
+
+def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps():
+    assert others(ran(19.0), ran(21.0)) == [False, True]
+    assert others(ran(1.0, steal=2.0, workers=4), ran(1.0, steal=0.1)) == [True, False]  # a hypervisor's
+    before = ran(99.0)
+    first, last = json.loads(before["conditions"])
+    first["cpu_pressure_seconds"] = last["cpu_pressure_seconds"]  # that was the start, or the point before
+    assert others(before | {"conditions": json.dumps([first, last])}) == [False]
+
+
+def test_what_the_system_does_not_tell_is_not_called_busy():
+    first, last = json.loads(moments(99.0))
+    texts = [json.dumps([first, last | {"cpu_pressure_seconds": None}]), json.dumps([last]), "[]", None]
+    unknown = [step("node_mask", conditions=text) for text in texts]
+    assert others(*unknown) == [False] * 4
+    assert busy_text(rows(*unknown)) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"threads": 2, "workers": 0}, True),  # no more than the cores: it cannot be their own
+        ({"threads": 2, "workers": 1, "load": 2.5}, False),
+        ({"threads": 2, "workers": 1, "load": 3.5}, True),  # more ran than all of its own
+        ({"threads": 2, "workers": 1, "load": None}, False),
+        ({"threads": 1, "workers": 1}, True),
+        ({"threads": 1, "ranks": 2, "backend": "gloo", "load": 3.0}, False),
+        ({"threads": 2, "cpu_limit_cores": 1.0}, False),  # a limit stops its own
+        ({"threads": None}, False),
+    ],
+)
+def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
+    assert others(ran(90.0, **fields)) == [expected]
+    made = rows(ran(90.0, **fields))
+    assert ("1 of 1 point ran while other processes used" in busy_text(made)) == expected
+    assert others(ran(10.0, **fields)) == [False]
+
+
+def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval():
+    made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
+    sentence = (
+        "2 of 3 points ran while other processes used the processors, so their times are not the strategy's alone: "
+        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the processors were shared during 10 s: something "
+        "waited for one 99% of the time). Measure them again on a quiet machine, into another results folder, or race "
+        "them (race_points, tclab race), where all take turns. With OMP_NUM_THREADS=1 torch's threads suffer less."
     )
+    assert lab.findings(made).count(sentence) == 1
+    assert sentence in " ".join(str(made).split())
+    assert "Made Up · busy, at batch" in answer(made)[0]
+    (slow,) = answer(rows(ran(5.0), ran(99.0, strategy="edge_mask", seconds=0.2)))
+    assert "undecided: edge_mask shared the processors with other processes" in slow
+    assert "[" not in slow
+    assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 
 
-def grid():
-    return framed(*[step(s, batch_size=b, networks=n) for s in ("node_mask", "dense") for b in (1, 2) for n in (1, 2)])
+def test_what_is_no_row_says_so_too(monkeypatch):
+    around, machine = iter(json.loads(moments(78.4))), SyntheticMachine()
+    monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(around))
+    arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
+    made = timing.race(arms, budget_seconds=5, clock=machine.clock)
+    calm, epoch = replace(made, busy_percent=None), replace(epochs()[0], busy_percent=78.4)
+    words = "the machine was busy: something waited for a processor in 78 % of the time"
+    for shown in (made, Races({1: calm, 2: made}, None), epoch):
+        assert words in " ".join(str(shown).split())
+    assert words not in " ".join(str(calm).split())
+    for chart in (lab.charts.race_chart(made, "a"), lab.charts.result_chart([*epochs(), epoch])):
+        assert this_machine() in titles(chart)
+        assert "· busy" in titles(chart)
+    there = titles(lab.charts.race_chart(calm, "a", where="cuda · H200"))
+    assert ("cuda · H200" in there, "busy" in there) == (True, False)
 
 
-def ledger():
-    with timing.Ledger() as found:
-        for _ in found.steps(range(2)):
-            pass
-    return found
+def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows_share():
+    made = rows(ran(9.0), ran(9.0, strategy="edge_mask"), ran(99.0, batch_size=1))
+    machine, of, *_ = lab.charts.throughput(made, "batch_size").to_dict()["title"]["subtitle"]
+    assert (machine, of) == ("cpu · 2 cores · Made Up · busy", "synthetic, scale 0.1 · batch 1 and 4, 2 networks")
+    machine, *_ = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
+    assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
+    assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
 
 
-def costs():
-    return fit_costs(made_up(SEEN, noise=0.02))
+@pytest.mark.parametrize(
+    ("others", "cores", "threads", "said"),
+    [(1.0, 2, 2, "1.0 of 2 cores"), (1.9, 2, 1, "1.9 of 2 cores"), (0.3, 2, 2, ""), (1.0, 2, 1, ""), (None, 2, 2, "")],
+)
+def test_a_sweep_beside_busy_processes_warns_before_it_begins(monkeypatch, others, cores, threads, said):
+    monkeypatch.setattr(_run, "contention", lambda before, after: SimpleNamespace(busy_cores=others))
+    monkeypatch.setattr(_run, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_run, "usable_cores", lambda: cores)
+    monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
+    words = _run.others_now()
+    assert words.startswith(f"other processes keep {said} busy" if said else "")
+    assert bool(words) is bool(said)
+    assert words.endswith("OMP_NUM_THREADS=1") is (said != "" and threads == 2)  # what to do
+
+
+def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use(monkeypatch):
+    text = "cpu  9 9 9 9 9 9 9 9\ncpu0 100 10 50 7000 30 5 5 20 0 0\ncpu1 1 1 1 1 1 1 1 1 1 1\nintr 5"
+    monkeypatch.setattr("tclab._limits.text_of", lambda path: text)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    found = timing.conditions()
+    assert (found["busy_seconds"], found["steal_seconds"]) == (1.9, 0.2)
 
 
 def epochs():
@@ -60,64 +147,8 @@ def epochs():
     return [Epoch(tclab.Point(device="cpu"), Costs([0.1], 0.5, 0.2, 2), predicted, predicted, 1.0, "", "", None)]
 
 
-def published(root):
-    return case_study.published_figures(root / "data_samples" / "published_measurements.csv")
-
-
-def overheads(rows):
-    return case_study.overheads_chart(case_study.overhead_costs(rows), rows)
-
-
-OF_ROWS = {
-    "result_chart, advice": lambda _: lab.charts.result_chart(
-        tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
-    "result_chart, comparison": lambda _: lab.charts.result_chart(tclab.compare(grid(), grid())),
-    "overheads_chart": lambda _: overheads(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "ratios_chart": lambda root: case_study.ratios_chart(
-        case_study.published_ratios(modes(), published(root)), modes()),
-    "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
-    "stages": lambda _: lab.charts.stages(modes()),
-    "throughput, batch_size": lambda _: lab.charts.throughput(grid(), "batch_size"),
-    "throughput, networks": lambda _: lab.charts.throughput(grid(), "networks"),
-    "throughput": lambda _: lab.charts.throughput(grid()),
-}  # fmt: skip
-OF_THIS_MACHINE = {
-    "break_even_chart": lambda **where: lab.charts.break_even_chart(
-        {"fit": costs()}, [16, 64], deleted_share=0.01, **where),
-    "result_chart, epoch": lambda: lab.charts.result_chart(epochs()),
-    "result_chart, ledger": lambda: lab.charts.result_chart(ledger()),
-    "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
-    "race_chart, cells": lambda **where: lab.charts.race_chart(CELLS, "b", by="samples", title="Two sizes", **where),
-}  # fmt: skip
-
-
 def titles(chart):
-    """The title of a chart and each line of its subtitle."""
+    """The title of a chart and each line of its subtitle, which say where it was measured."""
     title = chart.to_dict()["title"]
     lines = title.get("subtitle", [])
-    return [title["text"], *([lines] if isinstance(lines, str) else lines)]
-
-
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_a_chart_of_rows_names_the_machine_of_the_rows(name, root):
-    said = " ".join(titles(OF_ROWS[name](root)))
-    assert "Made Up" in said, said
-    assert this_machine() not in said
-
-
-@pytest.mark.parametrize("name", OF_THIS_MACHINE)
-def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told(name):
-    said = " ".join(titles(OF_THIS_MACHINE[name]()))
-    assert str(environment()["cpu"]) in said, said
-    if "result_chart" in name:
-        return
-    told = " ".join(titles(OF_THIS_MACHINE[name](where="cuda · H200")))
-    assert "cuda · H200" in told
-    assert str(environment()["cpu"]) not in told
-    assert f"cpu · {environment()['cores']} core" in " ".join(titles(OF_THIS_MACHINE[name](where="cpu")))
-
-
-def test_no_public_chart_is_left_out():
-    drawn = {name.split(",")[0] for name in (*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED)}
-    charts = {name for name in case_study.__all__ if name.endswith("_chart")}
-    assert {*lab.charts.__all__, *charts} == drawn | {"ratios", "stacked", "lines", "chart_title"}
+    return " ".join([title["text"], *([lines] if isinstance(lines, str) else lines)])
