@@ -55,14 +55,13 @@ def test_points_of_two_commits_are_matched_and_judged_one_by_one():
 
 
 def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared():
-    a = rows(*(step("edge_mask", 0.9 * b, batch_size=b, batch_bytes=10**9) for b in (1, 2)))
-    b = rows(*(step("node_mask", 0.1 * b, batch_size=b, batch_bytes=200) for b in (1, 2, 4)))
+    a = rows(*(step("edge_mask", 0.9 * b, batch_size=b) for b in (1, 2)))
+    b = rows(*(step("node_mask", 0.1 * b, batch_size=b) for b in (1, 2, 4)))
     found = tclab.compare(a, b)
     assert found.differs["strategy"] == ("edge_mask", "node_mask")
     assert [pair.ratio for pair in found.pairs] == pytest.approx([1 / 9] * 2, rel=1e-6)
     assert [pair.cell for pair in found.pairs] == [f"hetero_cell, batch {b}, 2 networks" for b in (1, 2)]
     assert found.only == {"first": [], "second": ["hetero_cell, batch 4, 2 networks"]}
-    assert found.table["second batch_bytes"].tolist() == [200] * 2
 
 
 def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
@@ -158,14 +157,11 @@ def test_a_difference_beyond_what_runs_differ_by_is_found_and_the_margin_is_that
     (pair,) = found.pairs
     assert (pair.verdict, pair.margin) == (FASTER, 0.02)
     assert pair.why.startswith("the 95% interval of 3 and 3 runs lies beyond ±2%; differences above 1")
-    assert found.table["old runs"].tolist() == [3]
-    assert 0 < found.table["old spread"].item() < 0.01
     (wide,) = tclab.compare(*(folder(np.random.default_rng(seed), 3, 0.05) for seed in (2, 3))).pairs
     assert wide.verdict == UNDECIDED
     assert wide.margin > 0.02
     assert tclab.compare(old, new, margin=0.2).pairs[0].verdict == SAME
     once = tclab.compare(rows(step()), rows(step(seconds=0.05)))
-    assert once.table["first spread"].isna().all()
     (said,) = set(once.cautions) - set(found.cautions)
     assert "1 of 1 points ran once on a side, so how much two runs of them differ is not known" in said
 

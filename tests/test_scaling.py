@@ -20,14 +20,11 @@ def test_strong_shares_a_batch_and_weak_gives_each_rank_its_own():
     together = scaling_points("strong,weak", ranks="1,2,4", batch_size=8, **HOW)
     assert set(together) == {*strong, *weak}
     assert [p.ranks for p in together] == sorted(p.ranks for p in together)
-    points = scaling_points("accumulated", ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
-    assert [(p.ranks, p.accumulate, p.steps) for p in points] == [(1, 4, 16), (2, 2, 8), (4, 1, 4)]
 
 
 def test_ranks_that_cannot_be_are_one_clear_line():
     for kind, ranks, words in (
         ("strong", "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
-        ("accumulated", "2,3", "expected numbers that divide the largest, 3"),
         ("week", "1", "unknown kind of scaling 'week'; did you mean 'weak'"),
     ):
         with pytest.raises(InputError, match=words):
