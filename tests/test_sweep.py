@@ -183,7 +183,7 @@ def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, 
 
 
 def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own):
-    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4)
+    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64")
     assert of_the_step(tclab.run(point))["equivalence"] == "passed"
     sliced = tclab.run(replace(point, micro_batch=1))
     assert (sliced["status"].item(), sliced["equivalence"].item()) == ("wrong", "failed")
