@@ -80,7 +80,8 @@ def run(step, ledger, clock, *, steps=2):
 
 def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(monkeypatch):
     clock = Clock().set_in(monkeypatch)
-    step = SimpleNamespace(model=Model(clock), strategy=SimpleNamespace(view=lambda batch: Lifts(clock)))
+    strategy = type("Strategy", (), {"view": lambda self, batch: Lifts(clock)})
+    step = SimpleNamespace(model=Model(clock), strategy=strategy())
     ledger = Ledger(cuda=False)
     with timed_parts(step, ledger):
         run(step, ledger, clock)
