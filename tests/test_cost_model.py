@@ -9,7 +9,7 @@ import tclab
 from tclab import InputError, lab, sweeps
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict import _cost_model as cost_model
-from tclab.sweeps.predict import cells, fit_costs, measure_cells, roofline
+from tclab.sweeps.predict import cells, fit_costs, roofline
 from tclab.sweeps.predict._cost_model import CostModel, rows_of_cells
 
 TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
@@ -83,11 +83,9 @@ def test_what_is_timed_masks_and_filters_the_same_edges_and_says_which_share(mon
     assert (none["removed"], 0.2 < some["removed"] < 0.8) == (0.0, True)
     for mask, filtered in zip(summed[::2], summed[1::2], strict=True):
         torch.testing.assert_close(mask, filtered)
-    (row,) = measure_cells(cells(500, 4, 2, 0.5), rounds=1, allocator="keep_pages").to_dict("records")
-    assert row["removed"] == some["removed"]  # the same nodes for the same cell
-    parts = [row[f"{call}_seconds"] for call in ("find", "write", "sum")]
-    assert row["filter_seconds"] == pytest.approx(sum(parts))
-    assert min(row["mask_seconds"], *parts) > 0
+    parts = [some[f"{call}_seconds"] for call in ("find", "write", "sum")]
+    assert some["filter_seconds"] == pytest.approx(sum(parts))
+    assert min(some["mask_seconds"], *parts) > 0
     ring = torch.stack([torch.arange(50), (torch.arange(50) + 1) % 50])
     graph = tclab.CellGraph.from_edges({"ring": ring}, num_nodes=50)
     assert sweeps.predict.removed_share(graph, deleted=1) == pytest.approx(2 / 50)

@@ -59,11 +59,8 @@ def handed_out(point):
     [
         ("fastest", {}),
         ("delta", {"networks": 3}),
-        ("edge_mask", {}),
-        ("dense", {}),
         ("subgraph", {}),
         ("node_mask", {"micro_batch": 1}),
-        ("indices", {}),
     ],
 )
 def test_a_step_holds_what_was_said(strategy, more):
@@ -81,10 +78,10 @@ def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
 
 
 def test_a_point_that_cannot_fit_is_refused_with_both_numbers():
-    found = fits(point_of("edge_mask"), memory_bytes=10**12)
+    found = fits(point_of("edge_mask", mode="data"), memory_bytes=10**12)
     assert found.refusal is None
     assert str(found).splitlines()[-1] == "fits"
-    refused = fits(point_of("node_mask"), memory_bytes=10_000_000)
+    refused = fits(point_of("node_mask", mode="data"), memory_bytes=10_000_000)
     assert "of host memory, and there are 10 MB" in refused.refusal
     assert str(refused).splitlines()[-1].startswith("does not fit: needs ")
 

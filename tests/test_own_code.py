@@ -123,12 +123,13 @@ def halved(path):
 SCREEN = {"scale": 0.01, "networks": 1, "perturbations": "cell/aao1729_data_s1.tsv"}
 
 
+@pytest.mark.slow  # processes of its own; test_damaged_rows.py has a folder's change each time
 @pytest.mark.parametrize(
     ("fields", "change"),
     [
         ({"graph": "cell"}, lambda path: halved(path / "BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt")),
-        pytest.param({"graph": "graph.npz"}, lambda path: two_networks.save(path), marks=pytest.mark.slow),
-        pytest.param(SCREEN, halved, marks=pytest.mark.slow),
+        ({"graph": "graph.npz"}, lambda path: two_networks.save(path)),
+        (SCREEN, halved),
     ],
 )
 def test_a_file_or_folder_that_has_changed_is_read_again_and_its_point_measured_again(fields, change, root, tmp_path):
