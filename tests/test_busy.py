@@ -1,7 +1,4 @@
-"""Where rows were measured, and beside whom: charts name the machine, and what shared its processors is said.
-
-What is not known is never taken for quiet.
-"""
+"""Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
 
 import json
 from dataclasses import replace
