@@ -58,9 +58,7 @@ def missing():
 
 
 def _free_ports(number):
-    taken = [socket.socket() for _ in range(number)]
-    for one in taken:
-        one.bind(("127.0.0.1", 0))
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [one.getsockname()[1] for one in taken]
     for one in taken:
         one.close()
@@ -80,23 +78,21 @@ def wait_for(what, found, seconds=120, words=lambda: ""):
 @contextmanager
 def slurm(folder: Path):
     """Start a Slurm in a folder, set SLURM_CONF and PATH, and end every process of it."""
-    was = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
-    os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
-    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     started = []
-    try:
-        _start(folder, started)
-        yield
-    finally:
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["scancel", "--full", "-u", USER], capture_output=True, timeout=30)
-            end = time.monotonic() + 20
-            while time.monotonic() < end and output("squeue", "-h"):
-                time.sleep(0.2)
-        for process in reversed(started):
-            _end(process)
-        for name, value in was.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PATH", os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"]))
+        environment.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        try:
+            _start(folder, started)
+            yield
+        finally:
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(["scancel", "--full", "-u", USER], capture_output=True, timeout=30)
+                end = time.monotonic() + 20
+                while time.monotonic() < end and output("squeue", "-h"):
+                    time.sleep(0.2)
+            for process in reversed(started):
+                _end(process)
 
 
 def _start(folder, started):
@@ -145,9 +141,8 @@ def _logs(folder):
 
 def _end(process):
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(20)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -4,17 +4,16 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 from synthetic_machine import SyntheticMachine
 from test_compare import rows, step
-from test_where import epochs, titles
 
-from tclab import lab
+import tclab
+from tclab import lab, timing
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.execution import _run
-from tclab.sweeps.store._machine_label import busy_text, graph_text, where_measured
-from tclab.timing import conditions, race
+from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
+from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
 from tclab.timing._race import Races
 
 
@@ -47,12 +46,10 @@ def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps
 
 def test_what_the_system_does_not_tell_is_not_called_busy():
     first, last = json.loads(moments(99.0))
-    untold = {"cpu_pressure_seconds": None}
-    texts = [json.dumps([first, last | untold]), json.dumps([last]), "[]", None]
+    texts = [json.dumps([first, last | {"cpu_pressure_seconds": None}]), json.dumps([last]), "[]", None]
     unknown = [step("node_mask", conditions=text) for text in texts]
     assert others(*unknown) == [False] * 4
     assert busy_text(rows(*unknown)) == ""
-    assert busy_text(rows(ran(99.0) | {"status": "oom", "median_seconds": None})) == ""  # it has no time
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,6 @@ def test_what_the_system_does_not_tell_is_not_called_busy():
         ({"threads": 1, "ranks": 2, "backend": "gloo", "load": 3.0}, False),
         ({"threads": 2, "cpu_limit_cores": 1.0}, False),  # a limit stops its own
         ({"threads": None}, False),
-        ({"cores": None}, False),
     ],
 )
 def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
@@ -86,74 +82,52 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval():
     )
     assert lab.findings(made).count(sentence) == 1
     assert sentence in " ".join(str(made).split())
-    assert "busy" not in str(made[["model", "strategy", "batch_size", "networks", "mean_seconds", "status"]])
     assert "Made Up · busy, at batch" in answer(made)[0]
     (slow,) = answer(rows(ran(5.0), ran(99.0, strategy="edge_mask", seconds=0.2)))
     assert "undecided: edge_mask shared the processors with other processes" in slow
     assert "[" not in slow
-    calm = rows(ran(5.0), ran(4.0, strategy="edge_mask"))
-    assert "busy" not in " ".join([*lab.findings(calm)])
-    assert busy_text(pd.concat([made, made])).startswith("4 of 6 points ran")  # rows that share an index
+    assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 
 
 def test_what_is_no_row_says_so_too(monkeypatch):
-    around = iter(json.loads(moments(78.4)))
+    around, machine = iter(json.loads(moments(78.4))), SyntheticMachine()
     monkeypatch.setattr("tclab.timing._race.conditions", lambda: next(around))
-    race = raced()
-    calm = replace(race, busy_percent=None)
-    epoch = replace(epochs()[0], busy_percent=78.4)
+    arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
+    made = timing.race(arms, budget_seconds=5, clock=machine.clock)
+    calm, epoch = replace(made, busy_percent=None), replace(epochs()[0], busy_percent=78.4)
     words = "the machine was busy: something waited for a processor in 78 % of the time"
-    for shown in (race, Races({1: calm, 2: race}, None), epoch):
+    for shown in (made, Races({1: calm, 2: made}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words not in " ".join(str(calm).split())
-    for chart in (lab.charts.race_chart(race, "a"), lab.charts.result_chart([*epochs(), epoch])):
-        assert "· busy" in " ".join(titles(chart))
-    assert "busy" not in " ".join(titles(lab.charts.race_chart(calm, "a")))
-
-
-def raced(**options):
-    machine = SyntheticMachine()
-    arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
-    return race(arms, budget_seconds=5, clock=machine.clock, **options)
+    for chart in (lab.charts.race_chart(made, "a"), lab.charts.result_chart([*epochs(), epoch])):
+        assert this_machine() in titles(chart)
+        assert "· busy" in titles(chart)
+    there = titles(lab.charts.race_chart(calm, "a", where="cuda · H200"))
+    assert ("cuda · H200" in there, "busy" in there) == (True, False)
 
 
 def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows_share():
-    made = rows(
-        *(ran(9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
-        ran(99.0, batch_size=1),
-    )
+    made = rows(ran(9.0), ran(9.0, strategy="edge_mask"), ran(99.0, batch_size=1))
     machine, of, *_ = lab.charts.throughput(made, "batch_size").to_dict()["title"]["subtitle"]
-    assert machine == "cpu · 2 cores · Made Up · busy"
-    assert of == "synthetic, scale 0.1 · batch 1 and 4, 2 networks"
-    machine, of, *_ = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
+    assert (machine, of) == ("cpu · 2 cores · Made Up · busy", "synthetic, scale 0.1 · batch 1 and 4, 2 networks")
+    machine, *_ = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
-    assert of == "synthetic, scale 0.1 · batch 4, 2 networks"
-    both_machines = rows(ran(99.0), ran(9.0, cpu="Other"))
-    assert where_measured(both_machines) == "cpu · 2 cores · Made Up · busy and cpu · 2 cores · Other"
-
-
-def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
-    assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
-    lost = step(scale=1.0) | {"status": "oom"}
-    assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
 
 
-def test_a_sweep_beside_busy_processes_warns_before_it_begins_and_says_what_to_do(monkeypatch):
-    def warned(others, cores, threads):
-        monkeypatch.setattr(_run, "contention", lambda before, after: SimpleNamespace(busy_cores=others))
-        monkeypatch.setattr(_run, "sleep", lambda seconds: None)
-        monkeypatch.setattr(_run, "usable_cores", lambda: cores)
-        monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
-        return _run.others_now()
-
-    words = warned(1.0, 2, 2)
-    assert words.startswith("other processes keep 1.0 of 2 cores busy")
-    assert words.endswith("OMP_NUM_THREADS=1")
-    words = warned(1.9, 2, 1)
-    assert "OMP_NUM_THREADS" not in words
-    for quiet in ((0.3, 2, 2), (1.0, 2, 1), (1.0, 1, 1), (None, 2, 2), (1.0, None, 1)):
-        assert warned(*quiet) == ""
+@pytest.mark.parametrize(
+    ("others", "cores", "threads", "said"),
+    [(1.0, 2, 2, "1.0 of 2 cores"), (1.9, 2, 1, "1.9 of 2 cores"), (0.3, 2, 2, ""), (1.0, 2, 1, ""), (None, 2, 2, "")],
+)
+def test_a_sweep_beside_busy_processes_warns_before_it_begins(monkeypatch, others, cores, threads, said):
+    monkeypatch.setattr(_run, "contention", lambda before, after: SimpleNamespace(busy_cores=others))
+    monkeypatch.setattr(_run, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_run, "usable_cores", lambda: cores)
+    monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
+    words = _run.others_now()
+    assert words.startswith(f"other processes keep {said} busy" if said else "")
+    assert bool(words) is bool(said)
+    assert words.endswith("OMP_NUM_THREADS=1") is (said != "" and threads == 2)  # what to do
 
 
 def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use(monkeypatch):
@@ -161,5 +135,17 @@ def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use
     monkeypatch.setattr("tclab._limits.text_of", lambda path: text)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr("os.sysconf", lambda name: 100)
-    found = conditions()
+    found = timing.conditions()
     assert (found["busy_seconds"], found["steal_seconds"]) == (1.9, 0.2)
+
+
+def epochs():
+    predicted = Prediction(1.0, 0.9, 1.1, 8)
+    return [Epoch(tclab.Point(device="cpu"), Costs([0.1], 0.5, 0.2, 2), predicted, predicted, 1.0, "", "", None)]
+
+
+def titles(chart):
+    """The title of a chart and each line of its subtitle, which say where it was measured."""
+    title = chart.to_dict()["title"]
+    lines = title.get("subtitle", [])
+    return " ".join([title["text"], *([lines] if isinstance(lines, str) else lines)])

@@ -3,15 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from test_lab import row
 
 import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import SCHEMA, frame, mean_columns, not_measured, table
+from tclab.sweeps.store._rows import frame, mean_columns, not_measured, table
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
 
@@ -20,17 +18,10 @@ def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fie
     samples = seconds * np.exp(scatter * np.random.default_rng(seed).standard_normal(n))
     q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
     base = {"network_names": "a,b", "networks": 2, "overheads": "", "commit": "aaa", "torch": "2.13", "steps": n,
-            "memory_bytes": 8, "edges": 10, "seed": 0}  # fmt: skip
-    times = {
-        "samples_seconds": samples.tolist(),
-        "n": n,
-        **mean_columns(samples.tolist(), fields.get("cycle_steps", 1)),
-        "median_seconds": median,
-        "q1_seconds": q1,
-        "q3_seconds": q3,
-    }
-    made = row(strategy, seconds, **{**base, **fields}) | times
-    return made | {"steady": fields.get("steady", "steady" if n >= 20 else None)}
+            "memory_bytes": 8, "edges": 10, "seed": 0, "steady": "steady" if n >= 20 else None}  # fmt: skip
+    times = mean_columns(samples.tolist(), fields.get("cycle_steps", 1))
+    times |= {"median_seconds": median, "q1_seconds": q1, "q3_seconds": q3}
+    return row(strategy, seconds, **{**base, **fields}) | times | {"samples_seconds": samples.tolist(), "n": n}
 
 
 def rows(*made):
@@ -42,8 +33,8 @@ def runs(*seconds, cycle=1):
 
 
 def sweep(factor=1.0, **fields):
-    return rows(*(step(s, t * factor * b, batch_size=b, seed=i, **fields) for i, (s, t, b) in enumerate(
-        (s, t, b) for s, t in (("node_mask", 0.1), ("edge_mask", 0.9)) for b in (1, 4))))  # fmt: skip
+    ways = [("node_mask", 0.1, 1), ("node_mask", 0.1, 4), ("edge_mask", 0.9, 1), ("edge_mask", 0.9, 4)]
+    return rows(*(step(name, t * factor * b, batch_size=b, seed=i, **fields) for i, (name, t, b) in enumerate(ways)))
 
 
 def test_points_of_two_commits_are_matched_and_judged_one_by_one():
@@ -64,18 +55,13 @@ def test_points_of_two_commits_are_matched_and_judged_one_by_one():
 
 
 def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared():
-    a = rows(*(step("edge_mask", 0.9 * b, batch_size=b, batch_bytes=10**9) for b in (1, 2)))
-    b = rows(*(step("node_mask", 0.1 * b, batch_size=b, batch_bytes=200) for b in (1, 2, 4)))
+    a = rows(*(step("edge_mask", 0.9 * b, batch_size=b) for b in (1, 2)))
+    b = rows(*(step("node_mask", 0.1 * b, batch_size=b) for b in (1, 2, 4)))
     found = tclab.compare(a, b)
     assert found.differs["strategy"] == ("edge_mask", "node_mask")
     assert [pair.ratio for pair in found.pairs] == pytest.approx([1 / 9] * 2, rel=1e-6)
-    assert [pair.cell for pair in found.pairs] == [
-        "hetero_cell, batch 1, 2 networks",
-        "hetero_cell, batch 2, 2 networks",
-    ]
+    assert [pair.cell for pair in found.pairs] == [f"hetero_cell, batch {b}, 2 networks" for b in (1, 2)]
     assert found.only == {"first": [], "second": ["hetero_cell, batch 4, 2 networks"]}
-    assert found.table["first batch_bytes"].tolist() == [10**9] * 2
-    assert found.table["second batch_bytes"].tolist() == [200] * 2
 
 
 def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
@@ -86,8 +72,6 @@ def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
     (pair,) = tclab.compare(side(0.01, 0.2), side(0.03, 0.1), stage="forward").pairs
     assert pair.ratio == pytest.approx(0.5, rel=1e-6)
     assert pair.kept == 30
-    cpu = [rows(step(seconds=seconds, stage="forward", where="host")) for seconds in (0.1, 0.2)]
-    assert tclab.compare(*cpu, stage="forward").pairs[0].ratio == pytest.approx(2.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -109,30 +93,29 @@ def test_small_differences_and_few_steps_decide_nothing(second, verdict, why):
 
 
 def test_other_machines_get_no_verdict_unless_nothing_else_differs():
-    here = rows(step())
     faster = rows(step(seconds=0.05, cpu="Other", commit="bbb"))
-    (pair,) = tclab.compare(here, faster).pairs
+    (pair,) = tclab.compare(rows(step()), faster).pairs
     assert (pair.verdict, pair.ratio) == (UNDECIDED, pytest.approx(0.5, rel=1e-6))
     assert pair.why.startswith("other machines (cpu), and another commit")
-    alone = tclab.compare(here, rows(step(seconds=0.05, cpu="Other")))
-    assert alone.pairs[0].verdict == FASTER
-    assert alone.differs == {"cpu": ("Made Up", "Other")}
-    for commit in ("aaa+", None):  # the same words, and perhaps other code
-        unsure = tclab.compare(rows(step(commit=commit)), rows(step(seconds=0.05, cpu="Other", commit=commit)))
-        assert unsure.pairs[0].verdict == UNDECIDED
+    for commit, verdict in (("aaa", FASTER), ("aaa+", UNDECIDED), (None, UNDECIDED)):  # perhaps of other code
+        found = tclab.compare(rows(step(commit=commit)), rows(step(seconds=0.05, cpu="Other", commit=commit)))
+        assert found.pairs[0].verdict == verdict
+        assert found.differs == {"cpu": ("Made Up", "Other")}
     setting = tclab.compare(rows(step("edge_mask")), rows(step("node_mask", 0.05, cpu="Other", threads=7)))
     assert setting.pairs[0].verdict == UNDECIDED
     assert setting.differs.keys() == {"strategy", "cpu", "threads"}
 
 
-def test_points_that_only_one_side_has_are_named():
-    skipped = step(status="skipped: dango reads no masked graph")
-    assert tclab.compare(rows(step()), rows(skipped)).pairs == ()
+def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     apart = tclab.compare(sweep(), rows(step("dense"), step("delta")))
     assert apart.pairs == ()
     assert "No point is in both. No value of strategy is." in str(apart)
     assert len(apart.only["first"]) == 4
     assert lab.charts.result_chart(apart).to_dict()
+    dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))
+    (pair,) = tclab.compare(dead, dead).pairs
+    assert (pair.verdict, pair.why) == (UNDECIDED, "no time in first: oom")
+    assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"
 
 
 @pytest.mark.parametrize("mixed", [{"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}])
@@ -154,7 +137,7 @@ def folder(generator, runs, spread, seconds=0.1):
     return rows(*(step(seconds=own, n=24, scatter=0.005, seed=seed) for own, seed in zip(luck, seeds, strict=True)))
 
 
-@pytest.mark.parametrize(("first", "second"), [(3, 3), (5, 2), (4, 1)])
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (4, 1)])
 def test_equal_folders_are_hardly_ever_told_apart_where_runs_are_repeated(first, second):
     """Processes differ by 3 %, steps within one by 0.5 %: as independent steps they would decide nearly always."""
     generator = np.random.default_rng(0)
@@ -174,34 +157,13 @@ def test_a_difference_beyond_what_runs_differ_by_is_found_and_the_margin_is_that
     (pair,) = found.pairs
     assert (pair.verdict, pair.margin) == (FASTER, 0.02)
     assert pair.why.startswith("the 95% interval of 3 and 3 runs lies beyond ±2%; differences above 1")
-    assert found.table["old runs"].tolist() == [3]
-    assert 0 < found.table["old spread"].item() < 0.01
-    assert not any("once" in caution for caution in found.cautions)
     (wide,) = tclab.compare(*(folder(np.random.default_rng(seed), 3, 0.05) for seed in (2, 3))).pairs
     assert wide.verdict == UNDECIDED
     assert wide.margin > 0.02
     assert tclab.compare(old, new, margin=0.2).pairs[0].verdict == SAME
-
-
-def test_one_run_each_says_that_it_cannot_know_what_runs_differ_by():
-    found = tclab.compare(rows(step()), rows(step(seconds=0.05)))
-    assert found.table["first spread"].isna().all()
-    (said,) = [caution for caution in found.cautions if "ran once" in caution]
+    once = tclab.compare(rows(step()), rows(step(seconds=0.05)))
+    (said,) = set(once.cautions) - set(found.cautions)
     assert "1 of 1 points ran once on a side, so how much two runs of them differ is not known" in said
-    repeated = tclab.compare(rows(step(seed=1), step(seed=2), step(seed=3)), rows(step(seconds=0.05)))
-    assert repeated.pairs[0].why.startswith("the 95% interval of 3 and 1 runs lies beyond ±5%")
-
-
-@given(st.floats(0.2, 5.0), st.integers(0, 1000))
-def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
-    generator = np.random.default_rng(seed)
-    a = runs(np.exp(0.1 * generator.standard_normal(20)))
-    b = runs(factor * np.exp(0.1 * generator.standard_normal(25)))
-    (there, ends, p), (back, sdne, q) = ratio_of_runs(a, b), ratio_of_runs(b, a)
-    assert p == pytest.approx(q)
-    assert there == pytest.approx(1 / back)
-    assert ends == pytest.approx((1 / sdne[1], 1 / sdne[0]))
-    assert ends[0] <= there <= ends[1]
 
 
 def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
@@ -218,8 +180,8 @@ def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
 def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     old, new = sweep(), sweep(2.0)
     for name, made in (("old", old), ("new", new)):
-        folder = Results(tmp_path / name)
-        folder.write(table(_dicts(made)), "one.parquet")
+        columns = [{k: v for k, v in one.items() if v is not pd.NA} for one in made.to_dict("records")]
+        Results(tmp_path / name).write(table(columns), "one.parquet")
         made.to_parquet(tmp_path / f"{name}.parquet")
     by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
     assert by_folder.names == ("old", "new")
@@ -228,63 +190,15 @@ def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     by_rows = tclab.compare(old, new, names=("old", "new"))
     assert by_folder.pairs == by_file.pairs == by_rows.pairs
     assert {pair.verdict for pair in by_rows.pairs} == {SLOWER}
-    with pytest.raises(InputError, match="nowhere does not exist; expected a folder of results"):
-        tclab.compare(old, tmp_path / "nowhere")
+
+
+def test_bad_input_is_one_clear_line(tmp_path):
+    for first, options, words in (
+        (sweep(), {"margin": 0}, "margin is 0, expected a share above 0"),
+        (sweep(), {"stage": "forwards"}, "unknown stage 'forwards'"),
+        (pd.DataFrame({"a": [1]}), {}, "the rows have no column 'stage'"),
+        (tmp_path / "nowhere", {}, "nowhere does not exist; expected a folder of results"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tclab.compare(first, sweep(), **options)
     assert not (tmp_path / "nowhere").exists()
-
-
-def _dicts(made):
-    return [{k: v for k, v in one.items() if v is not pd.NA} for one in made.to_dict("records")]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"margin": 0}, "margin is 0, expected a share above 0"),
-        ({"stage": "forwards"}, "unknown stage 'forwards'"),
-    ],
-)
-def test_bad_input_is_one_clear_line(options, words):
-    with pytest.raises(InputError, match=words):
-        tclab.compare(sweep(), sweep(), **options)
-    with pytest.raises(InputError, match="the rows have no column 'stage'"):
-        tclab.compare(pd.DataFrame({"a": [1]}), sweep())
-
-
-def test_what_is_undecided_is_hollow_and_what_has_no_time_has_no_dot():
-    lost = step("dense") | {"status": "oom", "samples_seconds": None, "median_seconds": None}
-    old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
-    found = tclab.compare(old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new"))
-    spec = lab.charts.result_chart(found).to_dict()
-    assert "new over old" in str(spec)
-    dots = [row for rows in spec["datasets"].values() for row in rows if "sure" in row]
-    assert {row["text"].split(" × ")[1]: row["sure"] for row in dots} == {"UNDECIDED": False, "FASTER": True}
-
-
-# ---- rows as a file
-
-
-def test_rows_come_back_from_a_file_as_they_were(tmp_path):
-    made = rows(
-        step(), step(overheads=None, hidden=1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
-        step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
-        step() | {"samples_seconds": []},
-    )  # fmt: skip
-    made.to_parquet(tmp_path / "rows.parquet")
-    back = tclab.rows(tmp_path / "rows.parquet")
-    assert table_of(back) == table_of(made)
-    assert list(back["overheads"].isna()) == [False, True, False, False, False]
-
-
-def table_of(made):
-    return [
-        {k: list(v) if isinstance(v, np.ndarray) else None if v is pd.NA else v for k, v in one.items()}
-        for one in made[SCHEMA.names].to_dict("records")
-    ]
-
-
-def test_points_that_died_before_their_networks_were_counted_can_be_compared():
-    dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))
-    (pair,) = tclab.compare(dead, dead).pairs
-    assert (pair.verdict, pair.why) == (UNDECIDED, "no time in first: oom")
-    assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tclab import InputError, Point
-from tclab.sweeps import close_workers, run_epoch
+from tclab.sweeps import run_epoch
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict._epoch import TRAINING_SAMPLES, Costs, full_steps, predict_epoch, read_epoch
 
@@ -34,7 +34,7 @@ def epoch_seconds(load, step, steps, workers, ahead=2):
     return now + 3.0
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize(("load", "step"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.2)])
 @pytest.mark.parametrize("steps", [40, 3000])
 def test_an_epoch_takes_what_a_short_one_took_and_a_mean_step_for_each_more(load, step, workers, steps):
@@ -73,17 +73,10 @@ def tiny(**fields):
     return Point(**{"scale": 0.02, "batch_size": 2, "networks": 1, "steps": 3, "warmup": 1, "device": "cpu", **fields})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_child_is_left():
-    yield
-    close_workers()
-
-
 @pytest.mark.parametrize("fields", [
     {"workers": 0},
-    pytest.param({"workers": 1, "strategy": "edge_mask", "collation": "pyg", "mode": "data"}, marks=pytest.mark.slow),
     pytest.param({"workers": 2, "model": "dango", "strategy": "indices", "store": "json"}, marks=pytest.mark.slow),
-    pytest.param({"workers": 1, "loop": "lightning"}, marks=pytest.mark.slow),
+    pytest.param({"workers": 1, "loop": "lightning", "mode": "data"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     epoch = run_epoch(tiny(**fields), 5, tmp_path)
@@ -94,25 +87,17 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert datetime.fromisoformat(written["written_at"]) < began
     assert (tmp_path / second).stat().st_mtime < began.timestamp()
     assert Point(**written["point"]) == resolve(tiny(**fields))
-    assert written["environment"]["torch"]
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.full.steps == full_steps(epoch.point) == -(-TRAINING_SAMPLES // 2)
     assert len(epoch.costs.step_seconds) == {0: 3, 1: 3, 2: 4}[fields["workers"]]  # whole rounds of the workers
-    assert 0 < epoch.costs.wait_share < 1
     assert epoch.costs.around_steps == {0: 1, 1: 4, 2: 8}[fields["workers"]]  # warm-up, and what is made ahead
     assert predict_epoch(epoch.costs, 5) == epoch.predicted  # it follows from what is written beside it, nothing else
-    shown = str(epoch)
-    assert "a full epoch, predicted" in shown
-    assert f"predicted over measured {epoch.predicted.seconds / epoch.measured_seconds:.3f}" in shown
+    assert f"predicted over measured {epoch.predicted.seconds / epoch.measured_seconds:.3f}" in str(epoch)
 
 
 @pytest.mark.parametrize(
     ("fields", "steps", "words"),
-    [
-        ({"mode": "fixed_batch"}, 3, "has no epoch"),
-        ({"ranks": 2}, 3, "2 ranks asked for"),
-        ({}, 0, "steps is 0"),
-    ],
+    [({"mode": "fixed_batch"}, 3, "has no epoch"), ({"ranks": 2}, 3, "2 ranks asked for"), ({}, 0, "steps is 0")],
 )
 def test_what_has_no_epoch_is_refused_before_anything_runs(fields, steps, words, tmp_path):
     with pytest.raises(InputError, match=words):

@@ -94,14 +94,9 @@ def test_a_temporary_folder_goes_with_its_owner_or_soon_after_one_that_was_kille
 
 
 def test_bytes_and_times_have_three_digits_and_durations_whole_seconds():
-    for number, text in (
-        (0, "0 B"), (9_999.6, "10,000 B"), (999_499, "999 kB"), (999_500, "1 MB"), (2_216_616, "2.22 MB"),
-        (-45_000, "-45 kB"), (12_345e12, "12,345 TB"),
-    ):  # fmt: skip
+    for number, text in ((0, "0 B"), (999_499, "999 kB"), (999_500, "1 MB"), (2_216_616, "2.22 MB"), (-45e3, "-45 kB")):
         assert bytes_text(number) == text
-    for seconds, text in (
-        (0, "0 s"), (2e-9, "2 ns"), (1.27e-6, "1.27 µs"), (0.9996, "1 s"), (4321, "4,321 s"), (-0.0847, "-84.7 ms"),
-    ):  # fmt: skip
+    for seconds, text in ((0, "0 s"), (1.27e-6, "1.27 µs"), (0.9996, "1 s"), (4321, "4,321 s"), (-0.0847, "-84.7 ms")):
         assert seconds_text(seconds) == text
         assert us_text(seconds * 1e6) == text
     for seconds, text in ((0.4, "0 s"), (59, "59 s"), (185, "3 min 5 s"), (7_800, "2 h 10 min")):

@@ -12,23 +12,20 @@ from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [("1,2,4", [1, 2, 4]), ("[1, 2]", [1, 2]), (4, [4]), ("4", [4]), ([1, 2], [1, 2]), ("a, b", ["a", "b"])],
-)
-def test_lists_are_taken_as_papermill_carries_them(value, found):
-    assert listed("batch_sizes", value) == found
+def test_lists_are_taken_as_papermill_carries_them():
+    for value in ("1,2", "[1, 2]", [1, 2]):
+        assert listed("batch_sizes", value) == [1, 2]
+    assert listed("batch_sizes", "4") == [4]
+    assert listed("strategies", "a, b") == ["a", "b"]
 
 
 def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     points = grid(scale=0.02, gpus=0)
     assert len(points) == len(set(points))
     assert not [point for point in points if point.skipped()]
-    pairs = {(point.model, point.strategy) for point in points}
     exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
+    pairs = {(point.model, point.strategy) for point in points}
     assert pairs == {("dango", "indices")} | {("hetero_cell", name) for name in exact - {"indices"}}
-    assert "khop_1" not in exact  # inexact ones are run when they are asked for
-    assert {point.model for point in grid(scale=0.02, gpus=0, strategies="node_mask,delta")} == {"hetero_cell"}
     assert all(point.steps >= MIN_OBSERVATIONS for point in points)  # enough for a verdict
     (point,) = grid(scale=0.02, gpus=0, models="dango", strategies="edge_mask", batch_sizes=1, networks=3)
     assert point.skipped() == "skipped: dango reads no masked graph"  # asked for by name: its row says why
@@ -37,14 +34,11 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
 def test_the_answer_comes_first_then_batch_sizes_then_networks():
     points = grid(scale=0.02, gpus=0, batch_sizes="1,2,4")
     exact = [name for name in tclab.masking.names() if tclab.masking.get(name).exact]
-    answer, lines = points[: len(exact)], points[len(exact) : 3 * len(exact)]
+    answer, lines, fewer = points[: len(exact)], points[len(exact) : 3 * len(exact)], points[3 * len(exact) :]
     assert {(p.batch_size, p.networks) for p in answer} == {(2, 9), (2, None)}
-    assert sorted(p.strategy for p in answer) == sorted(exact)
     assert [p.strategy for p in answer[:3]] == ["edge_mask", "node_mask", "delta"]  # a short budget covers them
     assert {(p.batch_size, p.networks) for p in lines} == {(1, 9), (4, 9), (1, None), (4, None)}
-    fewer = points[3 * len(exact) :]
     assert {p.strategy for p in fewer} == {"edge_mask", "node_mask", "delta"}
-    assert [p.batch_size for p in fewer[:6]] == [2] * 6
     assert {p.networks for p in fewer} == {1, 3}
 
 
@@ -54,15 +48,16 @@ def small_grid(**parameters):
 
 
 def test_several_values_of_a_field_are_an_axis_and_names_of_networks_are_one_choice():
-    points = small_grid(loop="plain,lightning", mode="data,step", hidden="none,8", seed="3,4")
-    assert len(points) == 16
-    assert len({(p.loop, p.mode, p.hidden, p.seed) for p in points}) == 16
+    points = small_grid(loop="plain,lightning", mode="data,step", hidden="none,8", loader="prefetch_factor:2,4")
+    assert len(points) == len({(p.loop, p.mode, p.hidden, p.prefetch_factor) for p in points}) == 16
     assert {p.hidden for p in points} == {None, 8}
     assert [p.collation for p in small_grid(strategies="gpu_mask", collation="lean,edges")] == ["lean", "edges"]
     (point,) = small_grid(networks="tflink,physical")
     assert point.networks == ("tflink", "physical")
     hetero, dango = small_grid(networks="all"), small_grid(networks="all", models="dango", strategies="indices")
     assert [len(cell_graph_of(one[0]).networks) for one in (hetero, dango)] == [9, 6]  # those that each reads
+    (few,) = small_grid(networks=2, models="dango", strategies="indices")
+    assert list(cell_graph_of(few).networks) == ["string12_0_neighborhood", "string12_0_fusion"]
 
 
 def test_what_does_this_overhead_cost_me_is_an_axis():
@@ -78,24 +73,17 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"overheads": "isnan_cheks"}, "unknown overhead 'isnan_cheks'; did you mean 'isnan_checks'"),
         ({"loop": "plane"}, "unknown loop 'plane'; did you mean 'plain'"),
         ({"lop": "plain"}, "unknown field of a point 'lop'; did you mean 'loop'"),
         ({"strategy": "node_mask"}, "unknown parameter of a grid 'strategy'; did you mean 'strategies'"),
-        ({"strategies": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-        ({"models": "dngo"}, "unknown model 'dngo'; did you mean 'dango'"),
-        ({"networks": "phys"}, "unknown network 'phys'"),
-        ({"networks": "²"}, "unknown network '²'"),
         ({"batch_sizes": "0"}, "batch_size is 0"),
         *(({"batch_sizes": size}, f"batch_sizes is '{size}', expected a whole number") for size in ("two", "²", "--5")),
         *(({"gpus": gpus}, "gpus is .*, expected 'auto' or a number from 0 up") for gpus in (-1, "four", "²", True)),
         *(({"batch_sizes": sizes}, "batch_sizes is .*, expected one value or several") for sizes in ("", "1,,2", [])),
         ({"batch_sizes": "hetero_cell:28"}, "expected one for dango, too"),
-        ({"batch_sizes": "hetero_cell:28,dango:many"}, "batch_sizes is 'many', expected a whole number"),
         ({"batch_sizes": "hetero_cell:28,dangoo:64"}, "unknown model 'dangoo'; did you mean 'dango'"),
         ({"scale": "large"}, "scale is 'large'"),
         ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder or file that exists"),
-        ({"steps": "many"}, "steps is 'many'"),
         ({"gpus": 0, "device": "cuda"}, "device is 'cuda', and there is none, or none was asked for"),
     ],
 )  # fmt: skip
@@ -105,25 +93,22 @@ def test_bad_parameters_are_one_clear_line(parameters, words):
 
 
 def test_each_model_has_batch_sizes_of_its_own():
-    points = grid(scale=0.02, gpus=0, networks=1, strategies="node_mask,indices", models="hetero_cell,dango",
-                  batch_sizes="hetero_cell:28, dango:32,64")  # fmt: skip
+    common = {"models": "hetero_cell,dango", "scale": 0.02, "gpus": 0}
+    points = grid(networks=1, strategies="node_mask,indices", batch_sizes="hetero_cell:28, dango:32,64", **common)
     assert {(p.model, p.batch_size) for p in points} == {("hetero_cell", 28), ("dango", 32), ("dango", 64)}
-    modes = in_each_mode(models="hetero_cell,dango", strategies="node_mask", batch_sizes="hetero_cell:7,dango:16",
-                         scale=0.02, gpus=0)  # fmt: skip
-    assert {(p.mode, p.model, p.batch_size) for p in modes} == {
-        (mode, *pair) for mode in MODES for pair in (("hetero_cell", 7), ("dango", 16))
-    }
+    modes = in_each_mode(strategies="node_mask", batch_sizes="hetero_cell:7,dango:16", **common)
+    sizes = {(mode, *pair) for mode in MODES for pair in (("hetero_cell", 7), ("dango", 16))}
+    assert {(p.mode, p.model, p.batch_size) for p in modes} == sizes
     ranks = scaling_points("strong", ranks="1,2", batch_size="hetero_cell:6,dango:16", scale=0.02, device="cpu")
-    assert {(p.model, p.ranks, p.batch_size) for p in ranks} == {
-        ("hetero_cell", 1, 6), ("hetero_cell", 2, 3), ("dango", 1, 16), ("dango", 2, 8)
-    }  # fmt: skip
+    sizes = {("hetero_cell", 1, 6), ("hetero_cell", 2, 3), ("dango", 1, 16), ("dango", 2, 8)}
+    assert {(p.model, p.ranks, p.batch_size) for p in ranks} == sizes
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "device_and_ranks"),
     [
         (3, ("auto",), ("cuda", 3)), (3, ("2",), ("cuda", 2)), (3, (0,), ("cpu", 1)), (3, (2, "cpu"), ("cpu", 2)),
-        (0, ("auto",), ("cpu", 1)), (0, (4,), ("cpu", 4)),
+        (0, ("auto",), ("cpu", 1)),
         (0, (4, "cuda"), ("cuda", 4)),  # for a cluster's nodes, from one without GPUs
         (3, (4,), "gpus is 4, and this machine has 3 GPUs; expected fewer, or 0"),
         (0, ("auto", "cuda"), "device is 'cuda', and there is none"),

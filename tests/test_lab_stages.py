@@ -1,17 +1,13 @@
 """Where a step's time goes: parts that add up, timelines apart, words where one does not add up."""
 
-import json
-
+import pandas as pd
 import pytest
-import vl_convert
 from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
 
 from tclab import lab
-from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports import _cells as parts
 from tclab.lab.reports._cells import stage_parts
 from tclab.sweeps.store._rows import frame, mean_columns, table
-from tclab.timing._ledger import STAGES
 
 
 def framed(made):
@@ -23,56 +19,32 @@ def rows():
     return framed(every_mode())
 
 
-def drawn(chart):
-    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    return json.dumps(chart.to_dict(), ensure_ascii=False)
-
-
 def test_parts_add_up_to_the_whole_on_every_timeline(rows):
-    found = stage_parts(rows)
+    overheads = framed(point_rows("node_mask", factor=9, overheads="item_logging"))
+    found = stage_parts(pd.concat([rows, overheads, framed([lost("edge_mask", "oom")])]))  # which are left out
     for (mode, strategy, where), own in found.groupby(["mode", "strategy", "where"]):
         busy = own[own["stage"] != "idle"]
         assert busy["seconds"].sum() == pytest.approx(own["whole_seconds"].iloc[0])
         wanted = HOST[strategy] if where == "host" else WORKER[strategy]
         ran = RUN[mode] if where == "host" else tuple(wanted)
         assert set(busy["stage"]) == set(ran)
-        expected = sum(wanted[stage] for stage in ran) / 1e3
-        assert busy["seconds"].sum() == pytest.approx(expected, rel=0.15)
+        assert busy["seconds"].sum() == pytest.approx(sum(wanted[stage] for stage in ran) / 1e3, rel=0.15)
     assert set(found["mode"]) == set(RUN)
 
 
-def test_a_slow_step_is_in_the_mean():
-    made = point_rows("node_mask", scatter=0.01, steps=20)
+def test_means_are_over_all_steps_a_slow_one_and_those_that_lack_the_stage():
+    made = point_rows("node_mask", scatter=0, steps=20)
     for one in made:
-        if one["where"] == "host":
-            samples = one["samples_seconds"] = [*one["samples_seconds"][:-1], 100 * one["samples_seconds"][-1]]
-            one |= mean_columns(samples, 1)
-    found = stage_parts(framed(made)).query("where == 'host'")
-    assert found["seconds"].sum() == pytest.approx(0.02 * 119 / 20, rel=0.05)
-
-
-def test_a_stage_that_is_not_in_every_step_is_spread_over_all():
-    made = point_rows("node_mask", scatter=0)
-    for one in made:
-        if one["stage"] == "optimizer":
-            samples = one["samples_seconds"]
-            one["samples_seconds"] = samples[::2]  # every other batch, as with accumulate=2
+        samples = one["samples_seconds"]
+        if one["stage"] == "forward":
+            one |= mean_columns([*samples[:-1], 100 * samples[-1]], 1)
+        if one["stage"] == "optimizer":  # every other batch, as with accumulate=2
+            one["samples_seconds"] = samples[::2]
             one |= mean_columns([took * (place % 2) for place, took in enumerate(samples)], 2)
     found = stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
+    assert found["forward"] == pytest.approx(6e-3 * 119 / 20)
     assert found["optimizer"] == pytest.approx(0.5e-3)
-    assert found["forward"] == pytest.approx(6e-3)
-
-
-def test_rows_with_overheads_and_lost_points_are_left_out():
-    made = [*point_rows("node_mask"), *point_rows("node_mask", factor=9, overheads="item_logging")]
-    found = stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
-    assert set(found["strategy"]) == {"node_mask"}
-    assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.02, rel=0.2)
-
-
-def test_every_stage_of_every_timeline_has_a_colour_of_its_own():
-    assert {*STAGES, "sample", "collate", "idle"} == set(STAGE_COLOURS)
-    assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
+    assert found["backward"] == pytest.approx(8e-3)
 
 
 def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis(rows):
@@ -80,23 +52,19 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     (found,) = [lines for lines in spec["datasets"].values() if lines]
     assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
-    text = drawn(lab.charts.stages(rows))
+    text = str(spec)
     assert "cpu · 2 cores · Made Up" in text
     assert "accounted for: 100.0%" in text
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
-    made = framed(point_rows("edge_mask", accounted=0.9))
+    made = framed(point_rows("edge_mask", accounted=0.979))  # two percent are tolerated
     chart = lab.charts.stages(made).to_dict()
     (found,) = [lines for lines in chart["datasets"].values() if lines]
     host = [line for line in found if line["bar"].endswith("host")]
     assert {line["value"] for line in host} == {0.0}
-    assert "does not add up: stages add up to 90.0% of its clock" in {line["text"] for line in host}
-
-
-@pytest.mark.parametrize(("accounted", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
-def test_the_tolerance_is_two_percent(accounted, whether):
-    assert parts.adds_up(accounted) is whether
+    assert "does not add up: stages add up to 97.9% of its clock" in {line["text"] for line in host}
+    assert "does not add up" not in str(lab.charts.stages(framed(point_rows("edge_mask", accounted=1.019))).to_dict())
 
 
 def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
@@ -111,10 +79,9 @@ def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
 def test_a_device_has_a_bar_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
-    text = drawn(lab.charts.stages(framed([*host, *made])))
+    text = str(lab.charts.stages(framed([*host, *made])).to_dict())
     assert "node_mask · device" in text
     assert "node_mask · host" in text
-    assert "cuda · Made GPU" in text
 
 
 def test_findings_carry_the_rows_figures(rows):

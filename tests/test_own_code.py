@@ -1,6 +1,9 @@
-"""A user's own file: imported anew after an edit, and never mistaken for what it was before."""
+"""A user's own files: read anew after an edit, and never mistaken for what they were before."""
 
+import hashlib
 import json
+import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,9 +15,10 @@ from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _factory, race_arm
-from tclab.sweeps.config._point_inputs import cell_graph_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, screen_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._row_files import Results
+from tclab.timing import _environment
 
 RIGHT = """
     import tclab
@@ -42,13 +46,16 @@ WRONG = (
 )
 
 
+two_networks = tclab.CellGraph.synthetic(0.01, metabolism=False).select(2)
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """A file of the user's own, imported; what it registers is forgotten afterwards."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "mine_of_a_test.py"
     path.write_text(textwrap.dedent(RIGHT))
-    assert lab.import_file(path).Mine.name == "mine_of_a_test"
+    lab.import_file(path)
     yield path
     sys.modules.pop("mine_of_a_test", None)
 
@@ -61,18 +68,12 @@ def point(**fields):
 @pytest.mark.slow
 def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(own, tmp_path):
     kept = []
-    options = {"results": tmp_path / "rows", "progress": lambda progress: kept.append(progress.kept)}
-    first = tclab.sweep([point()], **options)
-    assert set(first["status"]) == {"ok"}
-    assert set(first["model"]) == {"model_of_a_test"}
-    own.write_text(textwrap.dedent(WRONG))
-    lab.import_file(own)
-    assert tclab.sweep([point()], **options)["status"].tolist() == ["wrong"]
-    own.write_text(textwrap.dedent(RIGHT))
-    lab.import_file(own)
-    assert set(tclab.sweep([point()], **options)["status"]) == {"ok"}  # read, not run
-    assert kept == [False, False, True]
-    assert len(list((tmp_path / "rows").glob("*.parquet"))) == 2
+    for text, status in ((RIGHT, "ok"), (WRONG, "wrong"), (RIGHT, "ok")):
+        own.write_text(textwrap.dedent(text))
+        lab.import_file(own)
+        rows = tclab.sweep([point()], results=tmp_path / "rows", progress=lambda progress: kept.append(progress.kept))
+        assert (set(rows["status"]), set(rows["model"])) == ({status}, {"model_of_a_test"})
+    assert kept == [False, False, True]  # the third is read, not run
 
 
 def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
@@ -92,6 +93,14 @@ def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
     assert Results.name(plain) == before
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_code_has_the_fingerprint_of_its_bytes_in_any_encoding(encoding, own):
+    text = f"# coding: {encoding.removesuffix('-sig')}\n{textwrap.dedent(RIGHT)}# masks of Zürich, 5 µs\n"
+    own.write_bytes(text.encode(encoding))
+    lab.import_file(own)
+    assert code_fingerprint.files_of(point())["mine_of_a_test"] == hashlib.sha256(own.read_bytes()).hexdigest()
+
+
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
     text = _factory(point(mode="data")).split(":", 2)[2]
     told = json.loads(text)
@@ -105,31 +114,70 @@ def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
 
 
 def test_what_cannot_be_imported_is_said(tmp_path):
-    with pytest.raises(InputError, match="expected a Python file that exists"):
-        lab.import_file(tmp_path / "none.py")
     for name in ("json.py", "pytest.py"):
         (tmp_path / name).write_text("")
         with pytest.raises(InputError, match="the name of a module that exists already"):
             lab.import_file(tmp_path / name)
 
 
-@pytest.mark.slow
-def test_a_graph_file_that_has_changed_is_read_again_here_and_by_the_child(tmp_path):
-    path = tmp_path / "graph.npz"
+def halved(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]))
 
-    def written(scale):
-        graph = tclab.CellGraph.synthetic(scale, metabolism=False).select(1)
-        graph.save(path)
-        return graph.num_edges
 
-    edges, told = [written(0.01)], []
-    asked = Point(graph=str(path), batch_size=1, steps=1, warmup=0, workers=0, device="cpu")
-    held = [cell_graph_of(asked).num_edges]
-    told += tclab.run(asked)["edges"].unique().tolist()
-    first = tclab.fits(asked).graph
-    edges.append(written(0.02))
-    held.append(cell_graph_of(asked).num_edges)
-    told += tclab.run(asked)["edges"].unique().tolist()
-    assert held == told == edges
-    assert edges[0] != edges[1]
-    assert tclab.fits(asked).graph > first
+SCREEN = {"scale": 0.01, "networks": 1, "perturbations": "cell/aao1729_data_s1.tsv"}
+
+
+@pytest.mark.slow  # processes of its own; test_damaged_rows.py has a folder's change each time
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"graph": "cell"}, lambda path: halved(path / "BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt")),
+        ({"graph": "graph.npz"}, lambda path: two_networks.save(path)),
+        (SCREEN, halved),
+    ],
+)
+def test_a_file_or_folder_that_has_changed_is_read_again_and_its_point_measured_again(fields, change, root, tmp_path):
+    shutil.copytree(root / "data_samples" / "cell", tmp_path / "cell")
+    two_networks.select(1).save(tmp_path / "graph.npz")
+    field, name = list(fields.items())[-1]
+    small = {"batch_size": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu"}
+    asked, kept = Point(**{**small, **fields, field: str(tmp_path / name)}), []
+
+    def swept():
+        rows = tclab.sweep(asked, results=tmp_path / "rows", progress=lambda one: kept.append(one.kept))
+        assert set(rows["status"]) == {"ok"}
+        if field == "perturbations":
+            return rows["samples_report"].iloc[0], str(screen_of(asked).report)
+        return rows["edges"].iloc[0], cell_graph_of(asked).num_edges
+
+    first, _ = swept()
+    swept()
+    change(tmp_path / name)
+    again, here = swept()  # a warm child that has read the old one is not asked
+    assert kept == [False, True, False]
+    assert first != again == here
+
+
+def test_only_what_runs_changes_the_commit_of_a_row(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    package, notebook = tmp_path / "tclab" / "__init__.py", tmp_path / "sweep.ipynb"
+    package.parent.mkdir()
+    package.write_text("")
+    notebook.write_text("{}")
+    commit = _environment._commit.__wrapped__  # not what was found before
+    monkeypatch.setattr(_environment, "__file__", str(package.parent / "timing" / "_environment.py"))
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message=first")
+    first = git("rev-parse", "HEAD")
+    notebook.write_text('{"saved": true}')  # as JupyterLab does by itself while a sweep runs
+    git("commit", "--quiet", "--all", "--message=a notebook")
+    assert commit() == first
+    package.write_text("# changed")
+    assert commit() == first + "+"
+    git("commit", "--quiet", "--all", "--message=the package")
+    assert commit() == git("rev-parse", "HEAD")

@@ -1,10 +1,6 @@
 """The fields of `Point`: what is derived from their declarations is whole; any value is taken or refused in words."""
 
-import inspect
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields, replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,11 +13,11 @@ import torch
 
 import tclab
 from tclab import InputError, Point
-from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.models._hetero_cell import METABOLISMS
 from tclab.sweeps.config._fields import Options, declarations, option_choices
 from tclab.sweeps.config._point import ALLOCATORS
-from tclab.sweeps.config._point_inputs import cell_graph_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
+from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 
@@ -48,10 +44,6 @@ def test_every_field_is_declared_whole_and_a_point_may_have_what_the_library_has
     for name, known in {"metabolism": METABOLISMS, "dtype": DTYPES, "mode": MODES, "optimizer": OPTIMIZERS,
                         "allocator": ALLOCATORS}.items():  # fmt: skip
         assert sorted(get_args(DECLARED[name].annotation)) == sorted(known)
-    shown = {name: one.default for name, one in inspect.signature(Point).parameters.items()}
-    assert shown == {name: declared.default for name, declared in DECLARED.items()}
-    of_the_panel = {declared.grid for declared in DECLARED.values() if declared.panel}
-    assert set(parameter_defaults()) == of_the_panel | {"gpus", "results", "budget_seconds", "retry"}
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -75,11 +67,10 @@ def test_a_field_goes_through_json_rows_and_grid(name):
         ("prefetch_factor:2,4", [{"prefetch_factor": 2}, {"prefetch_factor": 4}]),
         ({"prefetch_factor": [2, 4]}, [{"prefetch_factor": 2}, {"prefetch_factor": 4}]),
         (["none", {"prefetch_factor": 4}], [{}, {"prefetch_factor": 4}]),
-        ("prefetch_factor:none,4", [{}, {"prefetch_factor": 4}]),
         ("prefetch_factor:4, pin_memory:false", [{"prefetch_factor": 4, "pin_memory": False}]),
         ("a:1,2,b:x,y", [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]),
         ("pin_memory_device:cuda:1", [{"pin_memory_device": "cuda:1"}]),
-        ("none", [{}]), (None, [{}]), ("", [{}]),
+        ("none", [{}]), (None, [{}]),
     ],
 )  # fmt: skip
 def test_options_are_written_alike_for_papermill_the_command_python_and_rows(value, found):
@@ -88,82 +79,32 @@ def test_options_are_written_alike_for_papermill_the_command_python_and_rows(val
     assert [option_choices("loader", str(one)) for one in choices] == [[one] for one in found]
 
 
-def test_each_value_of_an_option_is_a_point():
-    points = tclab.grid(**FEW, loader="prefetch_factor:2,4,persistent_workers:true")
-    assert [p.loader for p in points] == [{"prefetch_factor": n, "persistent_workers": True} for n in (2, 4)]
-    points = tclab.grid(**FEW | {"gpus": 2}, device="cpu", ddp={"static_graph": [False, True]})
-    assert [p.ddp for p in points] == [{"static_graph": False}, {"static_graph": True}]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_cannot_be_is_one_clear_line():
+    for options, words in (
         ({"loader": {"pin_memory": 1}}, "pin_memory of loader is 1, expected True or False"),
         ({"ddp": {"bucket_cap_mb": -1}}, "bucket_cap_mb of ddp is -1, expected MiB above 0"),
         ({"loader": "prefetchfactor:4"}, "unknown option of loader 'prefetchfactor'; did you mean 'prefetch_factor'"),
-        ({"loader": {"batch_size": 4}}, "unknown option of loader 'batch_size'"),
         ({"loader": "prefetch_factor:0"}, "prefetch_factor of loader is 0, expected a whole number of at least 1"),
         ({"loader": "prefetch_factor:2,4"}, "loader is 'prefetch_factor:2,4', expected one value for each option"),
         ({"loader": "4"}, "loader is '4', expected a name before each value"),
-        ({"loader": 4}, "loader is 4, expected options by name"),
         ({"loader": {"multiprocessing_context": "spwn"}}, "unknown multiprocessing_context of loader 'spwn'; did you"),
-        ({"ddp": {"static_grph": True}}, "unknown option of ddp 'static_grph'; did you mean 'static_graph'"),
         ({"networks": ("physcal",)}, "unknown network 'physcal'; did you mean 'physical'"),
         ({"networks": 12}, "networks is 12, expected 1 to 9"),
         ({"collation": "edges"}, "unknown collation 'edges'"),
         ({"mode": "empty", "loop": "plain"}, "mode 'empty' is Lightning's; expected 'lightning' or None"),
         ({"overheads": ("isnan",)}, "unknown overhead 'isnan'; did you mean 'isnan_checks'"),
         ({"batch_size": -1}, "batch_size is -1, expected a whole number of at least 1"),
-        ({"compile": "yes"}, "compile is 'yes', expected True or False"),
         ({"scale": -1}, "scale is -1, expected a number above 0"),
-    ],
-)
-def test_what_cannot_be_is_one_clear_line(options, words):
-    with pytest.raises(InputError, match=words) as error:
-        Point(**options)
-    assert "\n" not in str(error.value)
-
-
-# ---- what a point costs and holds
-
-
-NO_FILE_IS_OPENED = """
-import sys, json
-import tclab
-from tclab.sweeps.store._rows import columns_of, point_of
-gone = {"graph": "/no/such/folder", "networks": ["physical", "tflink"], "perturbations": "/no/such/file"}
-tclab.Point(loader="prefetch_factor:3")  # once before: what Python imports late is not what is asked
-events = []
-def listen(event, arguments):
-    if event == "open" or event.startswith(("os.listdir", "os.scandir", "glob.", "subprocess.", "import")):
-        events.append((event, arguments[:1]))
-sys.addaudithook(listen)
-one = tclab.Point(strategy="edge_mask", scale=0.3, networks=3, device="cuda", workers=2, loader="prefetch_factor:4")
-moved = tclab.Point(**gone)
-again = tclab.Point(**json.loads(json.dumps(moved.to_dict())))
-row = {**columns_of(moved), "network_names": "physical,tflink"}
-back = point_of(row)
-assert events == [], events
-assert moved == again == back
-open("/dev/null").close()
-assert events, "the hook hears nothing"
-"""
-
-
-def test_making_a_point_or_reading_one_back_opens_no_file():
-    folder = Path(tclab.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", NO_FILE_IS_OPENED], capture_output=True, text=True, cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            Point(**options)
+        assert "\n" not in str(error.value)
 
 
 ODD = [
-    None, "", "x" * 5000, "a\0b", "\ud800", b"step", 0, -1, 1.5, float("nan"), float("inf"), 10**30, 1 << 63, 10**5000,
-    True, False, 1j, Decimal("1.5"), [], [[]], [None], [1, 2], ["x", ["y"]], {}, {"a": 1}, {1}, range(3), iter([1]),
-    object(), int, len, Path("."), np.int64(3), np.float32(0.5), np.array([1, 2]), np.array("step"), np.str_("step"),
-    torch.tensor([1, 2]), torch.tensor(1), slice(2), Ellipsis, pd.NA, pd.NaT,
+    None, "", "x" * 5000, "a\0b", "\ud800", b"step", 0, -1, 1.5, float("nan"), float("inf"), 10**5000, True, 1j,
+    Decimal("1.5"), [], [None], [1, 2], ["x", ["y"]], {}, {"a": 1}, {1}, iter([1]), object(), int, Path("."),
+    np.int64(3), np.array([1, 2]), np.str_("step"), torch.tensor(1), pd.NA, pd.NaT,
 ]  # fmt: skip
 
 
@@ -188,16 +129,47 @@ def test_what_a_point_leaves_open_is_made_definite_and_numbers_of_numpys_are_num
     assert (Point(model="dango").loss, Point(loss="log_cosh")) == ("dango", Point())
     listed, whole = Point(overheads=["print_loss", "item_logging"]), Point(overheads=("item_logging", "print_loss"))
     assert listed == whole
-    for name, value in (("scale", np.float32(0.5)), ("batch_size", np.int64(3)), ("scale", 1)):
-        kept = getattr(Point(**{name: value}), name)
-        assert kept == value
-        assert type(kept) is (float if name == "scale" else int)
+    assert type(Point(batch_size=np.int64(3)).batch_size) is int
+    options = {"prefetch_factor": 4, "multiprocessing_context": "spawn", "persistent_workers": True}
+    assert Point(workers=0, loader=options) == Point(workers=0)  # without workers nothing is said of them
+    assert (Point().prefetch_factor, Point(loader=options).prefetch_factor) == (2, 4)
+    on_cpu = Point(scale=0.02, device="cpu", loader={"pin_memory": True})
+    assert on_cpu.skipped() == "skipped: pin_memory needs cuda"
+    ddp = {"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True, "gather_interval": 3}
+    assert Point(ranks=1, ddp=ddp) == Point()
+    assert Point(ranks=2, accumulate=1, ddp={"no_sync": True}) == Point(ranks=2)
 
 
-def test_a_number_of_networks_takes_those_first_that_the_model_reads():
-    dango = {"scale": 0.02, "model": "dango", "strategy": "indices"}
-    assert list(cell_graph_of(Point(**dango, networks=3)).networks) == [
-        "string12_0_neighborhood", "string12_0_fusion", "string12_0_cooccurence"
-    ]  # fmt: skip
-    assert len(cell_graph_of(Point(**dango, networks=9)).networks) == 9
-    assert list(cell_graph_of(Point(scale=0.02, networks=2)).networks) == ["regulatory", "physical"]
+# ---- a screen's deletions and scores, in place of synthetic ones
+
+
+@pytest.fixture
+def on_a_screen(root):
+    """A point on a made-up file in the format of Kuzmin et al. 2018."""
+    file = root / "data_samples" / "cell" / "aao1729_data_s1.tsv"
+    return Point(
+        scale=0.02, networks=1, batch_size=2, workers=0, steps=2, warmup=0, device="cpu", perturbations=str(file)
+    )
+
+
+def test_the_files_deletions_and_scores_are_what_is_trained_on(on_a_screen):
+    screen = screen_of(on_a_screen)
+
+    def rows(samples):
+        return [(*samples.deletions[i].tolist(), float(samples.scores[i])) for i in range(len(screen))]
+
+    with setup(resolve(on_a_screen), 2 * len(screen)) as here:  # more than the file has: it is gone through again
+        read = rows(here.data.samples.read(range(len(screen))))
+    assert sorted(read) == sorted(rows(screen))
+    graph = cell_graph_of(on_a_screen)
+    again = samples_of(on_a_screen, 2 * len(screen), graph)
+    assert again.deletions[len(screen)].tolist() == again.deletions[0].tolist()
+    other, same = (samples_of(one, len(screen), graph).scores for one in (replace(on_a_screen, seed=1), on_a_screen))
+    assert not torch.equal(other, same)
+
+
+def test_a_file_reaches_a_grid(on_a_screen):
+    points = tclab.grid(gpus=0, scale=0.02, networks=1, batch_sizes=1, perturbations=f"1,2,{on_a_screen.perturbations}")
+    assert {p.perturbations for p in points} == {1, 2, on_a_screen.perturbations}
+    with pytest.raises(tclab.InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that"):
+        tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")

@@ -1,110 +1,178 @@
-"""Ranks train as one process does: the same losses and parameters, however batches are shared out."""
+"""Ranks train as one process does: the same losses and parameters, however batches are shared out.
+
+torchrun runs this file, too: its `main` trains case after case by DDP, in one launch.
+"""
 
 import json
 import os
 import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
+from torch import distributed
 
-from tclab import CellGraph, masking
+from tclab import CellGraph, InputError, masking, models
+from tclab._child_process import end_with_parent
 from tclab._torchrun import command
-from tclab.perturbation import synthetic_perturbations
+from tclab.models import MleWassSupCR
+from tclab.models._hetero_cell import HeteroCellOutput
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.sweeps.execution._run import threads_of
-from tclab.training._loading import Batches
+from tclab.training._distributed import Exchange
+from tclab.training._loading import Batches, Loader
+from tclab.training._loops import run_plain
+from tclab.training._step import Step
+
+STEPS, BATCH = 3, 2
+EXACT = [n for n in masking.names() if masking.get(n).exact and n != "indices"]
+HETERO = {"model": "hetero_cell", "strategy": "node_mask"}
+# name → what is trained
+CASES = {
+    **{f"strategy {name}": {"model": "hetero_cell", "strategy": name} for name in EXACT},
+    "production": {**HETERO, "model": "hetero_cell_production"},
+    "dango": {"model": "dango", "strategy": "indices", "epoch": 3},
+    "some delete nothing": {**HETERO, "some_delete_nothing": True},
+    "sliced, accumulated": {**HETERO, "micro_batch": 1, "accumulate": 3},
+    "exchanged each time": {**HETERO, "accumulate": 3, "ddp": {"no_sync": False, "bucket_cap_mb": 0.05}},
+    "unused, looked for": {**HETERO, "model": "with_unused", "ddp": {"find_unused_parameters": True}},
+    "unused, static graph": {**HETERO, "model": "with_unused", "ddp": {"static_graph": True}},
+}
+# not equal to one process
+LOSSY = {name: {**HETERO, "ddp": {"compression": name}} for name in ("fp16", "bf16")}
+# of each kind one, for the tests that run each time
+FEW = ("strategy node_mask", "dango", "sliced, accumulated", "unused, looked for")
+
+
+def with_unused(graph, metabolism):
+    """HeteroCell with a layer that its output does not depend on."""
+    model = models.HeteroCell.profiling(graph)
+    model.idle = torch.nn.Linear(4, 4)
+    return model
+
+
+def samples_of(graph, case, ranks):
+    samples = synthetic_perturbations(graph, STEPS * BATCH * ranks)
+    if not case.get("some_delete_nothing"):
+        return samples
+    rows = [samples.deletions[i].tolist() if i % 3 else [] for i in range(len(samples))]
+    return Perturbations(Deletions.of(rows, num_nodes=graph.num_nodes["gene"]), samples.scores)
+
+
+def train(case, rank, ranks, folder, *, together=True):
+    """Train a case on this rank's shard, or alone on batches of all; return losses and parameters, each in a row."""
+    if "with_unused" not in models.names():
+        models.register(replace(models.get("hetero_cell"), name="with_unused", build=with_unused))
+    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
+    samples = samples_of(graph, case, ranks)
+    loading = masking.get(case["strategy"])(graph)
+    folder.mkdir(parents=True, exist_ok=True)
+    loading.prepare(samples, folder / f"store-{rank}-{together}")
+    exchange = Exchange.of(case.get("ddp", {})) if together else None
+    step = Step(
+        models.get(case["model"]), masking.get(case["strategy"])(graph), dtype="float64",
+        epoch=case.get("epoch", 0), accumulate=case.get("accumulate", 1),
+        learning_rate=1e-2, clip=0.5, exchange=exchange,
+    )  # fmt: skip
+    shard, size = ((rank, ranks), BATCH) if together else ((0, 1), BATCH * ranks)
+    micro_batch = case.get("micro_batch") if together else None  # one process goes through the batch as a whole
+    data = Batches(loading, samples, size, shard=shard, micro_batch=micro_batch)
+    losses = torch.stack(run_plain(step, Loader(data, workers=0), steps=len(data)))
+    loading.close()
+    return losses.double(), torch.cat([p.detach().flatten() for p in step.model.parameters()])
+
+
+def gathered(rank, ranks):
+    """Whether the loss remembers the batches of all ranks each gather interval, and its own in between."""
+    for interval, of_all in ((1, (0, 1, 2)), (2, (0, 2)), (None, ())):
+        loss, expected = MleWassSupCR(gather_interval=interval), []
+        for step in range(3):
+            mark = torch.tensor([10.0 * step + rank])
+            loss(HeteroCellOutput(mark, mark.unsqueeze(1)), mark)
+            expected += [10.0 * step + other for other in (range(ranks) if step in of_all else [rank])]
+        if sorted(loss.remembered["targets"].tolist()) != expected:
+            return False
+    return True
+
+
+def main(folder, *names):
+    end_with_parent()  # torchrun, which a test that takes too long kills
+    rank, ranks, folder = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(folder)
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    found = {}
+    for name in names:
+        losses, parameters = train({**CASES, **LOSSY}[name], rank, ranks, folder / name)
+        every = [torch.empty_like(parameters) for _ in range(ranks)]
+        distributed.all_gather(every, parameters)
+        distributed.all_reduce(losses)
+        if rank == 0:
+            torch.save((losses / ranks, parameters), folder / f"{name}.pt")
+        found[name] = all(torch.equal(parameters, other) for other in every)
+    try:
+        train({**HETERO, "model": "with_unused"}, rank, ranks, folder / "refused")
+    except InputError as error:
+        found["refused"] = str(error)
+    found["gathered"] = [None] * ranks
+    distributed.all_gather_object(found["gathered"], gathered(rank, ranks))
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    distributed.barrier()
+    distributed.destroy_process_group()
+    os._exit(0)  # the DDP that was refused still holds the group, whose threads can abort a process that ends by itself
 
 
 @pytest.fixture(
     scope="module",
-    params=[(2, "few"), pytest.param((4, "all"), marks=pytest.mark.slow)],
-    ids=lambda given: f"{given[0]} ranks, {given[1]} cases",
+    params=[(2, FEW), pytest.param((4, (*CASES, *LOSSY)), marks=pytest.mark.slow)],
+    ids=lambda given: f"{given[0]} ranks, {len(given[1])} cases",
 )
 def trained(request, root, tmp_path_factory):
-    """What ranks made of the cases, in one launch."""
-    ranks, cases = request.param
+    """The number of ranks, the folder with what they made of the cases, in one launch, and what they found."""
+    ranks, names = request.param
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-    path = os.pathsep.join([str(root), str(root / "tests")])
+    path = os.pathsep.join([str(root), str(root / "tests"), str(root / "tools")])
     done = subprocess.run(
-        command(ranks, folder / "logs", "rank_cases", str(folder), cases),
+        command(ranks, folder / "logs", "test_ranks", str(folder), *names),
         env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)},
         capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads((folder / "found.json").read_text())
-    assert {*found} == {"refused", "gathered", *(FEW if cases == "few" else [*CASES, *LOSSY, *DIFFERENT])}
-    return ranks, folder, found
-
-
-def alone(name, ranks, folder):
-    losses, parameters = train({**CASES, **LOSSY, **DIFFERENT}[name], 0, ranks, folder, together=False)
-    return torch.tensor(losses, dtype=torch.float64), torch.cat([p.flatten() for p in parameters])
+    return ranks, folder, json.loads((folder / "found.json").read_text())
 
 
 def test_ranks_train_as_one_process_with_batches_of_all(trained, tmp_path):
     ranks, folder, found = trained
-    for name in found.keys() & CASES.keys():
-        losses, parameters = alone(name, ranks, tmp_path / name.replace(" ", "_"))
-        assert found[name]["alike"], name
-        torch.testing.assert_close(
-            torch.tensor(found[name]["losses"], dtype=torch.float64), losses, rtol=1e-8, atol=1e-10, msg=name
-        )
-        torch.testing.assert_close(torch.load(folder / f"{name}.pt"), parameters, rtol=1e-6, atol=1e-8, msg=name)
+    for name in [name for name in {**CASES, **LOSSY} if name in found]:
+        losses, parameters = train({**CASES, **LOSSY}[name], 0, ranks, tmp_path / name, together=False)
+        assert found[name], f"{name}: ranks have other parameters than one another"
+        together = torch.load(folder / f"{name}.pt")
+        if name in CASES:
+            torch.testing.assert_close(together[0], losses, rtol=1e-8, atol=1e-10, msg=name)
+            torch.testing.assert_close(together[1], parameters, rtol=1e-6, atol=1e-8, msg=name)
+        else:  # something was compressed
+            torch.testing.assert_close(together[0], losses, rtol=0.2, atol=0.0, msg=name)
+            assert not torch.equal(together[1], torch.load(folder / "strategy node_mask.pt")[1])
 
 
-def test_compressed_gradients_are_the_same_on_every_rank_and_nearly_right(trained, tmp_path):
-    ranks, folder, found = trained
-    for name in found.keys() & LOSSY.keys():
-        losses, _ = alone(name, ranks, tmp_path / name)
-        assert found[name]["alike"], name
-        assert found[name]["losses"] == pytest.approx(losses.tolist(), rel=0.2), name
-        if ranks > 1:
-            exact = torch.load(folder / "strategy node_mask.pt")
-            assert not torch.equal(torch.load(folder / f"{name}.pt"), exact)  # something was compressed
-
-
-def test_a_buffer_of_ranks_is_not_one_of_a_process(trained, tmp_path):
-    """Each rank measures its distances on its own batch and what it remembers; the docstring says so."""
+def test_unused_parameters_are_refused_by_name_and_batches_of_other_ranks_are_remembered(trained):
     ranks, _, found = trained
-    losses, _ = alone("with a buffer", ranks, tmp_path)
-    assert found["with a buffer"]["alike"]
-    same = found["with a buffer"]["losses"] == pytest.approx(losses.tolist(), rel=1e-9)
-    assert same is (ranks == 1)
-
-
-def test_ranks_remember_one_anothers_batches_each_gather_interval(trained):
-    ranks, _, found = trained
-    assert found["gathered"] == [True] * ranks
-
-
-def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_them(trained):
-    _, _, found = trained
     assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter")
     assert "find_unused_parameters, or static_graph" in found["refused"]
-    for name in ("unused, looked for", "unused, static graph"):
-        assert found[name]["alike"]
-
-
-def test_ranks_load_consecutive_parts_of_every_whole_batch():
-    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
-    loading = masking.get("node_mask")(graph)
-    for n, size, ranks in ((12, 2, 3), (11, 2, 2), (3, 1, 1), (5, 2, 4)):
-        samples = synthetic_perturbations(graph, n)
-        shards = [Batches(loading, samples, size, shard=(rank, ranks)) for rank in range(ranks)]
-        whole = Batches(loading, samples, size * ranks)
-        assert {len(shard) for shard in shards} == {len(whole)} == {n // (size * ranks)}
-        for i in range(len(whole)):
-            parts = [shard[i].batch.target for shard in shards]
-            assert torch.equal(torch.cat(parts), whole[i].batch.target)
+    assert found["gathered"] == [True] * ranks
 
 
 def test_ranks_share_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    limit = "tclab._limits.cpu_limit_cores"
-    monkeypatch.setattr(limit, lambda: None)
-    assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
-    monkeypatch.setattr(limit, lambda: 2.0)
-    assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
+    for limit, expected in ((None, [8, 4, 2, 1]), (2.0, [2, 1, 1, 1])):
+        monkeypatch.setattr("tclab._limits.cpu_limit_cores", lambda limit=limit: limit)
+        assert [threads_of(ranks) for ranks in (1, 2, 3, 8)] == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,11 @@
-"""A real Slurm of two nodes on this machine: an array, jobs cancelled and killed, ranks on both nodes."""
+"""Slurm: what is sent and what is made of its answers, by commands that pretend to be its; then a real one.
+
+The real one has two nodes on this machine: an array, jobs cancelled and killed, ranks on both nodes.
+"""
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,14 +16,189 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from slurm_box import missing, output, slurm, wait_for
+from slurm_box import missing, output, wait_for
+from slurm_box import slurm as real_slurm
 
 import tclab
-from tclab import Point
+from tclab import InputError, Point
+from tclab.lab import LiveSweep
+from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.store._row_files import Results
+from tclab.sweeps.store._rows import not_measured
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
-pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
+submitit = pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
+
+_COMMANDS = {
+    "sbatch": 'for last; do true; done\n[ "$last" = --version ] && exit 0\nenv > given\n'
+    '[ -e refuse ] && { cat refuse >&2; exit 1; }\necho x >> sent\nn=$(wc -l < sent)\n'
+    'cp "$last" "script-$n"\necho "Submitted batch job $n"',
+    "squeue": "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
+    "srun": "exit 0",
+}  # fmt: skip
+
+
+class Closed(Exception):
+    """The notebook was closed."""
+
+
+class Closes(threading.Event):
+    """A sweep's stop in a notebook that is closed as soon as the sweep waits."""
+
+    def wait(self, timeout=None):
+        raise Closed
+
+
+class Fake:
+    """Slurm's commands in a folder: a queue that the test writes, jobs that the test runs."""
+
+    def __init__(self, folder):
+        self.folder, self.results = folder, folder / "rows"
+        self.queue()
+
+    def queue(self, **states):
+        """Let squeue show jobs of the states that it is asked for, j1_0="RUNNING"."""
+        lines = [f"{name[1:]}\n" for name, state in states.items() if state in slurm._LIVE.split(",")]
+        (self.folder / "queue").write_text("".join(lines))
+
+    def lines(self, name):
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def sent(self):
+        """How many arrays were submitted."""
+        return len(self.lines("sent"))
+
+    def run(self, number):
+        """Do what a job would do, in this process."""
+        path = self.results / "slurm" / "logs" / f"{number}_submitted.pkl"
+        before, search = signal.getsignal(signal.SIGTERM), list(sys.path)
+        try:
+            assert submitit.core.utils.DelayedSubmission.load(path).result() is None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            sys.path[:] = search
+
+    def sweep(self, points, **options):
+        return tclab.sweep(points, **{"slurm": {}, "results": self.results, "progress": None, **options})
+
+    def send(self, points, **options):
+        with pytest.raises(Closed):
+            self.sweep(points, stop=Closes(), **options)
+
+    def statuses(self, points, **options):
+        return self.sweep(points, **options)["status"].tolist()
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in _COMMANDS.items():
+        (programs / name).write_text(f"#!/bin/sh\ncd '{tmp_path}'\n{text}\n")
+        (programs / name).chmod(0o755)
+    for name in [n for n in os.environ if n.startswith(("SBATCH_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(slurm, "point_rows", lambda point, **_: not_measured(point, status_of(point)))
+    return Fake(tmp_path)
+
+
+def status_of(point):
+    return "oom" if point.batch_size == 9 else "ok"
+
+
+def points(number, first=1):
+    return [Point(scale=0.02, batch_size=first + i, device="cpu") for i in range(number)]
+
+
+def test_bad_options_are_named_before_anything_is_sent(fake):
+    for options, words in (
+        ({"slurm": {"partitoin": "gpu"}}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
+        ({"slurm": "nodes:2"}, "unknown option of Slurm 'nodes'"),
+        ({"slurm": {"time": "long"}}, "time is 'long', expected a whole number"),
+        ({"slurm": 4}, "slurm is 4, expected sbatch's options by name"),
+        ({"budget_seconds": 5}, "budget_seconds and repeats are not for a sweep on Slurm"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fake.sweep(points(1), **options)
+    assert fake.sent == 0
+
+
+def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
+    def refused(words):
+        with pytest.raises(InputError, match=words):
+            fake.sweep(points(1), slurm="partition:smal")
+
+    (fake.folder / "refuse").write_text("sbatch: error: invalid partition specified: smal\n")
+    refused("invalid partition specified: smal")
+    (fake.folder / "down").write_text("")
+    refused("did not answer: squeue: error: Unable to contact controller")
+    monkeypatch.setenv("PATH", str(fake.folder))
+    refused("there is no sbatch on this machine")
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    refused(r"needs submitit: pip install 'tclab\[slurm\]'")
+
+
+def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not(fake, monkeypatch):
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    fake.send(points(2), slurm="gpus_per_node:a100:2,account:0042,array_parallelism:1,cpus_per_task:8")
+    script = "\n".join(fake.lines("script-1"))
+    for flag in ("gpus-per-node=a100:2", "time=60", "account=0042", "array=0-1%1", "signal=USR2@15"):
+        assert f"#SBATCH --{flag}\n" in script
+    assert "--cpus-per-task=8" in script.splitlines()[-1]
+    assert f"PYTHONPATH={shlex.quote(str(Path(tclab.__file__).parents[1]))}" in script
+    assert "SBATCH_QOS=high" in fake.lines("given")
+    assert not [line for line in fake.lines("given") if line.startswith("SLURM_MEM")]
+
+
+def test_what_is_queued_or_kept_is_not_sent_again_and_what_is_gone_is(fake):
+    wanted = points(3)
+    fake.send(wanted)
+    for state in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"):
+        fake.queue(j1_0=state, j1_1=state, j1_2=state)
+        fake.send(wanted)
+    assert fake.sent == 1
+    fake.queue(j1_0="RUNNING", j1_1="CANCELLED")
+    fake.run("1_2")
+    fake.send(wanted)  # one array of one point
+    assert (fake.sent, "array" in "".join(fake.lines("script-2"))) == (2, False)
+    fake.run("1_0"), fake.run("2")
+    assert fake.statuses(wanted) == ["ok"] * 3
+    assert fake.sent == 2
+
+
+def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):
+    fake.send(points(1), slurm={"partition": "debug"})
+    fake.run("1")
+    assert fake.statuses(points(1), slurm="partition:debug,time:5,account:me") == ["ok"]
+    assert fake.sent == 1
+    fake.send(points(1), slurm="partition:small")
+    monkeypatch.setenv("SBATCH_CONSTRAINT", "a100")
+    fake.send(points(1), slurm="partition:debug")
+    assert fake.sent == 3
+
+
+def test_what_failed_is_kept_until_retry_and_a_requeued_job_measures_nothing_twice(fake, monkeypatch):
+    wanted = points(1, first=9)  # the fixture's runs out of memory
+    fake.send(wanted)
+    fake.run("1")
+    assert fake.statuses(wanted) == ["oom"]
+    fake.send(wanted, retry=True)
+    fake.queue(j2="RUNNING")
+    fake.send(wanted, retry=True)  # under way by now
+    assert fake.sent == 2
+    fake.run("2")
+    monkeypatch.setattr(slurm, "point_rows", None)
+    fake.run("2")  # as Slurm does after a node's failure
+    assert fake.statuses(wanted) == ["oom"]
+
+
+# ---- a real Slurm
+
+needs_slurm = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 GENEROUS = 600  # seconds; each job imports torch, and this may be a busy machine
 TINY = {"scale": 0.01, "networks": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu"}
 
@@ -27,7 +206,7 @@ TINY = {"scale": 0.01, "networks": 1, "steps": 1, "warmup": 0, "workers": 0, "de
 @pytest.fixture(scope="module")
 def box(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
-    with slurm(folder):
+    with real_slurm(folder):
         yield folder
 
 
@@ -45,10 +224,8 @@ def process_of(job, logs):
     return None
 
 
-class Closed(Exception):
-    """The notebook was closed."""
-
-
+@needs_slurm
+@pytest.mark.slow
 def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs_are_made_good(box, tmp_path):
     rows, wanted, stop, told = tmp_path / "rows", [Point(batch_size=b, **TINY) for b in (1, 2, 3, 4)], [], []
 
@@ -94,6 +271,8 @@ def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs
     assert len(list(rows.glob("[!.]*.parquet"))) == 4
 
 
+@needs_slurm
+@pytest.mark.slow
 def test_the_documented_script_runs_a_point_s_ranks_on_two_nodes(box, tmp_path, root):
     page = (root / "docs" / "cluster.md").read_text().partition("## Ranks on several machines")[2]
     script, batch = (re.search(rf"```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1] for kind in ("py", "bash"))
@@ -111,3 +290,14 @@ def test_the_documented_script_runs_a_point_s_ranks_on_two_nodes(box, tmp_path, 
     rows = tclab.rows(tmp_path / "rows.parquet")
     assert set(rows["status"]) == {"ok"}
     assert {"rank 0", "rank 1"} <= set(rows["where"])
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_options_of_a_live_sweep_are_those_of_its_jobs_which_its_stop_cancels(box, tmp_path):
+    live = LiveSweep(Point(**TINY), results=tmp_path / "rows", slurm="partition:small,time:7").start()
+    queue = partial(output, "squeue", "--noheader", "--format=%P %l")
+    assert wait_for("a job in the queue", queue, GENEROUS).split() == ["small", "7:00"]
+    live.stop()
+    wait_for("an empty queue", lambda: not queue(), GENEROUS)
+    assert live.join()["status"].tolist() == ["not run: stopped"]
