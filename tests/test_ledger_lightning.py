@@ -11,16 +11,16 @@ from tclab.timing import Ledger, lightning_callback  # noqa: E402
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, ledger=None):
+    def __init__(self, ledger, fails_at=None):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
-        self.ledger = ledger
+        self.ledger, self.fails_at = ledger, fails_at
 
     def training_step(self, batch, index):
+        if index == self.fails_at:
+            raise ValueError("no")
         time.sleep(0.004)
         output = self.layer(batch)
-        if self.ledger is None:
-            return output.square().mean()
         with self.ledger.stage("loss"):
             time.sleep(0.003)
             return output.square().mean()
@@ -43,9 +43,9 @@ def slow(rows):
     return torch.stack(rows)
 
 
-def trained(ledger, *, module, **options):
+def trained(module, **options):
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    callbacks = [Sleeper(), lightning_callback(ledger)]
+    callbacks = [Sleeper(), lightning_callback(module.ledger)]
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=callbacks, **quiet, **options)
     trainer.fit(module, torch.utils.data.DataLoader(list(torch.ones(8, 4)), batch_size=2, collate_fn=slow))
     return trainer
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.clock
 def test_each_stage_of_a_trainer_is_where_its_time_went():
     ledger = Ledger()
-    trainer = trained(ledger, module=Module(ledger), gradient_clip_val=1.0, profiler="simple")
+    trainer = trained(Module(ledger), gradient_clip_val=1.0, profiler="simple")
     assert len(ledger) == 8  # two epochs of four batches
     seconds = ledger.seconds()
     least = {"data_wait": 0.002, "forward": 0.004, "loss": 0.003, "backward": 0.005, "log": 0.002}
@@ -75,13 +75,7 @@ def test_each_stage_of_a_trainer_is_where_its_time_went():
 
 
 def test_a_step_that_fails_is_no_step():
-    class Failing(Module):
-        def training_step(self, batch, index):
-            if index == 2:
-                raise ValueError("no")
-            return super().training_step(batch, index)
-
     ledger = Ledger()
     with pytest.raises(ValueError, match="no"):
-        trained(ledger, module=Failing())
+        trained(Module(ledger, fails_at=2))
     assert len(ledger) == 2
