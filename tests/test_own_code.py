@@ -1,5 +1,6 @@
 """A user's own file: imported anew after an edit, and never mistaken for what it was before."""
 
+import hashlib
 import json
 import sys
 import textwrap
@@ -84,6 +85,14 @@ def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
             assert Results.name(plain) != before, package
         code_fingerprint._digest.cache_clear()
     assert Results.name(plain) == before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_code_has_the_fingerprint_of_its_bytes_in_any_encoding(encoding, own):
+    text = f"# coding: {encoding.removesuffix('-sig')}\n{textwrap.dedent(RIGHT)}# masks of Zürich, 5 µs\n"
+    own.write_bytes(text.encode(encoding))
+    lab.import_file(own)
+    assert code_fingerprint.files_of(point())["mine_of_a_test"] == hashlib.sha256(own.read_bytes()).hexdigest()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

