@@ -168,21 +168,3 @@ def test_a_loader_that_starts_its_workers_anew_is_advised_to_keep_them(monkeypat
     assert one.change == f"{once}persistent_workers=True for Records at train.py:3"
     assert one.ratio == pytest.approx(1 - 2 * 1 / 25)  # 1 of 2 s of a start is not the first batch
     assert not timing.advise(ledger, loaders=LoaderTimes(passes[:1], 25.0)).suggestions
-
-
-@pytest.mark.clock
-def test_a_lightning_project_that_knows_nothing_of_it_is_timed():
-    pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
-    from unmarked_project import train
-
-    with timing.Ledger() as ledger, timing.loader_times() as found:
-        train(callbacks=[timing.lightning_callback(ledger)], epochs=2, passes=2)
-    training, validating = found.by_loader()
-    rows = {row.loader: (row.worker, row.batches, row.starts) for row in found.rows()}
-    assert (rows[training][:2], rows[validating]) == ((None, 32), (0, 4, 2))
-    (again,) = found.restarts()[validating]
-    assert (again.workers, again.training, found.by_loader()[training][0].training) == (1, False, True)
-    assert again.starts[0] > 0.2  # what a worker does before its first sample
-    waited = sum(ledger.seconds()["data_wait"])
-    assert sum(one.wait_seconds for one in found.by_loader()[training]) == pytest.approx(waited, rel=0.2)
-    assert len(ledger) == 32

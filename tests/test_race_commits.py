@@ -48,17 +48,17 @@ def repository(tmp_path, monkeypatch):
 
 @pytest.fixture
 def raced(repository, monkeypatch):
-    """A function that races commands by a clock by which each run takes 1/4 s; the verb has this clock, too."""
+    """A function that races commands by a clock by which each run takes 1/2 s; the verb has this clock, too."""
     clock, run = Clock(reading=1e-6), commands_race._run
 
-    def quarter(what, command, folder, environment=None):
-        clock.work(0.25)
+    def half(what, command, folder, environment=None):
+        clock.work(0.5)
         return run(what, command, folder, environment)
 
     def by_clock(command=CAT, **options):
         return race_commands(command, **{"budget_seconds": 30.0, "printed": True, **options})
 
-    monkeypatch.setattr(commands_race, "_run", quarter)
+    monkeypatch.setattr(commands_race, "_run", half)
     monkeypatch.setattr(commands_race, "perf_counter_ns", clock.read)
     monkeypatch.setattr(commands_race, "race", partial(commands_race.race, clock=clock.read))
     monkeypatch.setattr("tclab.timing.race_commands", by_clock)
@@ -73,7 +73,7 @@ def test_two_folders_and_two_commands_are_raced_by_what_they_print_or_timed_whol
     assert "of this process alone" not in found.pair("head", "base").why
     assert {sample["calls"] for sample in found.samples()} == {1}
     assert raced(base_command=["echo", "0.05"]).ratio == pytest.approx(0.12 / 0.05)
-    assert {round(sample["seconds"], 4) for sample in raced(base="fast", printed=False).samples()} == {0.25}
+    assert {round(sample["seconds"], 4) for sample in raced(base="fast", printed=False).samples()} == {0.5}
 
 
 def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_this_one(repository, raced, monkeypatch):

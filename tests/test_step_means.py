@@ -8,7 +8,6 @@ from tclab.errors import InputError
 from tclab.timing._step_means import (
     STEADY,
     cycle_of,
-    made_ahead,
     mean_step,
     ratio_of_means,
     share_of,
@@ -81,19 +80,6 @@ def test_a_ratio_has_an_interval_and_a_p_value():
     assert ratio_of_means(fast, fast, 0.95)[2] == pytest.approx(1)
     one = mean_step([bursts(8, 8)[1]], 8)  # a single block has no interval
     assert ratio_of_means(one, one, 0.95) == (pytest.approx(1.0), None, None)
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (0.1, ""),  # 4 workers of 0.4 s give a batch every 0.1 s
-        (0.016, "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches that"),
-        (0.095, ""),  # costs vary
-    ],
-)
-def test_steps_that_workers_cannot_have_given_used_batches_made_ahead(step, words):
-    assert words in made_ahead(4, 0.4, step)
-    assert bool(made_ahead(4, 0.4, step)) == bool(words)
 
 
 # ---- warm-up

@@ -407,17 +407,13 @@ BAD = [
     ("features", feature("CDS", ""), "none of its 1 rows is a gene"),
     ("genes", "YAL001C\nYAL001C", "line 2: gene 'YAL001C' is already on line 1"),
     ("genes", "A,B", "line 1: 'A,B', expected one systematic name"),
-    ("biogrid", BIOGRID.replace("ID Interactor B", "Interactor X"), "no column 'Organism ID Interactor B'"),
     ("biogrid", BIOGRID.replace("physical", "x"), "none of its rows is of system_type physical, but of x, genetic"),
     ("links", LINKS.replace("protein2", "protein"), "no column 'protein2' between spaces; did you mean"),
     ("links", LINKS.replace("300 900", "300 1001"), "row 1: experimental is 1001, expected 0 to 1000"),
     ("links", LINKS.replace("300 900", "300 0.9"), "column experimental: row 1: .* invalid value '0.9'"),
-    ("links", LINKS.encode().replace(b"Q0010", b"Q\xff10"), "column protein1: row 5: .* invalid UTF8"),
     ("links", LINKS.replace("4932.Y", "9606.ENSP"), "5 of 5 rows name a gene that is not in the gene list"),
-    ("links", "x" * (2 << 20), "has a line longer than 1,048,576 bytes, so it is no table"),
     ("dango", DANGO + "5\t1\t0.1\n", "row 5: first gene is 5, expected 1 to 4"),
     ("dango", DANGO.replace("2\t4\t0.9", "2\t4\tnan"), "row 3: score is nan, expected 0 to 1"),
-    ("dango", "\n\n", "holds nothing but blank lines"),
     ("screen", "a\tb\n1\t2\n", r"is no screen that tclab reads, kuzmin, costanzo, .*'a \| b' lacks"),
     ("screen", SCREEN.replace("P-value", "P"), "the nearest is kuzmin, of whose columns .* lacks p-value"),
     ("screen", SCREEN.replace("\t0.3\t0.3", "\t0.3\t1e9"), r"row 4: .* is 1e\+09, expected -1e\+06 to 1e\+06"),
@@ -428,13 +424,10 @@ BAD = [
     *(("model", MODEL.replace(RULE, rule), "cannot be read") for rule in ("A B", "and A", "(" * 100_000)),
     *(("model", MODEL.replace(RULE, rule), "is not made of genes") for rule in ("()", "A (B)")),
     ("model", MODEL.replace(RULE, TOO_LARGE), "is too large: more than 100,000 branches"),
-    ("model", MODEL.replace("s_1: -1", "s_1: x", 1), "reaction 'r_1': ValueError: could not convert string to float"),
     ("model", MODEL.replace("2.5", ".nan"), "reaction 'r_1': a bound or coefficient is not a finite number"),
     ("model", MODEL.replace("s_2: 2.5", "s_9: 2.5"), "reaction 'r_1': metabolite 's_9' is not in the model's list"),
     ("model", MODEL.replace("      - lower_bound: 0\n", ""), "reaction 'r_2': KeyError: 'lower_bound'"),
     ("model", MODEL.replace("upper_bound: 1000", "lower_bound: 1000", 1), "a key appears twice"),
-    ("model", MODEL.replace('"s_1"\n', '"s_1\n'), r"ScannerError|ParserError"),
-    ("model", "[" * 100_000, "nested too deeply|ParserError"),
     ("model", REPEATED, "reaction 'r_1' appears twice"),
     ("model", "!!python/object:os.system x", "could not determine a constructor"),
 ]
@@ -521,6 +514,7 @@ def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path, monkeypatch):
 # ---- the public files
 
 
+@pytest.mark.slow  # all of yeast-GEM in YAML
 def test_the_public_folder_is_read(public):
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486

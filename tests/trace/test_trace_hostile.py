@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab.trace as trace
@@ -68,7 +68,6 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(EVENTS, max_size=12))
 def test_any_events_give_a_report_or_an_error(tmp_path, events):
     try:
