@@ -15,9 +15,7 @@ from test_compare import rows, step
 import tclab
 from tclab import InputError, Point, lab, timing
 from tclab.sweeps.analysis import _advise
-from tclab.sweeps.config import in_each_mode
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._rows import frame, point_of, table
+from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger import BatchTiming
@@ -30,10 +28,6 @@ def account(steps=12, *, scatter=0.01, **stages):
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
     made = {name: took * swing for name, took in stages.items()}
     return StepTimes("of a test", sum(made.values()), made, **more)
-
-
-def changes(found):
-    return {one.change: one for one in found[0]}
 
 
 CHEAPER = "make a batch cheaper, or carry less in it"
@@ -69,102 +63,80 @@ def test_bursts_are_advised_on_by_sums():
     wait = np.tile([0.336, 0.0, 0.0, 0.0], 6)
     stages = {"data_wait": wait, "forward": np.full(24, 0.016)}
     bursts = StepTimes("of a test", wait + 0.016, stages, 4, 0.4, 16, cycle=4)
-    (one,) = changes(suggestions_from(bursts)).values()
+    (one,) = suggestions_from(bursts)[0]
     assert one.change == "load with 15 workers instead of 4"
     assert "waits for its batch for 84% [84%, 84%] of its time" in one.why
-    short = StepTimes("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, 16, cycle=4)
-    assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
 
 
-@pytest.mark.parametrize(("margin", "stages"), [(0.02, 2), (0.15, 1), (0.25, 0)])
-def test_below_the_margin_nothing_is_called_better(margin, stages):
-    found = suggestions_from(account(forward=0.7, optimizer=0.2, log=0.05, clip=0.01, other=0.04, scatter=0), margin)
-    assert len(found[0]) == stages
+@pytest.mark.parametrize(("margin", "ratios"), [(0.02, [0.8, 0.95]), (0.15, [0.8]), (0.25, [])])
+def test_bounds_are_the_share_of_a_stage_and_nothing_below_the_margin_is_called_better(margin, ratios):
+    found = suggestions_from(account(forward=0.7, optimizer=0.2, log=0.05, clip=0.01, other=0.04, scatter=0), margin)[0]
+    assert [one.ratio for one in found] == pytest.approx(ratios)
+    assert all((one.basis, one.interval) == ("at best", pytest.approx((one.ratio, one.ratio))) for one in found)
     faster = rows(step("edge_mask", 1.0, n=40), step("node_mask", 0.9, n=40, seed=1) | {"seed": 0})
     assert len(tclab.advise(faster, margin=margin).suggestions) == (margin < 0.1)
 
 
-def test_steps_that_used_batches_made_before_them_say_nothing_of_waiting():
-    prefetched = account(24, data_wait=0.0, forward=0.016, workers=4, batch_seconds=0.4, cores=16)
-    found, missing = suggestions_from(prefetched)
+CHANGING = np.linspace(1.0, 3.0, 60)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (account(steps=5, data_wait=0.5, forward=0.1), "5 steps were timed, at least 6 are needed"),
+        (account(steps=7, data_wait=0.3, cycle=4), "7 steps were timed, at least two cycles of 4 are needed"),
+        (StepTimes("x", CHANGING, {"data_wait": CHANGING - 0.1}), "still changing"),
+        (account(24, data_wait=0.0, forward=0.016, workers=4, batch_seconds=0.4, cores=16),
+         "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches"),
+    ],
+)  # fmt: skip
+def test_no_advice_where_the_evidence_is_thin(steps, words):
+    found, missing = suggestions_from(steps)
     assert found == []
-    assert "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches" in missing[0]
-
-
-def test_bounds_are_the_share_of_a_stage_and_small_stages_are_left_alone():
-    found = changes(
-        suggestions_from(account(data_wait=0.01, forward=0.5, optimizer=0.2, log=0.1, clip=0.015, other=0.175))
-    )
-    assert len(found) == 2
-    fused = found["a fused optimizer, or several batches to one of its steps"]
-    assert fused.ratio == pytest.approx(0.8)
-    assert fused.basis == "at best"
-    assert fused.interval == pytest.approx((0.8, 0.8))  # the same share of each step
-    assert next(one for one in found.values() if one.change.startswith("log")).ratio == pytest.approx(0.9)
-
-
-def test_no_advice_where_the_evidence_is_thin():
-    assert suggestions_from(account(steps=5, data_wait=0.5, forward=0.1)) == (
-        [],
-        ["5 steps were timed, at least 6 are needed"],
-    )
-    drifting = StepTimes("x", np.linspace(1.0, 3.0, 60), {"data_wait": np.linspace(0.9, 2.9, 60)})
-    found, missing = suggestions_from(drifting)
-    assert found == []
-    assert "still changing" in missing[0]
-    told = " ".join(suggestions_from(account(forward=0.4, backward=0.5, other=0.4))[1])
-    assert "in no stage: enter stages in more of the loop" in told
-    assert "what is in forward and backward, 69% of a step" in told
+    assert words in missing[0]
 
 
 # ---- around a loop of one's own
 
 
-def test_a_loop_of_ones_own_is_advised(monkeypatch):
-    clock = Clock().set_in(monkeypatch)  # a busy machine's would make steps that tell nothing
+@pytest.fixture
+def looped(monkeypatch):
+    """A function that returns the ledger of passes over batches, of which each takes its seconds on a made-up clock."""
+    clock = Clock().set_in(monkeypatch)
 
-    def batches():
-        for _ in range(12):
-            begin = clock.read()
-            clock.work(0.004)
-            batch = type("Batch", (), {})()
-            batch.timing = BatchTiming(None, begin, clock.read(), {"collate": 1})
-            yield batch
+    def ledger_of(seconds, *, passes=1, workers=0, forward=0.001):
+        class Loader:
+            num_workers = workers
 
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps(batches()):
-            with ledger.stage("forward"):
-                clock.work(0.001)
+            def __iter__(self):
+                for took in seconds:
+                    begin = clock.read()
+                    clock.work(took)
+                    made = BatchTiming(0 if workers else None, begin, clock.read(), {"collate": 1})
+                    yield SimpleNamespace(timing=made)
+
+        with timing.Ledger() as ledger:
+            for _ in range(passes):
+                for _ in ledger.steps(Loader()):
+                    with ledger.stage("forward"):
+                        clock.work(forward)
+        return ledger
+
+    return ledger_of
+
+
+def test_a_loop_of_ones_own_is_advised(looped, monkeypatch):
+    ledger = looped([0.004] * 12)
     monkeypatch.setattr(_advise, "others_now", str)  # which other processes run is not asked
     advice = tclab.advise(ledger)
     assert advice.subject == "from 12 steps of this loop"
     assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
     assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
     assert str(advice) == str(timing.advise(ledger))
-    one = Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
-    done = replace(one, measured=Pair("changed", "now", FASTER, ratio=0.1, interval=(0.05, 0.2)))
-    assert "predicted 0.1 × the time of a step, at best. It is shorter. Measured:" in " ".join(str(done).split())
 
 
-def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(monkeypatch):
-    clock = Clock().set_in(monkeypatch)
-
-    class Starting:
-        num_workers = 1
-
-        def __iter__(self):
-            for number in range(8):
-                begin = clock.read()
-                clock.work(2.0 if not number else 0.0)
-                batch = SimpleNamespace(timing=BatchTiming(0, begin, clock.read(), {"collate": 1}))
-                yield batch
-
-    with timing.Ledger() as ledger:
-        for _ in range(3):
-            for _ in ledger.steps(Starting()):
-                with ledger.stage("forward"):
-                    clock.work(0.01)
-    advice = timing.advise(ledger)
+def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(looped):
+    advice = timing.advise(looped([2.0, *[0.0] * 7], passes=3, workers=1, forward=0.01))
     assert advice.subject == "from 21 steps of this loop, without 3 that waited for workers to start"
     assert not advice.suggestions
 
@@ -188,14 +160,6 @@ def test_rows_of_ranks_that_wait_for_one_another_say_so():
     assert one.ratio == pytest.approx(0.8)
 
 
-def test_a_limit_on_cores_is_no_room_for_workers():
-    rows = point_rows("edge_mask", cores=16, cpu_limit_cores=2.0)
-    said = str(tclab.advise(frame(table(rows))))
-    assert "could keep up, on 2 cores" in said
-    free = str(tclab.advise(frame(table(point_rows("edge_mask", cores=16)))))
-    assert "load with " in free
-
-
 # ---- from rows
 
 
@@ -217,12 +181,10 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
         "node_mask in place of edge_mask", "gpu_mask in place of edge_mask", "allocator keep_pages in place of none"
     ]  # fmt: skip
     best = advice.suggestions[0]
-    assert best.ratio == pytest.approx(0.1, rel=0.02)
     assert best.interval[0] < 0.1 < best.interval[1] < 0.12
-    assert best.basis == "from separate runs"
+    assert (best.ratio, best.basis) == (pytest.approx(0.1, rel=0.02), "from separate runs")
     assert "A batch is 200 bytes, and 1,000,000,000 now." in best.why
     assert "What to change, from 30 steps of hetero_cell with edge_mask" in str(advice)
-    assert [one.ratio for one in advice.suggestions] == sorted(one.ratio for one in advice.suggestions)
     assert tclab.advise(made, now="node_mask").suggestions == ()
     with pytest.raises(InputError, match="unknown strategy of these rows 'edgemask'; did you mean 'edge_mask'"):
         tclab.advise(made, now="edgemask")
@@ -237,6 +199,8 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
         assert "what 1 row of another machine, or of other code, would say here" in advice.missing
     unsteady = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
     assert unsteady.suggestions == ()
+    (nothing,) = tclab.advise(rows(step(status="oom") | {"status": "oom"})).missing
+    assert nothing == "no point in mode step was measured"
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
     changes = "delta in place of edge_mask, node_mask in place of edge_mask"
     assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
@@ -263,42 +227,19 @@ def test_another_batch_size_is_told_for_a_sample():
     assert "Training with another batch size gives another model." in one.why
 
 
-def test_a_change_is_raced_with_the_present_point(monkeypatch):
-    raced = Pair("changed", "now", FASTER, ratio=0.625, interval=(0.6, 0.65))
-    given = []
-
-    def race(points, **options):
-        given.append((points, options))
-        return SimpleNamespace(pair=lambda a, b: raced)
-
-    monkeypatch.setattr(_advise, "race_points", race)
-    now, changed = (Point(scale=0.01, device="cpu", optimizer=name) for name in ("fused", "plain"))
-    assert _advise.race_of_change(now, changed, budget_seconds=3) == raced
-    assert given == [({"changed": changed, "now": now}, {"budget_seconds": 3})]
-
-
 def test_overheads_are_no_change_that_is_worth_making():
     slow = [step("node_mask", 0.2, seed=i, overheads="item_logging") | {"seed": 0} for i in range(2)]
     assert tclab.advise(rows(*slow, step("node_mask", 0.1))).suggestions == ()
 
 
-def test_few_steps_are_said_to_tell_nothing():
-    advice = tclab.advise(rows(step("edge_mask", 1.0, n=4), step("node_mask", 0.1, n=4)))
-    assert advice.suggestions == ()
-    assert "4 steps were timed, at least 6 are needed" in advice.missing
-    assert [one.why for one in advice.unsure] == ["4 steps were timed, at least 6 are needed"]
-    nothing = tclab.advise(rows(step(status="oom") | {"status": "oom"}))
-    assert nothing.missing == ("no point in mode step was measured",)
-    assert "no change is known to save 2% or more." in " ".join(str(nothing).split())
-
-
 def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
     made = frame(table(point_rows("edge_mask", cores=8, edge_bytes=70_000)))
+    limited = frame(table(point_rows("edge_mask", cores=16, cpu_limit_cores=2.0)))
+    assert "could keep up, on 2 cores" in str(tclab.advise(limited))
     found = {one.change: one for one in tclab.advise(made).suggestions}
     whole = sum(HOST["edge_mask"].values())
-    rest = whole - HOST["edge_mask"]["data_wait"]
     workers = found["load with 3 workers instead of 1"]
-    assert workers.ratio == pytest.approx(rest / whole, rel=0.02)
+    assert workers.ratio == pytest.approx(1 - HOST["edge_mask"]["data_wait"] / whole, rel=0.02)
     bytes_ = found["node_mask in place of edge_mask"]
     assert bytes_.ratio == pytest.approx(1 - 65 / whole, rel=0.02)
     assert "70,000 of a batch's 70,900 bytes" in bytes_.why
@@ -342,7 +283,7 @@ def test_the_point_that_was_disturbed_and_still_took_less_time_is_faster():
     assert tclab.advise(made).busy
 
 
-def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
+def test_no_prediction_leads_on_a_busy_machine(looped, monkeypatch):
     quiet = [{**row, **beside(1)} for row in point_rows("edge_mask", cores=8, edge_bytes=70_000)]
     busy = [{**row, **beside(60)} for row in quiet]
     plain, disturbed = (tclab.advise(frame(table(made))) for made in (quiet, busy))
@@ -351,28 +292,16 @@ def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
     assert [one.change for one in disturbed.suggestions] == [one.change for one in plain.suggestions]
     assert disturbed.busy in " ".join(str(disturbed).split()).partition("1. load with 3 workers")[0]
     monkeypatch.setattr(_advise, "others_now", lambda: "other processes keep 1.0 of 2 cores busy now")
-    here = frame(table(quiet)).assign(
-        **{name: timing.environment()[name] for name in HARDWARE}
-    )  # of this machine, which is busy by now
+    of_this_machine = {name: timing.environment()[name] for name in HARDWARE}  # which is busy by now
+    here = frame(table(quiet)).assign(**of_this_machine)
     assert "keep 1.0 of 2 cores busy now" in str(tclab.advise(here)).partition("1. ")[0]
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps(range(8)):
-            pass
-    assert tclab.advise(ledger).busy == "other processes keep 1.0 of 2 cores busy now"
+    assert tclab.advise(looped([0.004] * 8)).busy == "other processes keep 1.0 of 2 cores busy now"
 
 
 @pytest.mark.slow
-def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path):
-    points = in_each_mode(
-        models="hetero_cell", strategies="edge_mask,node_mask", scale=0.02, networks=2, batch_sizes=4, steps=8,
-        gpus=0, workers=0,
-    )  # fmt: skip
-    points = [point for point in points if point.mode == "step"]
-    made = tclab.sweep(points, results=tmp_path)
-    for row, point in zip(made[made["stage"] == "step"].to_dict("records"), points, strict=True):
-        again = point_of(row)
-        named = {**resolve(point).to_dict(), "networks": tuple(row["network_names"].split(","))}
-        assert again == Point(**named)
+def test_the_change_that_rows_of_a_run_suggest_is_measured(tmp_path):
+    how = {"scale": 0.02, "networks": 2, "batch_size": 4, "steps": 8, "workers": 0, "device": "cpu"}
+    made = tclab.sweep([Point(strategy=name, **how) for name in ("edge_mask", "node_mask")], results=tmp_path)
     # the steps' seconds are made: those of a busy machine may tell nothing, and then there would be no advice
     slow = [row["strategy"] == "edge_mask" for row in made.to_dict("records")]
     made["samples_seconds"] = [[(1.0 if own else 0.5) + 0.001 * i for i in (0, 3, 1, 2, 3, 0, 2, 1)] for own in slow]
@@ -388,9 +317,8 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open():
     pair = Pair("changed", "now", FASTER, ratio=0.5, interval=(0.4, 0.6))
     budgets = []
 
-    def races(**options):
-        budgets.append(options["budget_seconds"])
-        return pair
+    def races(budget_seconds, **_):
+        return budgets.append(budget_seconds) or pair
 
     def fails(**_):
         raise InputError("no such device")
@@ -413,8 +341,6 @@ def test_the_chart_has_predicted_beside_measured():
     assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])
     pair = Pair("changed", "now", FASTER, ratio=0.12, interval=(0.11, 0.13))
     tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
-    spec = str(lab.charts.result_chart(tried).to_dict())
-    assert "'kind': 'measured'" in spec
-    assert "node_mask in place of edge_mask" in spec
-    empty = tclab.advise(rows(step()))
-    assert "nothing to change that the evidence supports" in str(lab.charts.result_chart(empty).to_dict())
+    assert "'kind': 'measured'" in str(lab.charts.result_chart(tried).to_dict())
+    empty = str(lab.charts.result_chart(tclab.advise(rows(step()))).to_dict())
+    assert "nothing to change that the evidence supports" in empty

@@ -9,6 +9,8 @@ from statistics import median
 
 import pytest
 
+from tclab import trace
+
 pytestmark = pytest.mark.slow
 
 RANK = """
@@ -17,6 +19,7 @@ RANK = """
     import torch
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
+    from tclab import trace
     from tclab.timing import Communication, Ledger
 
     torch.set_num_threads(1)
@@ -26,19 +29,18 @@ RANK = """
     layers = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
     model = DistributedDataParallel(layers, bucket_cap_mb=0.3)
     def train(number):
-        x = torch.full((8, 256), float(rank + number))
-        with ledger.stage("forward") if ledger.in_step else nullcontext():
-            loss = model(x).square().mean()
+        loss = model(torch.full((8, 256), float(rank + number))).square().mean()
         model.zero_grad()
         if rank == 1:
             time.sleep(0.05)
         with ledger.stage("backward") if ledger.in_step else nullcontext():
             loss.backward()
 
-    with Ledger() as ledger:
+    with Ledger() as ledger, trace.record(folder + "/traces", wait=2, warmup=1, active=2, steps=7) as recorder:
         communication = Communication(model, ledger)
         for number in ledger.steps(range(8)):
             train(number)
+            recorder.step()
             if number == 6:
                 break  # this step is dropped
         train(7)  # in no step
@@ -46,29 +48,24 @@ RANK = """
             with model.no_sync():  # the number of the dropped step, and no exchange
                 train(8)
         communication.finish()
-    frame = communication.frame()
-    print(json.dumps({
-        "frame": json.loads(frame.to_json(orient="records")),
-        "late": dict(communication.late),
-        "communication": ledger.seconds().get("communication"),
-        "waiting_stage": ledger.seconds().get("rank_wait"),
-        "backward": ledger.seconds()["backward"],
-        "steps": len(ledger),
-    }))
+    seconds = {name: ledger.seconds()[name] for name in ("communication", "rank_wait", "backward")}
+    frame = communication.frame().to_dict("records")
+    print(json.dumps({"frame": frame, "late": communication.late, "steps": len(ledger), **seconds}, default=float))
     distributed.destroy_process_group()
 """
 
 
 @pytest.fixture(scope="module")
-def ranks(root, tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(root, folder):
     """What two ranks see, of which the second comes late to each backward."""
-    folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(root), "WORLD_SIZE": "2"}
-    children = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    environments = [{**os.environ, "PYTHONPATH": str(root), "RANK": rank} for rank in ("0", "1")]
+    children = [subprocess.Popen(command, env=one, stdout=subprocess.PIPE, text=True) for one in environments]
     try:
         return [json.loads(child.communicate(timeout=120)[0]) for child in children]
     finally:
@@ -93,8 +90,17 @@ def test_exposed_and_overlapped_land_in_the_ledger_of_completed_steps_alone(rank
         assert all(step["exposed_seconds"] > 0 and step["overlapped_seconds"] >= 0 for step in rank["frame"])
         exposed = sum(step["exposed_seconds"] for step in rank["frame"])
         waited = sum(step["exposed_rank_wait_seconds"] for step in rank["frame"])
-        assert sum(rank["waiting_stage"]) == pytest.approx(waited, rel=1e-3, abs=1e-7)
+        assert sum(rank["rank_wait"]) == pytest.approx(waited, rel=1e-3, abs=1e-7)
         assert sum(rank["communication"]) == pytest.approx(exposed - waited, rel=1e-3)
         assert all(seconds > 0 for seconds in rank["backward"])
     for step in range(6):
         assert min(rank["frame"][step]["exposed_rank_wait_seconds"] for rank in ranks) == 0.0
+
+
+def test_each_rank_records_its_trace_and_their_collectives_are_matched(ranks, folder):
+    report = trace.analyze(folder / "traces")
+    assert report.breakdown["rank"].tolist() == [0, 1]
+    assert report.settings["world_size"].tolist() == [2, 2]
+    shared = report.collectives.dropna(subset="own_us")
+    assert len(shared) == sum(step["buckets"] for rank in ranks for step in rank["frame"][3:5])
+    assert (shared.groupby("index")["wait_us"].min() == 0).all()

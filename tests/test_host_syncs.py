@@ -51,28 +51,9 @@ def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optim
     made = getattr(torch.optim, optimizer)(model.parameters())
     for _ in range(2):  # the first step makes the counts
         with syncs() as found:
-            loss = model(torch.ones(2, 3)).sum()
-            loss.backward()
+            model(torch.ones(2, 3)).sum().backward()
             made.step()
-            loss.item()
-    assert found.count == 1
-
-
-def test_waits_in_a_backward_are_found():
-    class Waits(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, gradient):
-            gradient.sum().item()
-            return gradient
-
-    x = torch.ones(3, requires_grad=True)
-    with syncs() as found:
-        Waits.apply(x).sum().backward()
-    assert found.count == 1
+        assert found.count == 0
 
 
 def test_beside_a_gpu_what_the_cpu_reads_of_its_own_is_no_wait_and_seconds_decide_the_order():
@@ -81,29 +62,11 @@ def test_beside_a_gpu_what_the_cpu_reads_of_its_own_is_no_wait_and_seconds_decid
         x.nonzero()
         x.sum().item()
         # as a device would add them: there is none here
-        found.waits += [
-            Wait("copy_", "b.py:2 in f", "other", True, 0.5),
-            Wait("cpu", "a.py:1 in g", "other", True, 0.1),
-        ]
+        found.waits.append(Wait("copy_", "b.py:2 in f", "other", True, 0.5))
+        found.waits.append(Wait("cpu", "a.py:1 in g", "other", True, 0.1))
     assert found.ranked() == [("b.py:2 in f", 1, 0.5), ("a.py:1 in g", 1, 0.1)]
-    assert found.stages == {"other": 2}
     assert "the host waited 2 times" in str(found)
     assert "500 ms" in str(found)
-
-
-def test_each_stage_has_its_syncs():
-    layer = torch.nn.Linear(8, 4)
-    x = torch.ones(16, 8)
-    ledger = Ledger()
-    with syncs(ledger) as found, ledger:
-        ledger.next_step()
-        with ledger.stage("forward"):
-            loss = layer(x).relu().sum()
-        with ledger.stage("log"):
-            loss.item()
-        with ledger.stage("backward"):
-            loss.backward()
-    assert found.stages == {"log": 1}
 
 
 def test_what_is_compiled_is_eager_while_it_is_counted_and_compiled_again_afterwards():
@@ -118,3 +81,15 @@ def test_what_is_compiled_is_eager_while_it_is_counted_and_compiled_again_afterw
         compiled(torch.ones(3))
     compiled(torch.ones(3))
     assert len(ran) == 2
+
+
+def test_each_stage_has_its_syncs_those_of_a_backward_too():
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(lambda gradient: gradient * gradient.sum().item())
+    ledger = Ledger()
+    with syncs(ledger) as found, ledger:
+        ledger.next_step()
+        for stage, run in (("forward", x.sum), ("log", x.sum().item), ("backward", x.sum().backward)):
+            with ledger.stage(stage):
+                run()
+    assert found.stages == {"log": 1, "backward": 1}

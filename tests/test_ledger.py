@@ -1,7 +1,6 @@
 """The ledger accounts for every moment, on the right stage, and says so against another clock."""
 
 import sys
-import threading
 from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
@@ -41,22 +40,17 @@ def test_every_moment_is_on_one_stage_and_what_was_not_seen_is_missing(clock):
                     clock.work(0.02)
     frame = ledger.frame()
     assert set(frame.stage) == {*STAGES, "step"}
-    seconds = {stage: rows.seconds.tolist() for stage, rows in frame.dropna().groupby("stage")}
-    expected = {"data_wait": 0.005, "forward": 0.003, "mask": 0.004, "other": 0.01}
-    assert seconds.pop("loss") == pytest.approx([0.02])
-    assert seconds.pop("step") == pytest.approx([0.022, 0.042, 0.022])
-    assert seconds == {stage: pytest.approx([once] * 3) for stage, once in expected.items()}
     assert ledger.seconds() == {stage: rows.seconds.tolist() for stage, rows in frame.dropna().groupby("stage")}
     assert frame[frame.stage == "loss"].seconds.isna().tolist() == [True, False, True]
     assert ledger.accounted == {"host": pytest.approx(1.0)}
-    assert "accounted for: host 100.0%" in str(ledger)
     # means of all steps, and shares, which add up to the wall time; the median is of the steps that had the stage
-    assert {line[1]: line[2:] for line in ledger._display().lines} == {
-        "data_wait": ("5 ms", "5 ms", "17.4%", "3"),
-        "forward": ("3 ms", "3 ms", "10.5%", "3"),
-        "mask": ("4 ms", "4 ms", "14.0%", "3"),
-        "loss": ("6.67 ms", "20 ms", "23.3%", "1"),
-        "other": ("10 ms", "10 ms", "34.9%", "3"),
+    assert {" ".join(line.split()) for line in str(ledger).splitlines()[2:]} == {
+        "host data_wait 5 ms 5 ms 17.4% 3",
+        "host forward 3 ms 3 ms 10.5% 3",
+        "host mask 4 ms 4 ms 14.0% 3",
+        "host other 10 ms 10 ms 34.9% 3",
+        "host loss 6.67 ms 20 ms 23.3% 1",
+        "accounted for: host 100.0%",
     }
 
 
@@ -75,20 +69,6 @@ def test_any_tree_of_stages_adds_up(tree):
     parts = frame[frame.stage != "step"].groupby("step").seconds.sum()
     assert parts.tolist() == pytest.approx(whole.tolist(), abs=1e-8)
     assert (frame.seconds.dropna() >= 0).all()
-
-
-def test_a_ledger_that_lost_time_or_has_no_step_says_that_it_does_not_add_up(clock, monkeypatch):
-    lost = [0]  # nanoseconds that the raw clock has and no stage
-    monkeypatch.setattr(sys.modules["tclab.timing._ledger"], "raw_clock_ns", lambda: clock.read() + lost[0])
-    with Ledger() as ledger:
-        for _ in ledger.steps(range(3)):
-            clock.work(0.001)
-            lost[0] += 250_000
-    assert ledger.accounted["host"] == pytest.approx(0.8)
-    assert not ledger.adds_up()
-    assert "does NOT add up" in str(ledger)
-    assert not Ledger().adds_up()
-    assert str(Ledger()).startswith("0 steps")
 
 
 @pytest.mark.parametrize(
@@ -127,27 +107,25 @@ def test_a_step_is_complete_when_the_next_is_asked_for(how, steps, clock):
 
 def interrupted_at(number, loop):
     """Run a loop with an interrupt at the n-th line of the ledger's code; return whether it came."""
-    left = number
+    lines = 0
 
     def trace(frame, event, argument):
-        nonlocal left
+        nonlocal lines
         if frame.f_code.co_filename != Ledger.__init__.__code__.co_filename:
             return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
+        lines += event == "line"
+        if event == "line" and lines == number:
+            raise KeyboardInterrupt
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        loop()
-    except KeyboardInterrupt:
-        pass
+        with suppress(KeyboardInterrupt):
+            loop()
     finally:
         sys.settrace(before)
-    return left <= 0
+    return lines >= number
 
 
 @pytest.mark.parametrize("caught", ["outside the loop", "in it"])
@@ -175,42 +153,12 @@ def test_an_interrupt_anywhere_in_the_ledger_leaves_whole_steps_and_no_open_stag
     assert 50 < place < 999
 
 
-@pytest.mark.parametrize("name", ["step", "batch"])
-def test_a_stage_that_is_the_sum_of_others_is_refused(name):
-    with pytest.raises(InputError, match=f"a stage is called '{name}', which is the sum of all stages"):
-        Ledger().stage(name)
-
-
-def test_a_stage_outside_a_step_is_an_error():
+def test_a_stage_that_is_the_sum_of_others_or_in_no_step_is_refused():
+    for name in ("step", "batch"):
+        with pytest.raises(InputError, match=f"a stage is called '{name}', which is the sum of all stages"):
+            Ledger().stage(name)
     with pytest.raises(RuntimeError, match=r"outside a step: loop over ledger\.steps"), Ledger().stage("forward"):
         pass
-
-
-def test_another_thread_may_assign_time_as_a_backward_on_cuda_does(clock):
-    ledger = Ledger()
-    ledger.assign_next("early")  # in no step, and so nothing
-    for _ in ledger.steps(range(3)):
-        with ledger.stage("backward"):
-            clock.work(0.001)
-            thread = threading.Thread(target=ledger.assign_next, args=["layer 1"])
-            thread.start()
-            thread.join()
-            clock.work(0.002)
-    assert ledger.seconds()["backward"] == pytest.approx([0.001] * 3)
-    assert ledger.seconds()["layer 1"] == pytest.approx([0.002] * 3)
-
-
-def test_time_that_another_clock_told_apart_is_moved_and_none_is_lost(clock):
-    with Ledger() as ledger:
-        for _ in ledger.steps(range(2)):
-            with ledger.stage("backward"):
-                clock.work(0.01)
-    ledger.move(1, {"rank_wait": 0.002, "communication": 0.003}, out_of="backward")
-    seconds = ledger.seconds()
-    assert seconds["backward"] == pytest.approx([0.01, 0.005])
-    assert (seconds["rank_wait"], seconds["communication"]) == ([0.002], [0.003])
-    assert seconds["step"] == pytest.approx([0.01, 0.01])
-    assert ledger.adds_up()
 
 
 def test_batches_have_timelines_of_their_own(clock):

@@ -51,22 +51,21 @@ def device(monkeypatch):
     return made
 
 
-def loop(device, ledger, *, kernel=0.0002, last=99):
-    for number in ledger.steps(range(4)):
-        with ledger.stage("forward"):
-            for _ in range(10):
-                device.run(kernel)
-        with ledger.stage("backward"):
-            for _ in range(20):
-                device.run(kernel)
-        if number == last:
-            break
+def looped(device, *, kernel=0.0002, last=99):
+    with Ledger(cuda=True) as ledger:
+        for number in ledger.steps(range(4)):
+            for stage, launches in (("forward", 10), ("backward", 20)):
+                with ledger.stage(stage):
+                    for _ in range(launches):
+                        device.run(kernel)
+            if number == last:
+                break
+    return ledger
 
 
 @pytest.mark.parametrize("last", [99, 2])
 def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
-    with Ledger(cuda=True) as ledger:
-        loop(device, ledger, last=last)
+    ledger = looped(device, last=last)
     host, gpu = ledger.seconds(), ledger.seconds("device")
     steps = min(4, last)  # one that ends by `break` is none, and its time is in no account
     assert host["forward"] == pytest.approx([0.001] * steps)  # enqueueing
@@ -78,17 +77,12 @@ def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     assert device.waited == 2  # before the first step and after the last, never inside the block
 
 
-def test_an_event_pair_holds_the_launch_gap(device):
+def test_an_event_pair_holds_the_launch_gap_and_time_is_moved_on_its_timeline(device):
     """Of kernels that take a tenth of what it takes to launch one, the device's timeline shows the launches."""
-    with Ledger(cuda=True) as ledger:
-        loop(device, ledger, kernel=0.00001)
+    ledger = looped(device, kernel=0.00001)
     assert ledger.seconds("device")["forward"][1:] == pytest.approx([0.001] * 3, rel=0.2)
-
-
-def test_time_is_moved_on_the_devices_timeline(device):
-    with Ledger(cuda=True) as ledger:
-        loop(device, ledger)
+    before = ledger.seconds("device")["backward"][0]
     ledger.move(0, {"communication": 0.001}, out_of="backward")
-    assert ledger.seconds("device")["backward"][0] == pytest.approx(0.003)
-    assert ledger.seconds("device")["communication"] == [0.001]
+    seconds = ledger.seconds("device")
+    assert (seconds["backward"][0], seconds["communication"]) == (pytest.approx(before - 0.001), [0.001])
     assert "communication" not in ledger.seconds()

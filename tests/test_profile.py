@@ -8,7 +8,6 @@ import pytest
 
 from tclab import InputError, timing
 from tclab.timing._profile import MAIN, OTHERS, WORKERS, Profile, read_samples
-from tclab.timing._user_code import is_user_file
 
 SPIN = "def spin(seconds):\n    until = perf_counter() + seconds\n    while perf_counter() < until:\n        pass\n"
 TORCH = f"{json.__file__.removesuffix('json/__init__.py')}site-packages/torch"
@@ -35,38 +34,22 @@ def test_lines_of_main_threads_are_added_up_by_the_users_innermost_one_and_by_pr
     seen = Profile(found, 2.0)
     assert next(iter(seen.shares().items())) == (("/home/me/model.py", 4, "step"), 0.7)
     assert [sum(seen.shares(where).values()) for where in found] == pytest.approx([1.0] * 3)
-    shown = str(seen)
-    for text in ("model.py:4", "70.0%", "in step", "waiting", "cell:9", "20 samples"):
-        assert text in shown
+    assert all(text in str(seen) for text in ("model.py:4", "70.0%", "in step", "waiting", "cell:9", "20 samples"))
 
 
-@pytest.mark.parametrize(
-    ("file", "users"),
-    [(__file__, True), ("<ipython-input-3-ab>", True), ("<frozen runpy>", False), (json.__file__, False),
-     (timing.__file__, False), (pytest.__file__, False), ("/elsewhere/site-packages/x.py", False)],
-)  # fmt: skip
-def test_what_is_the_users_own_code(file, users):
-    assert is_user_file(file) is users
-
-
-def test_where_no_stack_can_be_read_py_spy_says_why_and_a_sentence_what_to_do(tmp_path, monkeypatch, capfd):
-    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
-    (tmp_path / "py-spy").chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "a.py").write_text("")
-    with pytest.raises(InputError, match="--cap-add=SYS_PTRACE") as error:
-        timing.profile(tmp_path / "a.py")
-    assert "\n" not in str(error.value)
-    assert "Permission Denied" in capfd.readouterr().err
-
-
-def test_without_py_spy_or_a_script_it_says_what_is_missing(monkeypatch, tmp_path):
+def test_without_a_script_py_spy_or_its_right_to_read_stacks_a_sentence_says_what_to_do(tmp_path, monkeypatch, capfd):
     with pytest.raises(InputError, match=r"no\.py"):
         timing.profile(tmp_path / "no.py")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(InputError, match=r"pip install 'tclab\[profile\]'"):
         timing.profile(__file__)
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    with pytest.raises(InputError, match="--cap-add=SYS_PTRACE") as error:
+        timing.profile(__file__)
+    assert "\n" not in str(error.value)
+    assert "Permission Denied" in capfd.readouterr().err
 
 
 @pytest.mark.clock
@@ -77,7 +60,7 @@ import sys, time
 from statistics import median
 from time import perf_counter
 from torch.utils.data import DataLoader
-from beside import N
+import beside
 {SPIN}
 {SPIN.replace("spin", "spinning_too")}
 class Data:
@@ -99,20 +82,19 @@ if __name__ == "__main__":
         took.append((middle - begin, perf_counter() - middle))
     for batch in DataLoader(Data(), batch_size=2, num_workers=2):
         time.sleep(0.02)
-    print("took", *map(median, zip(*took)), N)  # of which a pause of the machine changes little
+    print("took", *map(median, zip(*took)))  # of which a pause of the machine changes little
     raise ValueError("and it ends as it does")
 """)
-    (tmp_path / "beside.py").write_text("N = 7\n")
+    (tmp_path / "beside.py").touch()
     try:
         seen = timing.profile(script, ["3", "--fast"])
     except InputError as error:
         pytest.skip(str(error))
     said = capfd.readouterr()
-    first, second, n = map(float, re.search("took (.*)", said.out)[1].split())
-    assert n == 7
+    first, second = map(float, re.search("took (.*)", said.out)[1].split())
     assert "ValueError: and it ends as it does" in said.err
     spun = [sum(share for line, share in seen.shares().items() if line[2] == name) for name in ("spin", "spinning_too")]
-    assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.1)
+    assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.25)  # of a busy machine's few samples
     assert "time.sleep(0.02)" in str(seen)
     in_workers = {name for _, _, name in seen.shares(WORKERS)}
     assert "spin" in in_workers

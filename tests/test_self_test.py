@@ -11,7 +11,6 @@ from clock import Clock
 
 from tclab import InputError
 from tclab.timing import _race, receipt, spike_in
-from tclab.timing._self_test import SpikeIn, Trial
 
 
 class Interrupted(Clock):
@@ -37,8 +36,6 @@ def loop(monkeypatch):
                 clock.work(0.0005)
             with ledger.stage("backward"):
                 clock.work(0.001)
-            if steps == 10:  # what takes very different times
-                clock.work(0.001 * clock.lots.random())
 
     return run
 
@@ -53,31 +50,14 @@ def test_delays_come_back_on_their_stage_and_with_their_length(loop):
     assert str(found).count("yes") == 16
 
 
-@pytest.mark.parametrize(("recovered", "share"), [(0.0019, 1.0), (0.0, 0.0), (0.001, 0.0)])
-def test_a_delay_of_another_length_is_not_recovered(recovered, share):
-    assert SpikeIn([Trial("forward", 0.002, recovered, 10)]).share() == share
-
-
-def test_a_noisy_loop_takes_more_steps_up_to_its_limit(loop):
-    for most_steps in (20, 100):
-        found = spike_in(lambda ledger: loop(ledger, 10), stages=["other"], seconds=[0.0002], most_steps=most_steps)
-        (trial,) = found.trials
-        assert trial.pairs == most_steps / 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_delays_that_there_cannot_be_are_one_clear_line(loop):
+    for settings, words in (
         ({"stages": []}, r"stages=\[\].*; expected a stage"),
-        ({"seconds": []}, r"seconds=\[\]; expected a stage and delays above 0"),
-        ({"seconds": [0.001, -1.0]}, "delays above 0"),
-        ({"seconds": [float("nan")]}, "delays above 0"),
+        ({"seconds": [0.001, float("nan")]}, "expected a stage and delays above 0"),
         ({"stages": ["mask"]}, r"'mask' is in no two steps of the loop, expected a stage such as .*'forward'"),
-    ],
-)
-def test_delays_that_there_cannot_be_are_one_clear_line(loop, settings, words):
-    with pytest.raises(InputError, match=words):
-        spike_in(loop, **{"stages": ["forward"], **settings})
+    ):
+        with pytest.raises(InputError, match=words):
+            spike_in(loop, **{"stages": ["forward"], **settings})
 
 
 def test_the_receipt_says_what_a_ledger_costs(monkeypatch):

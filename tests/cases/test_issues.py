@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from tclab import CellGraph, InputError, SharedGraph, lab, trace
 from tclab.readers import ReadError, biogrid, edge_list, string_links
@@ -179,37 +182,70 @@ def test_steps_and_a_rank_that_are_not_there_are_said(tmp_path):  # 37, 38
     assert any("how long a step takes" in said for said in report.findings)
 
 
-def test_heterodata_of_a_wrong_shape_or_with_too_few_nodes_is_refused(tmp_path):  # 39, 40
-    for edges, nodes, why in (
-        (torch.zeros(8, 2, dtype=torch.int64), 5, r"edge_index"),
-        (torch.tensor([[0, 1], [1, 846]]), 845, "846|845"),
-    ):
-        data = HeteroData()
-        data["gene"].num_nodes = nodes
-        data["gene", "binds", "gene"].edge_index = edges
-        with pytest.raises(InputError, match=why):
-            CellGraph.from_hetero_data(data, deleted_type="gene")
-
-
 def test_a_deleted_node_takes_its_own_edges_and_no_other():  # 42
     keep = torch.tensor([[True], [True], [True], [False], [True]])
     shared = SharedGraph(torch.tensor([[2, 0, 0, 0], [4, 1, 3, 2]]), 5)
     assert shared(torch.arange(1.0, 6.0).view(5, 1, 1), keep).flatten().tolist() == [0, 1, 1, 0, 3]
 
 
-@pytest.mark.parametrize(
-    ("edges", "why"),
-    [
-        ([[float("nan"), 1.0], [1.0, 2.0]], r"edge_index is torch\.float32, expected torch\.int64"),  # 43
-        ([[1, 2], [2, 3]], "index 3 is outside the 3 node nodes"),  # 44
-    ],
-)
-def test_edges_of_nodes_that_are_none_are_refused(edges, why):
+def hetero(edges, nodes=None):
+    data = HeteroData()
+    data["gene", "binds", "gene"].edge_index = torch.as_tensor(edges)
+    if nodes is not None:
+        data["gene"].num_nodes = nodes
+    return data
+
+
+EDGES = [[0, 1], [1, 2]]
+HETERO = [
+    (hetero(torch.zeros(8, 2, dtype=torch.int64), 5), "edge_index"),  # 39
+    (hetero([[0, 1], [1, 846]], 845), "846|845"),  # 40
+    (hetero(EDGES), r"node type 'gene' of 'binds' is not counted: set data\['gene'\]\.num_nodes"),
+    (Data(edge_index=torch.tensor(EDGES), num_nodes=3), "data is a Data, expected a HeteroData"),
+]
+
+
+@pytest.mark.parametrize(("data", "why"), HETERO)
+def test_what_is_no_whole_heterodata_is_refused_in_a_sentence(data, why):
     with pytest.raises(InputError, match=why):
-        CellGraph.from_edges({"binds": torch.tensor(edges)}, num_nodes=3)
+        CellGraph.from_hetero_data(data, deleted_type="gene")
 
 
-def test_a_parameter_of_a_notebook_may_hold_an_equals_sign(tmp_path, monkeypatch):  # 41
+def test_edges_of_nodes_that_are_none_are_refused():  # 43, 44
+    nan, beyond = [[float("nan"), 1.0], [1.0, 2.0]], [[1, 2], [2, 3]]
+    for edges, why in (
+        (nan, r"is torch\.float32, expected torch\.int64"),
+        (beyond, "index 3 is outside the 3 node nodes"),
+    ):
+        with pytest.raises(InputError, match=why):
+            CellGraph.from_edges({"binds": torch.tensor(edges)}, num_nodes=3)
+
+
+def test_weights_in_edge_attr_are_left_out_with_a_word():
+    data = hetero(EDGES, 3)
+    data["gene", "binds", "gene"].edge_attr = torch.tensor([0.5, 2.0])
+    with pytest.warns(UserWarning, match="edge_attr of 'binds' is left out: edge_weight holds"):
+        graph = CellGraph.from_hetero_data(data, deleted_type="gene")
+    assert graph.networks["binds"].weight is None
+
+
+def test_a_notebooks_path_may_hold_an_equals_sign_is_not_none_and_a_folder_notebooks_is_the_users(
+    tmp_path, monkeypatch
+):
     monkeypatch.delenv("TCLAB_RUNS", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert lab.project_path("runs/a=b") == tmp_path / "runs" / "a=b"
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert lab.project_path("runs/a=b") == tmp_path / "notebooks" / "runs" / "a=b"  # 41
+    (tmp_path / "notebooks" / "sweep.ipynb").touch()
+    assert lab.project_path("runs/x") == tmp_path / "runs" / "x"
+    with pytest.raises(InputError, match="a notebook's parameter is None, expected the path of a file or a folder"):
+        lab.project_path(None)
+
+
+def test_an_output_that_cannot_hold_a_letter_gets_a_question_mark(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([event("aten::mm", 0, 10)]))
+    code = f"import sys; from tclab.command import main; sys.exit(main(['trace', {str(path)!r}]))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, "10 ?s" in done.stdout) == (0, True), done.stderr

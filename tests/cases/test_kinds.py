@@ -1,15 +1,13 @@
 """Further inputs of the kinds of `README.md`'s first table: what a machine, a script or a deleted row may be like."""
 
-import hashlib
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from tclab import CellGraph, InputError, Point, SharedGraph, lab, timing
+from tclab import InputError, SharedGraph, timing
 from tclab.message_passing import SharedGATv2Conv, SharedGCNConv, SharedGINConv, SharedSAGEConv
-from tclab.sweeps.store._code_fingerprint import files_of
 
 SPIN = """
 import argparse, signal, sys
@@ -90,41 +88,3 @@ def test_what_a_deleted_row_holds_reaches_no_kept_one_forward_or_backward(name, 
     out[keep].sum().backward()
     assert x.grad[1].item() == 0
     assert all(grad.isfinite().all() for grad in (x.grad, *(p.grad for p in conv.parameters() if p.grad is not None)))
-
-
-@pytest.mark.parametrize("copy", ["v12.0 - Copy.txt", "v12.0 copy.txt", "v12.0.txt.1", "v12.0.txt.download"])
-def test_a_second_download_makes_no_second_network(copy, tmp_path):
-    (tmp_path / "SGDgeneNames.tsv").write_text("Systematic_name\tStandard_name\nYAL001C\tTFC3\nYEL009C\tGCN4\n")
-    links = "protein1 protein2 combined_score\n4932.YAL001C 4932.YEL009C 5\n4932.YEL009C 4932.YAL001C 5\n"
-    for name in ("v12.0.txt", copy):
-        (tmp_path / f"4932.protein.links.{name}").write_text(links)
-    graph = CellGraph.from_folder(tmp_path)
-    assert [(name, network.num_edges) for name, network in graph.networks.items()] == [("string12_0_combined", 1)]
-    assert len(graph.report.ignored) == 1
-
-
-STRATEGY = """
-from tclab import masking
-from tclab.message_passing import SharedView
-
-@masking.register
-class Mine(masking.Strategy):
-    "Masks of Zürich, 5 µs."
-    name = "coded_{}"
-
-    def view(self, batch):
-        return SharedView(self.graph, batch.deletions)
-"""
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
-def test_a_users_code_has_the_fingerprint_of_its_bytes_in_any_encoding(encoding, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    name = f"coded_{encoding.replace('-', '_')}"
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, name)  # so that it is forgotten afterwards
-    path = tmp_path / f"{name}.py"
-    path.write_bytes(f"# coding: {encoding.removesuffix('-sig')}\n{STRATEGY.format(encoding)}".encode(encoding))
-    lab.import_file(path)
-    found = files_of(Point(scale=0.02, networks=1, strategy=f"coded_{encoding}"))
-    assert found[name] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -33,6 +33,7 @@ def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
     shape = SHAPES[f"string12_0_{channel}"]
     made = network_edges(len(degree), degree.sum() // 2, np.random.default_rng(7), shape=shape)
     assert gini(np.bincount(made.reshape(-1))) == pytest.approx(gini(degree), abs=0.03)
+    assert [gini(np.array(one)) for one in ([3, 3, 3], [0, 0, 0, 4], [0, 0])] == [0, 0.75, 0]
 
 
 def test_few_genes_regulate_as_in_yeastract(full, public):
@@ -40,10 +41,6 @@ def test_few_genes_regulate_as_in_yeastract(full, public):
     real = edge_list(pairs, sep=",", header=False, columns=(1, 0), directed=True)
     known, made = (len(network.edge_index[0].unique()) for network in (real, full.networks["regulatory"]))
     assert made == pytest.approx(known, rel=0.1)
-
-
-def test_gini_tells_even_from_uneven():
-    assert [gini(np.array(degree)) for degree in ([3, 3, 3], [0, 0, 0, 4], [0, 0])] == [0, 0.75, 0]
 
 
 def test_reach_grows_by_one_step_a_layer():

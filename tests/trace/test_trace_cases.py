@@ -114,8 +114,12 @@ def test_a_zipped_trace_is_read(cases):
     assert trace.analyze(cases / "f20_messages" / "trace.json.zip").findings
 
 
-def test_two_windows_of_one_process_name_the_files(write_trace, complete):
+def test_two_windows_of_one_process_and_a_file_without_a_rank_are_named(write_trace, complete):
     for name in ("host_1.100.pt.trace.json", "host_1.200.pt.trace.json"):
         path = write_trace([complete("aten::mm", 0, 5)], f"log/{name}", distributedInfo={"rank": 0})
     with pytest.raises(trace.TraceError, match=r"200\.pt\.trace\.json and host_1\.100.* are both rank 0|both rank 0"):
+        trace.analyze(path.parent)
+    for name in ("a.json", "b.json"):
+        path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
+    with pytest.raises(trace.TraceError, match=r"a\.json does not give its rank, one of 2"):
         trace.analyze(path.parent)

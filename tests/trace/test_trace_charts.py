@@ -28,12 +28,9 @@ def test_the_bars_of_the_main_thread_sum_to_its_wall_time_and_the_title_names_th
 
 
 def test_the_bars_of_a_device_sum_to_its_span(write_trace, complete):
-    events = [
-        complete("gemm", 0, 10, "kernel", pid=0, tid=7),
-        complete("ncclKernel", 5, 20, "kernel", pid=0, tid=8),
-        complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
-        complete("gemm", 50, 10, "kernel", pid=0, tid=7),
-    ]
+    kernels = [("gemm", 0, 10), ("ncclKernel", 5, 20), ("gemm", 50, 10)]
+    events = [complete(*kernel, "kernel", pid=0, tid=kernel[0]) for kernel in kernels]
+    events.append(complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9))
     (panel,) = bars(drawn.trace_chart(trace.analyze(write_trace(events)))).values()
     wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
     assert panel == pytest.approx(wanted)

@@ -48,22 +48,20 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     assert sum(found["host"].values()) == pytest.approx(main, abs=1e-6)
     assert sum(found["stages"].values()) == pytest.approx(main, abs=1e-6)
     assert list(report.categories["category"]) == list(CATEGORIES)
-    for _, thread in report.threads.groupby("thread"):
-        assert (thread["self_us"] >= 0).all()
-        assert thread["share"].dropna().sum() == pytest.approx(1) or thread["self_us"].sum() == 0
+    assert (report.threads["self_us"] >= 0).all()
     if found["idle"]:
         assert sum(found["idle"].values()) == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
-    assert all(finding.endswith(".") for finding in report.findings)
     # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began
     alarms = [["steps cut off", 49.073]] if "mi250" in name else []
     assert report.trust[["pathology", "concerned_us"]].to_numpy().tolist() == alarms
 
 
-def test_no_rank_and_no_device_are_null(real_report):
+def test_no_rank_and_no_device_are_null_and_a_stack_names_the_line_that_waited(real_report):
     report = real_report("hta_cpu_only_gloo_rank34")
     assert report.breakdown["rank"].item() == 34
     assert report.breakdown["idle_us"].isna().all()
     assert sum(f.startswith("Not enough in this trace to say whether a device") for f in report.findings) == 1
+    assert real_report("gpupuzzlers_fusion_stack").syncs["site"].iloc[0] == "fusion.py(380): run_example_pt2"
     report = real_report("hta_amd_mi250")
     assert report.breakdown["rank"].isna().all()
     assert report.copies["bytes"].item() == 5120  # ROCm writes the size on the runtime call
@@ -77,16 +75,6 @@ def test_two_ranks_of_a_folder_are_one_run(real_traces, tmp_path):
     assert len(report.steps) == 4
     waits = report.collectives.groupby(["collective", "index"])["wait_us"].min()
     assert (waits == 0).all()  # the rank that comes last does not wait
+    assert len(report.trust) == 0  # ranks of one host have one clock
+    assert "share fewer than three collectives" not in report.findings[0]
     assert any("only 2 of 128 ranks are in the folder" in finding for finding in report.findings)
-
-
-def test_files_without_a_rank_are_refused_in_a_folder(write_trace, complete, tmp_path):
-    for name in ("a.json", "b.json"):
-        path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
-    with pytest.raises(trace.TraceError, match=r"a\.json does not give its rank, one of 2"):
-        trace.analyze(path.parent)
-    assert trace.analyze(path).breakdown["rank"].isna().all()
-
-
-def test_stacks_name_the_line_that_waited(real_report):
-    assert real_report("gpupuzzlers_fusion_stack").syncs["site"].iloc[0] == "fusion.py(380): run_example_pt2"
