@@ -139,22 +139,14 @@ def layer(s: Settings) -> Verdict:
 def steps(s: Settings) -> Verdict:
     points = _points(s, s.either((28, 2, 4, 8, 16, 64), (2,)), s.either(("float32", "bfloat16"), ("float32",)))
     points.sort(key=lambda p: (p.strategy not in FIRST, p.dtype != "float32"))
-    step = steps_of(_recorded(s, points, budget_seconds=s.either(s.seconds, None)))  # the few of a rehearsal all run
-    columns = ["model", "strategy", "batch_size", "dtype", "status", "median_seconds", "samples_per_second",
-               "peak_bytes", "host_syncs"]  # fmt: skip
-    frame = s.keep("d_steps", step[columns].assign(fits_bytes=list(map(_estimated, step.to_dict("records")))))
-    ok = frame[frame["status"] == "ok"]
+    ok, passed, words = _recorded(s, "d_steps", points, s.either(s.seconds, None))  # the few of a rehearsal all run
     best = ok.sort_values("samples_per_second").groupby("model").last()
-    if len(best) < 2:
-        return False, f"{len(ok)} of {len(frame)} points were measured"
-    cell, ratio = best.loc["hetero_cell"], best["samples_per_second"].loc["dango"]
-    near = (ok["peak_bytes"].astype("Float64") / ok["fits_bytes"].astype("Float64")).median()
-    memory = "" if pd.isna(near) else f"; peak memory {near:.2f} × what fits says (median)"
-    return not frame["status"].str.startswith("failed").any(), (
-        f"{len(ok)} of {len(frame)} points; HeteroCell at best {cell['samples_per_second']:.4g} samples/s "
-        f"({cell['strategy']}, batch {cell['batch_size']}, {cell['dtype']}), "
-        f"DANGO {ratio / cell['samples_per_second']:.3g} × that{memory}"
-    )
+    for model, row in best.iterrows():
+        at = f"{row['strategy']}, batch {row['batch_size']}, {row['dtype']}"
+        words += f"; {model} at best {row['samples_per_second']:.4g} samples/s ({at})"
+    said = pd.Series(list(map(_estimated, ok.to_dict("records"))), ok.index, dtype="Float64")
+    s.keep("d_memory", ok[["strategy", "batch_size", "dtype", "peak_bytes"]].assign(fits_bytes=said))
+    return passed and len(best) == 2, f"{words}; peak memory / what fits says: {(ok['peak_bytes'] / said).median():.2f}"
 
 
 def _estimated(row: dict[str, Any]) -> int | None:
@@ -187,15 +179,20 @@ def _common(s: Settings) -> dict[str, Any]:
     return {"scale": s.scale, "steps": s.either(20, 2), "workers": s.either(2, 0), "device": s.device}
 
 
-def _recorded(s: Settings, points: list[Point], budget_seconds: float | None) -> pd.DataFrame:
-    """Sweep points into this machine's recording, and write what it holds by now."""
+def _recorded(s: Settings, name: str, points: list[Point], budget: float | None) -> tuple[pd.DataFrame, bool, str]:
+    """Sweep points into this machine's recording; return the rows of the steps that were measured, and a verdict."""
     folder, kept = s.recordings(), s.out / "rows"  # one file a point; the recording is one of all
     folder.mkdir(parents=True, exist_ok=True)
-    rows = tclab.sweep(points, results=kept, budget_seconds=budget_seconds)
+    step = steps_of(tclab.sweep(points, results=kept, budget_seconds=budget))
     tclab.sweeps.close_workers()
     atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
-    return rows
+    s.keep(name, step[["model", "strategy", "networks", "batch_size", "mode", "dtype", "status", "median_seconds",
+                       "samples_per_second", "host_syncs"]])  # fmt: skip
+    ok, failed, left = (step["status"].str.startswith(how) for how in ("ok", "failed", "not run: the budget"))
+    words = f"{ok.sum()} of {len(step)} points recorded in {folder.name}"
+    words += f"; {left.sum()} are left: run it again" if left.any() else ""
+    return step[ok], not failed.any() and not (left.any() and s.whole), words
 
 
 def trust(s: Settings) -> Verdict:
@@ -239,18 +236,13 @@ def recording(s: Settings) -> Verdict:
     from tclab.sweeps.config import in_each_mode
 
     middle, strategies = s.either(28, 2), s.either("edge_mask,node_mask,delta,indices", "node_mask,indices")
-    more = {**_common(s), "gpus": int(s.device == "cuda")}
-    del more["device"]
-    points = in_each_mode(models="hetero_cell,dango", strategies=strategies, batch_sizes=middle, **more)
+    common = {**_common(s), "gpus": int(s.device == "cuda")}
+    del common["device"]
+    points = in_each_mode(models="hetero_cell,dango", strategies=strategies, batch_sizes=middle, **common)
     points += _points(s, (middle,), networks=s.either(range(1, 10), (1,)))
     points += _points(s, s.either((1, 32, 128), ()))
-    step = steps_of(_recorded(s, list(dict.fromkeys(points)), budget_seconds=s.seconds))
-    s.keep("g_steps", step[["model", "strategy", "networks", "batch_size", "mode", "status", "median_seconds"]])
-    ok, failed, left = (
-        int(step["status"].str.startswith(how).sum()) for how in ("ok", "failed", "not run: the budget")
-    )
-    words = f"{ok} of {len(step)} points recorded in {s.recordings().name}"
-    return failed == 0 and (not left or not s.whole), words + (f"; {left} are left: run it again" if left else "")
+    _, passed, words = _recorded(s, "g_steps", list(dict.fromkeys(points)), s.seconds)
+    return passed, words
 
 
 def one_rank(s: Settings) -> Verdict:
