@@ -93,7 +93,7 @@ def lines(strategy: str, sleep: float, quick: bool) -> Iterator[dict[str, Any]]:
         line |= {"waiting": wait / step["mean_seconds"], "truly": truly}
         if mode == "step":
             line["data pipeline"] = case_study.hypotheses(rows)[0].verdict
-        print(line, flush=True)
+        print(".", end="", flush=True)
         yield line
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     found = pd.DataFrame(lines(register_sleeping(given.sleep), given.sleep, given.quick))
-    print(found.to_string(index=False, float_format="{:.3g}".format))
+    print("\n" + found.to_string(index=False, float_format="{:.3g}".format))
 
 
 if __name__ == "__main__":

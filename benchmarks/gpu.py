@@ -35,7 +35,7 @@ from tclab._io import atomic_write
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
     "a": "the environment, and one small point from its check to its rows",
-    "b": "every exact strategy in every dtype through the equivalence check, and the tests that need CUDA",
+    "b": "every exact strategy in every dtype through the equivalence check",
     "c": "one layer's sums over all networks, forward and backward: each kernel, in fp32 and bf16",
     "d": "the whole step: every strategy of HeteroCell, and DANGO, over batch sizes; memory beside `fits`",
     "e": "the ledger's accounted share, spike-in and cost, and the host's waits for the device in each strategy",
@@ -45,12 +45,8 @@ PARTS = {
     "i": "torch.profiler's trace of our own step, read by `tclab.trace`: its stages against the ledger's",
     "j": "launches of the tile kernel, timed",
 }
-TESTS = ("pytest", "xdist", "hypothesis")
-WANTED = {  # beside torch and what `pip install '.[sweep]'` brings
-    "triton": "our kernels, in (c) and (j)",
-    "lightning": "Lightning's loop, in (e)",
-    **dict.fromkeys(TESTS, "the tests that need CUDA, in (b)"),
-}
+# beside torch and what `pip install '.[sweep]'` brings
+WANTED = {"triton": "our kernels, in (c) and (j)", "lightning": "Lightning's loop, in (e)"}
 
 
 def verdict_of(part: str, out: Path) -> dict[str, Any] | None:

@@ -160,11 +160,13 @@ class Matrix:
         return kept
 
     def wait(self, running, ready, what):
-        """Wait until something is so or the sweep has ended; one that hangs is a fault, and is killed."""
-        until = time.monotonic() + HANG_SECONDS
+        """Wait until something is so or the sweep has ended; one that reports nothing any more is killed: a fault."""
+        reported, until = -1, 0.0
         while running.alive and not ready():
+            if len(running.lines) > reported:
+                reported, until = len(running.lines), time.monotonic() + HANG_SECONDS
             if time.monotonic() > until:
-                self.fault("hang", f"{what} did not come in {HANG_SECONDS:g} s; reported {running.lines}")
+                self.fault("hang", f"{what} did not come, nothing for {HANG_SECONDS:g} s; reported {running.lines}")
                 running.process.kill()
                 running.process.wait()
             time.sleep(0.01)
