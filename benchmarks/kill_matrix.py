@@ -41,7 +41,7 @@ from tclab.sweeps.store._row_files import Results  # noqa: E402
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
 ORPHAN_SECONDS = 2.0
-HANG_SECONDS = 120.0
+HANG_SECONDS = 600.0  # without a word, on a busy machine, too
 APART = ("seed", "workers", "store", "strategy")  # what differs between the points of a sweep
 SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
 AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
