@@ -59,19 +59,19 @@ def case(seed: int, most_columns: int = 2048) -> Case:
     width = int(draw.choice([w for w in WIDTHS if w * samples <= most_columns]))
     count = 0 if kind == "none" else int(draw.integers(1, 8 * max(sources, targets) + 1))
     edges = np.stack([draw.integers(0, sources, count), draw.integers(0, targets, count)])
+    nodes = np.arange(sources)
     if kind == "hub":  # one node hears from all, and all from it
-        others = np.arange(sources)
-        ends = np.stack([others, np.full_like(others, draw.integers(0, sources))])
-        edges = np.concatenate([edges, ends, ends[::-1]], axis=1)
-    if kind == "empty rows":
+        hub = np.full_like(nodes, draw.integers(0, sources))
+        edges = np.hstack([edges, [nodes, hub], [hub, nodes]])
+    elif kind == "empty rows":
         edges = edges[:, edges[1] % 3 == 0]
-    if kind == "self-loops":
-        edges = np.concatenate([edges, np.tile(np.arange(sources), (2, 1))], axis=1)
+    elif kind == "self-loops":
+        edges = np.hstack([edges, [nodes, nodes]])
+    elif kind == "full":
+        edges = np.stack(np.meshgrid(nodes, nodes)).reshape(2, -1)
     if kind == "multi-edges":
-        edges = np.concatenate([edges, *[edges[:, :: k + 1] for k in range(1, 12)]], axis=1)
-    if kind == "full":
-        edges = np.stack(np.meshgrid(np.arange(sources), np.arange(targets))).reshape(2, -1)
-    if kind != "multi-edges":
+        edges = np.hstack([edges, *[edges[:, :: k + 1] for k in range(1, 12)]])
+    else:
         edges = np.unique(edges, axis=1)
     return Case(kind, sources, targets, torch.from_numpy(np.ascontiguousarray(edges)), samples, width, seed)
 
