@@ -159,7 +159,7 @@ def _points(
     masked = s.either(list(dict.fromkeys([*STRATEGIES, *masked])), ["node_mask"])
     ways: list[dict[str, Any]] = [{"model": "dango", "strategy": "indices"}, *({"strategy": name} for name in masked)]
     return [
-        Point(**way, batch_size=size, networks=count, dtype=dtype, **_common(s))
+        Point(**way, batch_size=size, networks=count, dtype=dtype, device=s.device, **_common(s))
         for size in sizes
         for dtype in dtypes
         for count in networks
@@ -168,7 +168,7 @@ def _points(
 
 
 def _common(s: Settings) -> dict[str, Any]:
-    return {"scale": s.scale, "steps": s.either(20, 2), "workers": s.either(2, 0), "device": s.device}
+    return {"scale": s.scale, "steps": s.either(20, 2), "workers": s.either(2, 0)}
 
 
 def _recorded(s: Settings, name: str, points: list[Point], budget: float | None) -> tuple[pd.DataFrame, bool, str]:
@@ -228,9 +228,8 @@ def recording(s: Settings) -> Verdict:
     from tclab.sweeps.config import in_each_mode
 
     middle, strategies = s.either(28, 2), s.either("edge_mask,node_mask,delta,indices", "node_mask,indices")
-    common = {**_common(s), "gpus": int(s.device == "cuda")}
-    del common["device"]
-    points = in_each_mode(models="hetero_cell,dango", strategies=strategies, batch_sizes=middle, **common)
+    common = {**_common(s), "batch_sizes": middle, "gpus": int(s.device == "cuda")}
+    points = in_each_mode(models="hetero_cell,dango", strategies=strategies, **common)
     points += _points(s, (middle,), networks=s.either(range(1, 10), (1,)))
     points += _points(s, s.either((1, 32, 128), ()))
     _, passed, words = _recorded(s, "g_steps", list(dict.fromkeys(points)), s.seconds)
