@@ -29,9 +29,7 @@ from tclab.sweeps.execution._setup import Setup
 from tclab.sweeps.store._rows import frame, table
 
 # a step so short that 8 workers that sleep bind it on a busy machine, too
-SMALL: dict[str, Any] = {
-    "scale": 0.01, "networks": 1, "hidden": 8, "layers": 1, "batch_size": 4, "device": "cpu",
-}  # fmt: skip
+SMALL: dict[str, Any] = {"scale": 0.01, "networks": 1, "hidden": 8, "layers": 1, "batch_size": 4, "device": "cpu"}
 
 
 def register_sleeping(seconds: float) -> str:
@@ -48,34 +46,21 @@ def register_sleeping(seconds: float) -> str:
     return str(Sleeping.name)
 
 
-class _Clocked:
-    """A loader's batches: `asked` and `given` are when each was asked for and given."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self.asked: list[float] = []
-        self.given: list[float] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        begin = time.perf_counter()
-        batch = next(self._batches)
-        self.asked.append(begin)
-        self.given.append(time.perf_counter())
-        return batch
-
-
 def rows_and_truth(point: Point) -> tuple[pd.DataFrame, float, float]:
     """Return a point's rows, and seconds a step and the share of waiting by another clock around the same steps."""
     batches, run = Setup.batches, Setup.run
-    clocked: list[_Clocked] = []
+    taken: list[tuple[float, float]] = []  # when each batch was asked for and given
     ends: list[float] = []
 
     def watched(here: Setup) -> Iterator[Any]:
-        clocked.append(_Clocked(batches(here)))
-        return clocked[-1]
+        made = batches(here)
+        while True:
+            asked = time.perf_counter()
+            batch = next(made, None)
+            if batch is None:
+                return
+            taken.append((asked, time.perf_counter()))
+            yield batch
 
     def timed(here: Setup, *given: Any, **options: Any) -> Any:
         losses = run(here, *given, **options)
@@ -84,9 +69,8 @@ def rows_and_truth(point: Point) -> tuple[pd.DataFrame, float, float]:
 
     with patch.object(Setup, "batches", watched), patch.object(Setup, "run", timed):
         rows = frame(table(measure(resolve(point))))
-    (loader,) = clocked
     of_cycles = point.steps - point.steps % point.workers
-    asked, given = (np.array(moments[-of_cycles:]) for moments in (loader.asked, loader.given))
+    asked, given = np.array(taken[-of_cycles:]).T
     wall = ends[-1] - asked[0]
     return rows, wall / of_cycles, float((given - asked).sum() / wall)
 
@@ -100,20 +84,16 @@ def lines(strategy: str, sleep: float, quick: bool) -> Iterator[dict[str, Any]]:
         rows, seconds, truly = rows_and_truth(point)
         host = rows[rows["where"] == "host"].set_index("stage")
         step, wait = host.loc["step"], host.loc["data_wait", "mean_seconds"]
-        line = {
-            "workers": workers,
-            "prefetch": prefetch,
-            "mode": mode,
-            "steps": steps,
-            "samples/s": step["samples_per_second"],
-            "true": point.batch_size / seconds,
+        line = {"workers": workers, "prefetch": prefetch, "mode": mode, "steps": steps}
+        line |= {"samples/s": step["samples_per_second"], "true": point.batch_size / seconds}
+        line |= {
             "at most": point.batch_size * workers / sleep,
             "median says": point.batch_size / step["median_seconds"],
-            "waiting": wait / step["mean_seconds"],
-            "truly": truly,
         }
+        line |= {"waiting": wait / step["mean_seconds"], "truly": truly}
         if mode == "step":
             line["data pipeline"] = case_study.hypotheses(rows)[0].verdict
+        print(".", end="", flush=True)
         yield line
 
 
@@ -124,12 +104,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1 and 4 workers, 24 steps")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    found = []
-    for line in lines(register_sleeping(given.sleep), given.sleep, given.quick):
-        found.append(line)
-        print(".", end="", flush=True)
-    print()
-    print(pd.DataFrame(found).to_string(index=False, float_format="{:.3g}".format))
+    found = pd.DataFrame(lines(register_sleeping(given.sleep), given.sleep, given.quick))
+    print("\n" + found.to_string(index=False, float_format="{:.3g}".format))
 
 
 if __name__ == "__main__":

@@ -16,18 +16,17 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections import Counter
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
+
+import psutil
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as the sweeps have it: rows are named by the machine, threads included
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +41,7 @@ from tclab.sweeps.store._row_files import Results  # noqa: E402
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
 ORPHAN_SECONDS = 2.0
-HANG_SECONDS = 120.0
+HANG_SECONDS = 600.0  # without a word, on a busy machine, too
 APART = ("seed", "workers", "store", "strategy")  # what differs between the points of a sweep
 SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
 AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
@@ -69,6 +68,8 @@ def sweep(kind, folder):
         status = progress.rows["status"][0].as_py()
         print(json.dumps([apart(vars(progress.point)), status, progress.kept]), flush=True)
 
+    # a shell that puts the benchmark in the background has it ignore the interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tclab.sweep(points(kind), results=folder, retry=True, progress=report)
 
 
@@ -81,53 +82,41 @@ def same_part(table):
 class Sweep:
     """A running sweep: its processes, and what it has reported: each point, its status, whether it was kept already."""
 
-    def __init__(self, kind, folder, temporary, mark):
-        self.kind, self.mark, self.lines = kind, mark, []
-        environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, __file__, "--sweep", kind, str(folder)]
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
+    def __init__(self, kind, work, mark):
+        self.targets, self.mark, self.file = TARGETS[kind], mark, work / "reported"
+        environment = {**os.environ, MARK: mark, "TMPDIR": str(work / "tmp"), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, __file__, "--sweep", kind, str(work / "rows")]
+        with self.file.open("w") as file:
+            self.process = psutil.Popen(command, env=environment, stdout=file)
 
-    def _read(self):
-        with self.process.stdout as lines:
-            for point, *more in map(json.loads, lines):
-                self.lines.append((tuple(point), *more))
+    @property
+    def lines(self):
+        """What was reported so far; a line that is being written is none yet."""
+        whole = self.file.read_text().rpartition("\n")[0].splitlines()
+        return [(tuple(point), *more) for point, *more in map(json.loads, whole)]
 
     @property
     def alive(self):
         """Whether the sweep's own process runs."""
         return self.process.poll() is None
 
-    def wait_until(self, ready):
-        """Wait until something is so or the sweep has ended, and return whether either came to be."""
-        until = time.monotonic() + HANG_SECONDS
-        while not (found := ready()) and self.alive and time.monotonic() < until:
-            time.sleep(0.01)
-        return bool(found) or not self.alive
-
-    def pick(self, target, draw):
-        """Return a process that is a target now, by its distance from the sweep's own, or None."""
-        parents = {}
-        for pid in marked(self.mark):
-            try:
-                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-        level = [self.process.pid]
-        for _ in range(TARGETS[self.kind].index(target)):
-            level = [pid for pid, parent in parents.items() if parent in level]
-        return draw.choice(sorted(level)) if level else None
+    def targets_of(self, target):
+        """Return the processes that are a target now, by their distance from the sweep's own."""
+        level, ours = [self.process], marked(self.mark)
+        for _ in range(self.targets.index(target)):
+            with suppress(psutil.NoSuchProcess):
+                level = [child for one in level for child in one.children() if child.pid in ours]
+        return level
 
 
 class Matrix:
     """Kills, one after another, and what they led to."""
 
-    def __init__(self, seed, work):
-        self.draw, self.seed, self.work = random.Random(seed), seed, Path(work)
+    def __init__(self, seed):
+        self.draw, self.seed = random.Random(seed), seed
         self.right = {}  # point → the columns that a run has whatever disturbs it
         self.kills, self.faults = Counter(), Counter()
-        self.numbers, self.rows, self.orphan_seconds = count(), 0, 0.0
+        self.sweeps, self.rows, self.orphan_seconds = 0, 0, 0.0
 
     def fault(self, name, what):
         """Count a fault and say it."""
@@ -145,6 +134,71 @@ class Matrix:
             self.through_one_sweep(kind, left)
             print(f"{kind}: {kills - len(left)} of {kills} kills, {self.faults.total()} faults", flush=True)
 
+    def through_one_sweep(self, kind, left):
+        """Disturb one sweep, and go on with it, until all its points are measured; return what is kept."""
+        self.sweeps += 1
+        mark = f"{os.getpid()}-{self.seed}-{self.sweeps}"
+        shared, pids = set(os.listdir("/dev/shm")), set()
+        ok, kept = {}, {}  # ok: point → its file once a good row was reported
+        with tempfile.TemporaryDirectory(prefix="kill-matrix-") as folder:
+            work = Path(folder)
+            (work / "tmp").mkdir()
+            while len(ok) < len(points(kind)):
+                running = Sweep(kind, work, mark)
+                while running.alive and left:
+                    self.one_kill(running, left, pids)
+                self.wait(running, lambda: False, "the end of a sweep")
+                begin = time.monotonic()
+                if orphans := left_behind(mark, ORPHAN_SECONDS):
+                    self.fault("orphan", orphans)
+                    left_behind(mark, 60.0)
+                self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
+                kept = self.kept(work / "rows")
+                self.compare(kept, running.lines, ok)
+            self.rows += len(ok)
+            self.look_for_rest(work, shared, pids)
+        return kept
+
+    def wait(self, running, ready, what):
+        """Wait until something is so or the sweep has ended; one that reports nothing any more is killed: a fault."""
+        reported, until = -1, 0.0
+        while running.alive and not ready():
+            if len(running.lines) > reported:
+                reported, until = len(running.lines), time.monotonic() + HANG_SECONDS
+            if time.monotonic() > until:
+                self.fault("hang", f"{what} did not come, nothing for {HANG_SECONDS:g} s; reported {running.lines}")
+                running.process.kill()
+                running.process.wait()
+            time.sleep(0.01)
+
+    def one_kill(self, running, left, pids):
+        """Send one signal at a random moment, and wait for what a sweep that goes on reports next."""
+        target, name = left[-1]
+        at = len(running.lines) + self.draw.randrange(3)
+        self.wait(running, lambda: len(running.lines) >= at, f"point {at}")
+        time.sleep(self.draw.uniform(0, 4.0 if at == 0 else 1.0))
+        self.wait(running, lambda: running.targets_of(target), f"a {target}")
+        there, reported = running.targets_of(target), len(running.lines)
+        if not there or not running.alive:
+            return
+        pids |= {*marked(running.mark), running.process.pid}
+        try:
+            one = self.draw.choice(there)
+            one.send_signal(getattr(signal, name))
+            if name == "SIGSTOP":
+                time.sleep(1.0)
+                one.send_signal(signal.SIGCONT)
+        except psutil.NoSuchProcess:
+            return  # it has just ended
+        left.pop()
+        self.kills[f"{target} · {name}"] += 1
+        if target == "parent" and name != "SIGSTOP":
+            self.wait(running, lambda: False, f"the end after {name}")
+            return
+        self.wait(running, lambda: len(running.lines) > reported, f"a point after {name} of {target}")
+        if not running.alive and running.process.returncode:
+            self.fault("ended", f"{running.process.returncode} after {name} of {target}")
+
     def kept(self, folder):
         """Return the rows of each point that is kept whole, and their file's contents."""
         found, files = {}, [path for path in folder.glob("*.parquet") if not path.name.startswith(".")]
@@ -157,83 +211,9 @@ class Matrix:
             self.fault("double", f"{len(files)} files of {len(found)} points")
         return found
 
-    def through_one_sweep(self, kind, left):
-        """Disturb one sweep, and go on with it, until all its points are measured; return what is kept."""
-        number = next(self.numbers)
-        folder, temporary, mark = self.work / f"rows{number}", self.work / f"tmp{number}", f"{os.getpid()}-{number}"
-        temporary.mkdir()
-        shared, pids = set(os.listdir("/dev/shm")), set()
-        ok, kept = {}, {}  # ok: point → its file once a good row was reported
-        while len(ok) < len(points(kind)):
-            running = Sweep(kind, folder, temporary, f"{mark}-{self.seed}")
-            while running.alive and left:
-                self.one_kill(running, left, pids)
-            try:
-                running.process.wait(HANG_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.fault("hang", f"a sweep of {kind} after {running.lines}")
-                running.process.kill()
-            begin = time.monotonic()
-            if orphans := left_behind(running.mark, ORPHAN_SECONDS):
-                self.fault("orphan", orphans)
-                left_behind(running.mark, 60.0)
-            self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
-            running.reader.join()
-            kept = self.kept(folder)
-            self.compare(kept, running, ok)
-        self.rows += len(ok)
-        self.look_for_rest(folder, temporary, shared, pids)
-        shutil.rmtree(folder)
-        shutil.rmtree(temporary)
-        return kept
-
-    def look_for_rest(self, folder, temporary, shared, pids):
-        """Find files that a sweep left behind; what torch's compiler keeps is none of them."""
-        with patch.object(tempfile, "tempdir", str(temporary)):
-            TemporaryFolder().close()  # as the next process does, which removes those whose owner was killed
-        files = [path.relative_to(temporary) for path in temporary.rglob("*")]
-        new = set(os.listdir("/dev/shm")) - shared
-        rest = {
-            "temporary files": [str(path) for path in files if not path.parts[0].startswith("torch")],
-            "files beside the rows": [p.name for p in folder.iterdir() if p.suffix != ".parquet" or p.name[0] == "."],
-            "/dev/shm": [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))],
-        }
-        for where, names in rest.items():
-            if names:
-                self.fault(where, names)
-
-    def one_kill(self, running, left, pids):
-        """Send one signal at a random moment, and wait for what a sweep that goes on reports next."""
-        target, name = left[-1]
-        at = len(running.lines) + self.draw.randrange(3)
-        if not running.wait_until(lambda: len(running.lines) >= at):
-            self.fault("hang", f"a sweep waited for {at} points: {running.lines}")
-            running.process.kill()
-        time.sleep(self.draw.uniform(0, 4.0 if at == 0 else 1.0))
-        running.wait_until(lambda: running.pick(target, self.draw))
-        pid, reported = running.pick(target, self.draw), len(running.lines)
-        if pid is None or not running.alive:
-            return
-        pids |= {*marked(running.mark), running.process.pid}
-        try:
-            os.kill(pid, getattr(signal, name))
-            if name == "SIGSTOP":
-                time.sleep(1.0)
-                os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return  # it has just ended
-        left.pop()
-        self.kills[f"{running.kind} · {target} · {name}"] += 1
-        ends = target == "parent" and name != "SIGSTOP"
-        if not running.wait_until(lambda: not ends and len(running.lines) > reported):
-            self.fault("hang", f"nothing came for {HANG_SECONDS:g} s after {name} of {target}")
-            running.process.kill()
-        elif not ends and not running.alive and running.process.returncode:
-            self.fault("ended", f"{running.process.returncode} after {name} of {target}")
-
-    def compare(self, kept, running, ok):
+    def compare(self, kept, lines, ok):
         """Compare the files of a sweep that has ended with what it, and the runs before it, reported."""
-        for point, status, was_kept in running.lines:
+        for point, status, was_kept in lines:
             if point in ok and not was_kept:
                 self.fault("double", f"point {point} was measured again")
             if point in ok and kept.get(point, (None, None))[1] != ok[point]:
@@ -243,13 +223,24 @@ class Matrix:
             if status == "ok" and point not in kept:
                 self.fault("lost", f"point {point} was reported and is not kept")
         good = {point: one for point, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
-        reported = {point for point, status, _ in running.lines if status == "ok"}
+        reported = {point for point, status, _ in lines if status == "ok"}
         if len(unreported := good.keys() - reported - ok.keys()) > 1:
             self.fault("lost", f"points {unreported} have rows that nobody reported")
         for point, (table, content) in good.items():
             if self.right and (part := same_part(table)) != self.right[point]:
                 self.fault("wrong", f"point {point}: {part}")
             ok[point] = content
+
+    def look_for_rest(self, work, shared, pids):
+        """Find files that a sweep left behind; what torch's compiler keeps is none of them."""
+        with patch.object(tempfile, "tempdir", str(work / "tmp")):
+            TemporaryFolder().close()  # as the next process does, which removes those whose owner was killed
+        new = set(os.listdir("/dev/shm")) - shared
+        rest = [str(path) for path in (work / "tmp").iterdir() if not path.name.startswith("torch")]
+        rest += [p.name for p in (work / "rows").iterdir() if p.suffix != ".parquet" or p.name[0] == "."]
+        rest += [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))]
+        if rest:
+            self.fault("left", rest)
 
 
 def main():
@@ -260,19 +251,14 @@ def main():
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.sweep:
-        # a shell that puts the benchmark in the background has it ignore the interrupt
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         sweep(*given.sweep)
         return 0
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kill-matrix-") as work:
-        matrix = Matrix(given.seed, work)
-        for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
-            if kills > 0:
-                matrix.run(kind, kills)
-    found = {"kills": matrix.kills.total(), "by target": dict(sorted(matrix.kills.items())), "rows": matrix.rows}
-    found |= {"longest orphan seconds": round(matrix.orphan_seconds, 2), "faults": dict(matrix.faults)}
-    print(json.dumps({**found, "minutes": round((time.monotonic() - begin) / 60, 1)}, indent=1))
+    matrix = Matrix(given.seed)
+    for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
+        if kills > 0:
+            matrix.run(kind, kills)
+    print(f"{matrix.kills.total()} signals, {matrix.rows} rows in {matrix.sweeps} sweeps; {dict(matrix.kills)}")
+    print(f"faults {dict(matrix.faults)}; the longest that a process lived on is {matrix.orphan_seconds:.2f} s")
     return int(bool(matrix.faults))
 
 

@@ -89,18 +89,14 @@ def cost(budget: float) -> Receipt:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--scale", type=float, default=0.02)
-    parser.add_argument("--blocks", type=int, default=10, help="of ten steps; 0 for no closure")
-    parser.add_argument("--trials", type=int, default=5, help="of each delay; 0 for no spikes")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of the receipt's race; 0 for none")
+    parser.add_argument("--trials", type=int, default=5, help="of each delay")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of the receipt's race")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     print(f"load {conditions()['load']:.2f}, {torch.__version__}, {sys.platform}")
-    if chosen.blocks:
-        closure(chosen.scale, chosen.blocks, 10)
-    if chosen.trials:
-        spikes(chosen.scale, chosen.trials, 2000)
-    if chosen.budget:
-        cost(chosen.budget)
+    closure(chosen.scale, 10, 10)
+    spikes(chosen.scale, chosen.trials, 2000)
+    cost(chosen.budget)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python benchmarks/race_commits.py [--equal 100] [--slower 20] [--script-seconds 0.3] [--budget-seconds 120]
 
 A repository is made whose script sorts numbers and adds squares, for some tenths of a second. Of "equal" the commits
-differ by a text file alone, of "slower" head does 10 % more. A line a race, then shares with their 95 % binomial
-interval (Clopper and Pearson). `--printed` takes the seconds that the script prints, which leave the start of Python
-out. 0 skips a part.
+differ by a text file alone, of "slower" head does 10 % more. A line a race, then how often they were told apart, with
+the 95 % binomial interval. `--printed` takes the seconds that the script prints, which leave Python's start out.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from scipy.stats import binomtest
+from verdicts import share
 
 from tclab.timing import race_commands
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
-VERDICTS = (FASTER, SAME, SLOWER, UNDECIDED)
 MORE = 0.1  # of its work that the slower commit does besides
 SCRIPT = """
 import random, time
@@ -39,44 +36,38 @@ print(time.perf_counter() - begin)
 """
 
 
-def committed(folder: Path, tag: str, **files: str) -> None:
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text)
+def committed(tag: str, file: str, text: str) -> None:
+    """Write a file and commit it, with a tag."""
+    Path(file).write_text(text)
     for words in (["add", "-A"], ["commit", "--quiet", "-m", tag], ["tag", tag]):
-        git(folder, *words)
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
 
 
-def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+def repository(script_seconds: float) -> None:
+    """Make the repository in this folder, with a script that takes about so many seconds."""
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    Path("bench.py").write_text(SCRIPT)
+    Path("work.py").write_text("LOOPS = 100")
+    done = subprocess.run([sys.executable, "bench.py"], capture_output=True, text=True, check=True)
+    loops = max(10, round(100 * script_seconds / float(done.stdout)))
+    committed("base", "work.py", f"LOOPS = {loops}")
+    committed("equal", "README.md", "The same.")
+    committed("slower", "work.py", f"LOOPS = {round(loops * (1 + MORE))}")
 
 
-def loops_in(seconds: float, folder: Path) -> int:
-    """Return how many loops of the script take about so many seconds."""
-    (folder / "bench.py").write_text(SCRIPT)
-    (folder / "work.py").write_text("LOOPS = 100")
-    done = subprocess.run([sys.executable, "bench.py"], cwd=folder, capture_output=True, text=True, check=True)
-    return max(10, round(100 * seconds / float(done.stdout)))
-
-
-def raced(number: int, head: str, options: argparse.Namespace) -> Counter[str]:
+def raced(races: int, head: str, printed: bool, budget_seconds: float) -> None:
+    """Print each race of head against base, and the share of each verdict."""
     found: Counter[str] = Counter()
-    for i in range(number):
+    for i in range(races):
         begin = perf_counter()
-        result = race_commands(
-            ["python", "bench.py"], base="base", head=head, printed=options.printed, margin=options.margin,
-            budget_seconds=options.budget_seconds,
-        )  # fmt: skip
-        pair = result.pair("head", "base")
+        options = {"base": "base", "head": head, "printed": printed, "budget_seconds": budget_seconds}
+        pair = race_commands(["python", "bench.py"], **options).pair("head", "base")
         found[pair.verdict] += 1
         took = f"{pair.kept} rounds, {perf_counter() - begin:.0f} s, load {os.getloadavg()[0]:.1f}"
         print(f"{head} {i + 1}: {pair.verdict:<9} {pair.ratio_text}; {took}", flush=True)
-    return found
-
-
-def share(found: Counter[str], *verdicts: str) -> str:
-    hits = sum(found[verdict] for verdict in verdicts)
-    low, high = binomtest(hits, found.total()).proportion_ci(0.95)
-    return f"{' or '.join(verdicts)} {hits} of {found.total()} = {hits / found.total():.1%} [{low:.1%}, {high:.1%}]"
+    if races:
+        told = share(found["FASTER"] + found["SLOWER"], races)
+        print(f"{head}: {dict(found)}; FASTER or SLOWER {told}", flush=True)
 
 
 def main() -> None:
@@ -85,23 +76,14 @@ def main() -> None:
     parser.add_argument("--slower", type=int, default=20, help="races of code that does 10 %% more")
     parser.add_argument("--script-seconds", type=float, default=0.3)
     parser.add_argument("--budget-seconds", type=float, default=120.0)
-    parser.add_argument("--margin", type=float, default=0.02)
     parser.add_argument("--printed", action="store_true")
     options = parser.parse_args()
     with TemporaryDirectory() as place:
-        folder = Path(place)
-        git(folder, "init", "--quiet")
-        loops = loops_in(options.script_seconds, folder)
-        committed(folder, "base", work_py=f"LOOPS = {loops}")
-        committed(folder, "equal", README_md="The same.")
-        committed(folder, "slower", work_py=f"LOOPS = {round(loops * (1 + MORE))}")
-        os.chdir(folder)
-        results = {head: raced(getattr(options, head), head, options) for head in ("equal", "slower")}
+        os.chdir(place)
+        repository(options.script_seconds)
+        for head in ("equal", "slower"):
+            raced(getattr(options, head), head, options.printed, options.budget_seconds)
         os.chdir("/")
-    for head, found in results.items():
-        if found:
-            print(f"{head}: { ({verdict: found[verdict] for verdict in VERDICTS}) }")
-            print("  " + (share(found, SLOWER) if head == "slower" else share(found, FASTER, SLOWER)))
 
 
 if __name__ == "__main__":

@@ -181,12 +181,10 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
     rng.shuffle(entries)
     whole: object = {"schemaVersion": 1, "traceEvents": entries} if rng.random() < 0.7 else entries
     content = json.dumps(whole, indent=rng.choice([None, 1])).encode()
-    own = Counter({name: took for name, took in own.items() if took})
-    return (
-        (gzip.compress(content, 1), ".json.gz", devices, own)
-        if rng.random() < 0.3
-        else (content, ".json", devices, own)
-    )
+    right = devices, {name: took for name, took in own.items() if took}
+    if rng.random() < 0.3:
+        return gzip.compress(content, 1), ".json.gz", *right
+    return content, ".json", *right
 
 
 def _marks(rng: random.Random, base: int, process: list[object]) -> list[dict[str, object]]:
@@ -194,10 +192,8 @@ def _marks(rng: random.Random, base: int, process: list[object]) -> list[dict[st
     on = {"ph": "X", "pid": process[0] if process else 0, "tid": 7, "dur": 500, "ts": base + 1, "name": "mark"}
     kinds = ["gpu_user_annotation", "cuda_sync", "overhead", "mtia_insight"] * bool(process)
     found: list[dict[str, object]] = [on | {"cat": kind, "args": {"device": 0}} for kind in kinds if rng.random() < 0.3]
-    found += [
-        {"ph": "s", "id": 1, "ts": base, "name": "ac2g"},
-        {"ph": "M", "name": "process_name", "pid": 0, "args": {}},
-    ]
+    found.append({"ph": "s", "id": 1, "ts": base, "name": "ac2g"})
+    found.append({"ph": "M", "name": "process_name", "pid": 0, "args": {}})
     return found + [{"ph": "C", "name": "GPU utilization", "ts": base, "args": {"value": 1}}] * (rng.random() < 0.5)
 
 
@@ -240,9 +236,10 @@ def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: di
     return "read"
 
 
-def variants(
-    count: int, seed: int, draw: Callable[[random.Random], tuple], fault: Callable[..., str], folder: Path
-) -> Counter[str]:
+Draw = Callable[[random.Random], tuple]
+
+
+def variants(count: int, seed: int, draw: Draw, fault: Callable[..., str], folder: Path) -> Counter[str]:
     """Return how many drawn files are read, refused and wrong; print what is wrong."""
     counts: Counter[str] = Counter()
     for i in range(count):
@@ -253,6 +250,7 @@ def variants(
         counts[found.split(":")[0]] += 1
         if found.startswith("wrong"):
             print(f"  {draw.__name__} {i}: {found[:200]} {content[:160]!r}", flush=True)
+    print(f"{draw.__name__}: {count:,}, of which {dict(counts)}", flush=True)
     return counts
 
 
@@ -262,17 +260,10 @@ def main() -> int:
     parser.add_argument("--traces", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for what, count, draw, fault in (
-            ("tables", given.tables, drawn_table, table_fault),
-            ("traces", given.traces, drawn_trace, trace_fault),
-        ):
-            counts = variants(count, given.seed, draw, fault, Path(folder))
-            numbers = " | ".join(f"{kind} {counts[kind]:,}" for kind in ("read", "refused", "wrong"))
-            print(f"| {what} | {count:,} | {numbers} |")
-            wrong += counts["wrong"]
-    return int(wrong > 0)
+        tables = variants(given.tables, given.seed, drawn_table, table_fault, Path(folder))
+        traces = variants(given.traces, given.seed, drawn_trace, trace_fault, Path(folder))
+    return int(tables["wrong"] + traces["wrong"] > 0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
 
-    python benchmarks/verdicts.py [--races 200] [--seconds 60 300] [--match TEXT] [--folders 0] [--pairs 0]
+    python benchmarks/verdicts.py [--races 200] [--match TEXT] [--folders 0] [--pairs 0]
 
 1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
    equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
@@ -9,7 +9,7 @@
 3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each. docs/race_commits.md has some
    of code that is slower.
 
-Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
+0 skips a part.
 """
 
 from __future__ import annotations
@@ -36,30 +36,15 @@ from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from synthetic_machine import (
-    GRID_SECONDS,
-    bursts,
-    drift,
-    growing,
-    interference,
-    memory_noise,
-    pair_of,
-    pink,
-    ramps,
-    regimes,
-    slow_tail,
-    switching,
-    throttled,
-    volatile,
-    wandering_pulses,
-    wave,
-)
+import synthetic_machine as noise
+from synthetic_machine import GRID_SECONDS, memory_noise, pair_of, switching, wave
 
 ROUNDS = 320  # of a made-up race
 Paths = Callable[[np.random.Generator, float], Sequence[Any]]
 
 
 def share(found: int, of: int) -> str:
+    """Return a share with its 95 % binomial interval (Clopper and Pearson)."""
     low, high = binomtest(found, of).proportion_ci(0.95)
     return f"{100 * found / of:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -89,20 +74,16 @@ class Attack:
         logs = self.independent * generator.standard_normal(4 * rounds) + np.where(second, 0.0, np.log(self.ratio))
         if not self.quiet:
             logs += memory_noise(generator, seconds, deviation=0.05, memory=0.5)[grid]
-            logs += slow_tail(generator, 4 * rounds * GRID_SECONDS, share=0.02, size=0.2)
+            logs += noise.slow_tail(generator, 4 * rounds * GRID_SECONDS, share=0.02, size=0.2)
         for arm, path in enumerate(self.own(generator, seconds)):
             if path is not None:
                 logs += np.where(second == arm, path[grid], 0.0)
         lucky = generator.normal(0, self.luck, (self.processes, 2))
-        logs += lucky[np.repeat(turn % self.processes, 4), second.astype(int)]
-        block = {"cell": None, "calls": 1}
-        columns = (logs, second, at, np.repeat(turn % self.processes, 4))
-        return [
-            {**block, "process": process, "round": i // 4, "position": i % 4, "arm": "b" if is_second else "a",
-             "seconds": seconds_of, "spent_seconds": ended}
-            for i, (seconds_of, is_second, ended, process) in enumerate(
-                zip(np.exp(columns[0]).tolist(), *(column.tolist() for column in columns[1:]), strict=True))
-        ]  # fmt: skip
+        process = np.repeat(turn % self.processes, 4)
+        logs += lucky[process, second.astype(int)]
+        columns = {"cell": None, "calls": 1, "process": process, "round": np.arange(4 * rounds) // 4}
+        columns |= {"position": np.arange(4 * rounds) % 4, "arm": np.where(second, "b", "a")}
+        return pd.DataFrame({**columns, "seconds": np.exp(logs), "spent_seconds": at}).to_dict("records")
 
     def pair(self, seed: int, seconds: float) -> Pair:
         """Return the comparison at the end of a race: at half of its budget if the arms are far apart."""
@@ -135,7 +116,7 @@ def one(path: Callable[..., Any], **settings: Any) -> Paths:
 def _beats(generator: np.random.Generator, seconds: float) -> Sequence[Any]:
     """Return pulses that hit both arms alike, at a period within 3 % of half, one or two rounds' length."""
     period = seconds / ROUNDS * generator.choice([0.5, 1.0, 2.0]) * generator.uniform(0.97, 1.03)
-    return [interference(generator, seconds, period=period, share=0.25, size=0.2)] * 2
+    return [noise.interference(generator, seconds, period=period, share=0.25, size=0.2)] * 2
 
 
 MILD = each(memory_noise, deviation=0.02, memory=0.5)
@@ -147,11 +128,11 @@ EQUAL = (  # some were tuned on, with other seeds
     ),
     Attack("normal noise of 5 %, memory 60 s, 4 processes", each(memory_noise, deviation=0.05, memory=60), processes=4),
     Attack("normal noise of 5 %, memory 60 s, one arm", one(memory_noise, deviation=0.05, memory=60), quiet=True),
-    Attack("one arm is 10 % off for a tenth", one(regimes, share=0.1, size=0.1)),
-    Attack("one arm is 10 % off for a tenth, in 3 stretches", one(regimes, share=0.1, size=0.1, stretches=3)),
-    Attack("drifts that differ by arm", each(drift, size=0.05)),
+    Attack("one arm is 10 % off for a tenth", one(noise.regimes, share=0.1, size=0.1)),
+    Attack("one arm is 10 % off for a tenth, in 3 stretches", one(noise.regimes, share=0.1, size=0.1, stretches=3)),
+    Attack("drifts that differ by arm", each(noise.drift, size=0.05)),
     Attack("pulses near the round's length", _beats),
-    Attack("a slow tail on one arm", one(slow_tail, share=0.1, size=0.05)),
+    Attack("a slow tail on one arm", one(noise.slow_tail, share=0.1, size=0.05)),
     *(Attack(f"luck of {100 * luck:g} %, 4 processes", processes=4, luck=luck) for luck in (0.005, 0.01, 0.02)),
     Attack("mild noise", MILD),
     Attack("two states 6 % apart, 25 s each", each(switching, levels=SIX_PERCENT, stay=25), quiet=True),
@@ -160,23 +141,21 @@ EQUAL = (  # some were tuned on, with other seeds
     Attack("waves of 4 %, period 90 s", each(wave, size=0.04, period=90), quiet=True),
     Attack("waves of 4 %, period 90 s, noisy machine", each(wave, size=0.04, period=90)),
     Attack("four states, 10 s each", each(switching, levels=LEVELS, stay=10)),
-    Attack("1/f noise of 3 %", each(pink, deviation=0.03)),
+    Attack("1/f noise of 3 %", each(noise.pink, deviation=0.03)),
 )  # fmt: skip
 UNSEEN = (  # written when all was settled, and never tuned on
-    Attack("heavy bursts, one in 5 s", each(bursts, every=5, size=0.05)),
-    Attack("ramps between heights of 4 %, every 8 s", each(ramps, size=0.04, every=8), quiet=True),
-    Attack("noise of 3 % whose strength changes", each(volatile, deviation=0.03), quiet=True),
-    Attack("throttled by 10 % every 15 s", each(throttled, every=15, size=0.1), quiet=True),
-    Attack("noise that grows to 10 %", each(growing, deviation=0.1), quiet=True),
-    Attack("wandering pulses of 6 %, period 7 s", each(wandering_pulses, period=7, size=0.06), quiet=True),
-    Attack("noise that grows to 10 %, 4 processes", each(growing, deviation=0.1), processes=4),
+    Attack("heavy bursts, one in 5 s", each(noise.bursts, every=5, size=0.05)),
+    Attack("ramps between heights of 4 %, every 8 s", each(noise.ramps, size=0.04, every=8), quiet=True),
+    Attack("noise of 3 % whose strength changes", each(noise.volatile, deviation=0.03), quiet=True),
+    Attack("throttled by 10 % every 15 s", each(noise.throttled, every=15, size=0.1), quiet=True),
+    Attack("noise that grows to 10 %", each(noise.growing, deviation=0.1), quiet=True),
+    Attack("wandering pulses of 6 %, period 7 s", each(noise.wandering_pulses, period=7, size=0.06), quiet=True),
+    Attack("noise that grows to 10 %, 4 processes", each(noise.growing, deviation=0.1), processes=4),
 )
 APART = (
     *(
-        Attack(
-            f"mild noise, {100 * size:g} % apart{', 4 processes' * (processes > 1)}", MILD, 1 / (1 + size), processes
-        )
-        for processes in (1, 4)
+        Attack(f"mild noise, {100 * size:g} % apart{', 4 processes' * (n > 1)}", MILD, 1 / (1 + size), n)
+        for n in (1, 4)
         for size in (0.05, 0.10)
     ),
     *(
@@ -201,14 +180,14 @@ LASTING = (  # longer than a part of 60 s, so beyond what is promised there
     Attack("waves of 4 %, period 360 s", each(wave, size=0.04, period=360), quiet=True),
     Attack("four states, 30 s each", each(switching, levels=LEVELS, stay=30), quiet=True),
 )
-ROWS = [
-    *((attack, "false") for attack in EQUAL),
-    *((attack, "false (never tuned on)") for attack in UNSEEN),
-    *((attack, "found") for attack in APART),
-    *((attack, "wrongly SAME") for attack in NEARLY),
-    *((attack, "SAME") for attack in ALIKE),
-    *((attack, "false (beyond the promise)") for attack in LASTING),
-]
+ROWS = {
+    "false": EQUAL,
+    "false (never tuned on)": UNSEEN,
+    "found": APART,
+    "wrongly SAME": NEARLY,
+    "SAME": ALIKE,
+    "false (beyond the promise)": LASTING,
+}
 FIRST_SEED = 1000  # below are those that were tuned on
 
 
@@ -222,15 +201,15 @@ def counted(attack: Attack, what: str, races: int, seconds: float) -> tuple[int,
     return hit, counts, float(np.median([pair.excluded or np.inf for pair in pairs]))
 
 
-def attacked(races: int, lengths: Sequence[float], text: str) -> None:
+def attacked(races: int, text: str) -> None:
     """Print a row for each attack whose name has the text."""
-    print(f"| attack | share of verdicts that are | {' | '.join(f'{length:g} s' for length in lengths)} |")
-    print(f"|---|---|{'---|' * len(lengths)}")
-    for attack, what in ROWS:
-        if text in attack.name:
-            cells = [counted(attack, what, races, seconds) for seconds in lengths]
-            words = [share(hit, races) + f"; ±{100 * bound:.1f} %" * (what == "SAME") for hit, _, bound in cells]
-            print(f"| {attack.name} | {what} | {' | '.join(words)} |", flush=True)
+    print("| attack | share of verdicts that are | 60 s | 300 s |", "|---|---|---|---|", sep="\n")
+    for what, attacks in ROWS.items():
+        for attack in attacks:
+            if text in attack.name:
+                cells = [counted(attack, what, races, seconds) for seconds in (60.0, 300.0)]
+                words = [share(hit, races) + f"; ±{100 * bound:.1f} %" * (what == "SAME") for hit, _, bound in cells]
+                print(f"| {attack.name} | {what} | {' | '.join(words)} |", flush=True)
 
 
 def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -> pd.DataFrame:
@@ -280,13 +259,12 @@ def real(n: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--races", type=int, default=200, help="made-up races for each attack")
-    parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0], help="of the made-up races")
     parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
     chosen = parser.parse_args()
     if chosen.races:
-        attacked(chosen.races, chosen.seconds, chosen.match)
+        attacked(chosen.races, chosen.match)
     if chosen.folders:
         folders(chosen.folders)
     if chosen.pairs:

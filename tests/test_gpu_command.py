@@ -1,5 +1,6 @@
 """`make gpu`: every part is rehearsed on a CPU, a killed run goes on, and results of another size stay as they are."""
 
+import argparse
 import json
 import os
 import signal
@@ -39,11 +40,12 @@ def test_results_of_another_size_are_not_gone_on_with_and_what_fails_is_a_line(r
     monkeypatch.setattr(gpu, "child_command", lambda *words: [sys.executable, "-c", "print('no driver'); exit(3)"])
     monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == "triton" else True)
     (tmp_path / "c.json").write_text(json.dumps({"passed": True, "says": "as it was"}))
-    assert gpu.drive(gpu.Settings("cpu", 0.02, tmp_path, 9.0), "ic") == 1
+    given = argparse.Namespace(device="cpu", scale=0.02, out=tmp_path, minutes=9.0, parts="ic")
+    assert gpu.drive(given) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "missing package triton, and with it our kernels, in (c) and (j)"
     assert said[2] == "    ended with 3: no driver"
     assert said[4:] == ["    as it was", f"1 of 2 parts passed; rows in {tmp_path}"]
     assert (tmp_path / "log.txt").read_text().splitlines() == said
     with pytest.raises(SystemExit, match="give another --out"):
-        gpu.drive(gpu.Settings("cuda", 1.0, tmp_path, 9.0), "a")
+        gpu.drive(argparse.Namespace(**{**vars(given), "device": "cuda"}))

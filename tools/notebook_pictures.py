@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import io
+import itertools
 import json
 import os
 import re
@@ -31,14 +32,14 @@ MOST_BYTES = 60_000
 _CUT_SHORT = ("not run: ", "rounds ran, at least", "no round ran")
 
 
-def _found(notebook: str | Path) -> list[tuple[dict[str, Any], bytes]]:
+def _found(notebook: Path) -> list[tuple[dict[str, Any], bytes]]:
     """Return each cell that shows a picture, with its PNG.
 
     **Raises:** `InputError` for an id that no notebook has: pictures are named by it.
     """
     found = [
         (cell, base64.b64decode(output["data"]["image/png"]))
-        for cell in json.loads(Path(notebook).read_text())["cells"]
+        for cell in json.loads(notebook.read_text())["cells"]
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
@@ -48,14 +49,12 @@ def _found(notebook: str | Path) -> list[tuple[dict[str, Any], bytes]]:
     return found
 
 
-def pictures(notebook: str | Path, folder: str | Path) -> list[Path]:
+def pictures(notebook: Path, folder: Path) -> list[Path]:
     """Write each PNG of an executed notebook to `folder`, named by its cell, and return the files."""
-    written = []
-    for cell, png in _found(notebook):
-        path = Path(folder) / f"{cell['id']}.png"
+    found = {folder / f"{cell['id']}.png": png for cell, png in _found(notebook)}
+    for path, png in found.items():
         path.write_bytes(png)
-        written.append(path)
-    return written
+    return list(found)
 
 
 def small(png: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
@@ -75,7 +74,7 @@ def small(png: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
         size = (size[0] * 4 // 5, size[1] * 4 // 5)
 
 
-def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
+def renew(notebook: Path, executed: Path) -> list[Path]:
     """Keep the pictures of an executed notebook's tagged cells in `pictures/` beside the notebook itself.
 
     They are called `<notebook>-<cell>.png`; those of an earlier run are replaced, or removed.
@@ -86,83 +85,65 @@ def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
     found = _found(executed)
     if not found:
         raise InputError(f"{notebook} shows no picture, expected a chart after lab.show_charts()")
-    tagged = [(cell, png) for cell, png in found if TAG in cell["metadata"].get("tags", [])]
-    _check_whole(notebook, executed, [cell["id"] for cell, _ in tagged or found[:1]])
-    folder = Path(notebook).parent / "pictures"
+    shown = [one for one in found if TAG in one[0]["metadata"].get("tags", [])] or found[:1]
+    _check_whole(notebook, executed, [cell["id"] for cell, _ in shown])
+    folder = notebook.parent / "pictures"
     folder.mkdir(exist_ok=True)
-    stem = Path(notebook).stem
-    kept = {folder / f"{stem}-{cell['id']}.png": png for cell, png in tagged or found[:1]}
-    for old in folder.glob(f"{stem}-*.png"):
-        if old not in kept:
-            old.unlink()
+    for old in folder.glob(f"{notebook.stem}-*.png"):
+        old.unlink()
+    kept = {folder / f"{notebook.stem}-{cell['id']}.png": png for cell, png in shown}
     for path, png in kept.items():
         path.write_bytes(small(png))
     return list(kept)
 
 
-def _check_whole(notebook: str | Path, executed: str | Path, shown: Sequence[str]) -> None:
-    for cell in json.loads(Path(executed).read_text())["cells"]:
+def _check_whole(notebook: Path, executed: Path, shown: Sequence[str]) -> None:
+    for cell in json.loads(executed.read_text())["cells"]:
         for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            said = " ".join("".join([*output.get("text", []), *data.get("text/plain", [])]).split())
-            for words in (words for words in _CUT_SHORT if words in said):
-                at = said.index(words)
+            plain = "".join(output.get("data", {}).get("text/plain", []))
+            said = " ".join("".join([*output.get("text", []), plain]).split())
+            if short := re.search("|".join(_CUT_SHORT), said):
+                near = said[max(0, short.start() - 60) :][:120]
                 raise InputError(
-                    f"{notebook} was cut short, so its pictures are not kept: … {said[max(0, at - 60) : at + 60]} … "
-                    f"(cell {cell['id']}); give it more by -p budget_seconds=… or picture_parameters"
+                    f"{notebook} was cut short, so its pictures are not kept: … {near} … (cell {cell['id']}); "
+                    "give it more by picture_parameters"
                 )
-            if cell["id"] in shown and "".join(data.get("text/plain", [])).startswith(EMPTY):
+            if cell["id"] in shown and plain.startswith(EMPTY):
                 raise InputError(
-                    f"{notebook}'s cell {cell['id']} has a picture without figures, which is not kept: "
-                    f"{''.join(data['text/plain'])}"
+                    f"{notebook}'s cell {cell['id']} has a picture without figures, which is not kept: {plain}"
                 )
 
 
-def run_and_renew(notebook: str | Path, parameters: Sequence[str] = ()) -> list[Path]:
+def run_and_renew(notebook: Path) -> list[Path]:
     """Run a notebook by papermill, with what it keeps in a folder that is gone afterwards, and renew its pictures.
 
     The notebook's own metadata may hold `picture_parameters`, name → value, where its defaults, which are small,
     make no picture worth showing.
 
-    **Arguments:**
-
-    - `notebook`: any, committed clean.
-    - `parameters`: "name=value" for each that is to be another.
-
     **Raises:** `InputError` with the last line of a notebook that failed.
     """
-    if not Path(notebook).is_file():
-        raise InputError(f"notebook is {str(notebook)!r}, expected one that exists")
+    usual = json.loads(notebook.read_text())["metadata"].get("picture_parameters", {})
+    given = [word for name, value in usual.items() for word in ("-p", name, str(value))]
     with tempfile.TemporaryDirectory() as folder:
         executed = Path(folder) / "executed.ipynb"
-        usual = json.loads(Path(notebook).read_text())["metadata"].get("picture_parameters", {})
-        told = [*(f"{name}={value}" for name, value in usual.items()), *parameters]
-        given = [word for pair in told for word in ("-p", *pair.split("=", 1))]
         done = subprocess.run(
-            [sys.executable, "-m", "papermill", "--no-progress-bar", str(notebook), str(executed), *given],
+            [sys.executable, "-m", "papermill", "--no-progress-bar", notebook, executed, *given],
             env={**os.environ, "TCLAB_RUNS": folder}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            last = next(iter(done.stderr.strip().splitlines()[::-1]), "")
-            raise InputError(f"{notebook} failed: {last}")
+            raise InputError(f"{notebook} failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
         return renew(notebook, executed)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Write pictures as the command line says, and print their paths."""
     parser = argparse.ArgumentParser(prog="python tools/notebook_pictures.py", description="pictures of notebooks")
     parser.add_argument("--run", action="store_true", help="run the notebooks and renew notebooks/pictures/")
-    parser.add_argument("-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("paths", nargs="+", help="notebooks; without --run an executed one and a folder")
-    told = parser.parse_args(arguments)
+    parser.add_argument("paths", nargs="+", type=Path, help="notebooks; without --run an executed one and a folder")
+    told = parser.parse_args()
     if not told.run and len(told.paths) != 2:
         parser.error("expected an executed notebook and a folder, or --run and notebooks")
-    every = (
-        [path for notebook in told.paths for path in run_and_renew(notebook, told.parameters)]
-        if told.run
-        else pictures(*told.paths)
-    )
-    for path in every:
+    for path in itertools.chain(*map(run_and_renew, told.paths)) if told.run else pictures(*told.paths):
         print(path)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -20,23 +19,18 @@ MOST_SECONDS = 2.0
 
 def paused(command: list[str]) -> tuple[int, int]:
     """Run the command; return how it ended, and how often one of its processes was paused."""
-    child = subprocess.Popen(command)
-    root, pauses = psutil.Process(child.pid), 0
+    child, pauses = psutil.Popen(command), 0
     while child.poll() is None:
         time.sleep(random.uniform(1.0, 3.0))
         with suppress(psutil.NoSuchProcess):
-            some = [one for one in [root, *root.children(recursive=True)] if random.random() < 0.5]
-            _each(some, "suspend")
-            time.sleep(random.uniform(0.0, MOST_SECONDS))
-            _each(some, "resume")
+            some = [one for one in [child, *child.children(recursive=True)] if random.random() < 0.5]
             pauses += len(some)
+            for what in ("suspend", "resume"):
+                for one in some:
+                    with suppress(psutil.NoSuchProcess):
+                        getattr(one, what)()
+                time.sleep(random.uniform(0.0, MOST_SECONDS) if what == "suspend" else 0.0)
     return child.returncode, pauses
-
-
-def _each(processes: list[psutil.Process], what: str) -> None:
-    for one in processes:
-        with suppress(psutil.NoSuchProcess):
-            getattr(one, what)()
 
 
 def main() -> int:

@@ -34,38 +34,34 @@ def figures(folder: Path = FOLDER, *, short: bool = False) -> str:
 
 def _table(path: Path, short: bool) -> str | None:
     rows = pq.read_table(path).to_pandas(ignore_metadata=True)
-    steps = rows[
-        (rows["device"] == "cuda")
-        & (rows["stage"] == "step")
-        & (rows["mode"] == "step")
-        & (rows["dtype"] == "float32")
-        & (rows["ranks"] == 1)
-    ]
+    asked = {"device": "cuda", "stage": "step", "mode": "step", "dtype": "float32", "ranks": 1}
+    steps = rows[(rows[list(asked)] == pd.Series(asked)).all(axis=1)]
     if steps.empty:
         return None
     every = steps.groupby("model")["networks"].transform("max")
-    steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == every)]
-    labels = steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")")
-    # a status such as oom stands where a point has no time
-    rate = steps["samples_per_second"].map("{:,.4g}".format).where(steps["status"] == "ok", steps["status"])
-    cells = pd.DataFrame({"label": labels, "batch": steps["batch_size"], "rate": rate, "at": steps["measured_at"]})
-    cells = cells.sort_values("at").drop_duplicates(["label", "batch"], keep="last")  # of two runs the later
-    table = cells.pivot(index="label", columns="batch", values="rate").fillna("")
+    steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == every)].sort_values("measured_at")
+    ok = steps["status"] == "ok"
+    cells = pd.DataFrame({
+        "label": steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")"),
+        "batch": steps["batch_size"],
+        # a status such as oom stands where a point has no time
+        "rate": steps["samples_per_second"].map("{:,.4g}".format).where(ok, steps["status"]),
+    })  # fmt: skip
+    # of two runs the later
+    table = cells.pivot_table("rate", "label", "batch", aggfunc="last", fill_value="")
     if short and len(table.columns) > 1:
         table = table[(table != "").sum(axis=1) > 1]
-    best = steps[steps["status"] == "ok"].groupby(labels)["samples_per_second"].max()
-    table = table.loc[sorted(table.index, key=lambda label: (-best.get(label, 0.0), label))]
+    best = steps["samples_per_second"].where(ok, 0.0).groupby(cells["label"]).max()
+    table = table.loc[sorted(table.index, key=lambda label: (-best[label], label))]
     made = json.loads((path.parent / "environment.json").read_text())
     commits = ", ".join(sorted(commit[:7] for commit in steps["commit"].dropna().unique()))
-    where = f"{made['gpu']}** (torch {made['torch']}, commit {commits})"
-    what = f"{steps['networks'].max()} edge types, scale {steps['scale'].iloc[0]:g}"
     lines = [
-        f"**Measured on {where}: samples per second of whole training steps,\nfp32, {what}, by batch size; "
-        "a model in brackets is not HeteroCell.",
-        "",
+        f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {commits}): samples per second of whole "
+        f"training steps,\nfp32, {steps['networks'].max()} edge types, scale {steps['scale'].iloc[0]:g}, "
+        "by batch size; a model in brackets is not HeteroCell.\n",
         "| | " + " | ".join(map(str, table.columns)) + " |",
         "|---" * (len(table.columns) + 1) + "|",
-        *(f"| `{label}` | " + " | ".join(table.loc[label]) + " |" for label in table.index),
+        *(f"| `{label}` | " + " | ".join(cells) + " |" for label, *cells in table.itertuples()),
     ]
     return "\n".join(lines)
 
@@ -76,12 +72,12 @@ def written(text: str, found: str) -> str:
     return f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}"
 
 
-def main() -> None:
+def write(folder: Path = FOLDER) -> None:
     """Write both pages."""
     for page in PAGES:
-        found = figures(Path(sys.argv[1]) if sys.argv[1:] else FOLDER, short=page.name == "README.md")
+        found = figures(folder, short=page.name == "README.md")
         page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write(*map(Path, sys.argv[1:]))

@@ -1,13 +1,9 @@
-"""A simulated machine with its own clock, for races whose right verdict is known."""
-
-from __future__ import annotations
+"""A simulated machine with its own clock, and disturbances, for races whose right verdict is known."""
 
 from collections import Counter
-from collections.abc import Callable
 from math import exp, pi, sin
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from tclab.timing import verdicts_of
@@ -48,45 +44,29 @@ class SyntheticMachine:
     - `outliers`: share of calls that are interrupted; these take 1 + a Pareto variate times as long.
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        *,
-        noise: float = 0.05,
-        memory: float = 0.5,
-        drift: float = 0.2,
-        wave: float = 0.1,
-        wave_seconds: float = 7.0,
-        outliers: float = 0.02,
-    ) -> None:
+    def __init__(self, seed=0, *, noise=0.05, memory=0.5, drift=0.2, wave=0.1, wave_seconds=7.0, outliers=0.02):
         self._generator = np.random.default_rng(seed)
-        self._noise, self._memory = noise, memory
+        self._noise, self._memory, self._outliers = noise, memory, outliers
         self._drift, self._wave, self._wave_seconds = drift, wave, wave_seconds
-        self._outliers = outliers
-        self._state = 0.0
-        self._drawn: list[tuple[float, float, float]] = []
+        self._state, self._drawn = 0.0, []
         self.seconds = 0.0
-        self.calls: list[str] = []
+        self.calls = []
 
     @staticmethod
-    def of_any_kind(seed: int) -> SyntheticMachine:
+    def of_any_kind(seed):
         """Return a machine with random drift, noise, autocorrelation and outliers, from mild to severe."""
-        draw = np.random.default_rng([seed, 1])
+        draw = np.random.default_rng([seed, 1]).uniform
+        noise, memory, drift = draw(0.01, 0.1), draw(0.0, 0.95), draw(-0.3, 0.5)
+        wave, wave_seconds, outliers = draw(0.0, 0.2), draw(0.5, 30.0), draw(0.0, 0.1)
         return SyntheticMachine(
-            seed,
-            noise=float(draw.uniform(0.01, 0.1)),
-            memory=float(draw.uniform(0.0, 0.95)),
-            drift=float(draw.uniform(-0.3, 0.5)),
-            wave=float(draw.uniform(0.0, 0.2)),
-            wave_seconds=float(draw.uniform(0.5, 30.0)),
-            outliers=float(draw.uniform(0.0, 0.1)),
+            seed, noise=noise, memory=memory, drift=drift, wave=wave, wave_seconds=wave_seconds, outliers=outliers
         )
 
-    def clock(self) -> int:
+    def clock(self):
         """Return the simulated time in nanoseconds."""
         return round(self.seconds * 1e9)
 
-    def _factor(self) -> float:
+    def _factor(self):
         if not self._drawn:
             draws = self._generator.standard_normal(_DRAWN), self._generator.random((2, _DRAWN))
             self._drawn = list(zip(draws[0].tolist(), *draws[1].tolist(), strict=True))
@@ -95,9 +75,9 @@ class SyntheticMachine:
         slow = 1 + self._drift * self.seconds / 60 + self._wave * sin(2 * pi * self.seconds / self._wave_seconds)
         # a Pareto number of shape 1.5: its variance is infinite, as a mean would notice
         wild = 1 + (1 - size) ** (-1 / 1.5) if chance < self._outliers else 1.0
-        return float(max(slow, 0.2) * np.exp(self._noise * self._state) * wild)
+        return max(slow, 0.2) * exp(self._noise * self._state) * wild
 
-    def arm(self, name: str, seconds: float, own: NDArray[np.float64] | None = None) -> Callable[[], None]:
+    def arm(self, name, seconds, own=(0.0,)):
         """Return a function that takes about `seconds`; each call appends the arm's name to `calls`.
 
         **Arguments:**
@@ -106,64 +86,57 @@ class SyntheticMachine:
         - `seconds`: of a call on a machine at rest.
         - `own`: a disturbance of this arm alone, as `memory_noise` and its like return; the last value stays.
         """
-        path = [0.0] if own is None else own.tolist()
-        last = len(path) - 1
 
-        def call() -> None:
+        def call():
             self.calls.append(name)
-            self.seconds += seconds * self._factor() * exp(path[min(int(self.seconds / GRID_SECONDS), last)])
+            self.seconds += seconds * self._factor() * exp(own[min(int(self.seconds / GRID_SECONDS), len(own) - 1)])
 
         return call
 
 
-# Disturbances: the logarithm of an arm's slowness over the simulated time, a value every 10 ms.
+# Disturbances: the logarithm of an arm's slowness over the simulated time, [seconds / 0.01] float64.
 
 
-def memory_noise(
-    generator: np.random.Generator, seconds: float, *, deviation: float, memory: float
-) -> NDArray[np.float64]:
+def _grid(seconds):
+    """Return the moments of a disturbance's values, in seconds."""
+    return np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS
+
+
+def memory_noise(generator, seconds, *, deviation, memory):
     """Return stationary AR(1) noise with a standard deviation and a memory, the time in which it falls to 1/e."""
     lag = exp(-GRID_SECONDS / memory)
-    shocks = deviation * (1 - lag * lag) ** 0.5 * generator.standard_normal(int(seconds / GRID_SECONDS))
-    start = [lag * generator.normal(0, deviation)]
-    return np.asarray(lfilter([1.0], [1.0, -lag], shocks, zi=start)[0])
+    shocks = deviation * (1 - lag * lag) ** 0.5 * generator.standard_normal(len(_grid(seconds)))
+    return lfilter([1.0], [1.0, -lag], shocks, zi=[lag * generator.normal(0, deviation)])[0]
 
 
-def regimes(
-    generator: np.random.Generator, seconds: float, *, share: float, size: float, stretches: int = 1
-) -> NDArray[np.float64]:
+def regimes(generator, seconds, *, share, size, stretches=1):
     """Return stretches of a share of the time, in all, in which the arm is slower or faster by `size`."""
-    path = np.zeros(int(seconds / GRID_SECONDS))
+    path = 0.0 * _grid(seconds)
     length = int(len(path) * share / stretches)
     for begin in generator.integers(len(path) - length, size=stretches):
         path[begin : begin + length] += size * generator.choice([-1, 1])
     return path
 
 
-def drift(generator: np.random.Generator, seconds: float, *, size: float) -> NDArray[np.float64]:
+def drift(generator, seconds, *, size):
     """Return a straight line from 0 to a normal variate with a standard deviation of `size`."""
-    return np.linspace(0, generator.normal(0, size), int(seconds / GRID_SECONDS))
+    return np.linspace(0, generator.normal(0, size), len(_grid(seconds)))
 
 
-def interference(
-    generator: np.random.Generator, seconds: float, *, period: float, share: float, size: float
-) -> NDArray[np.float64]:
+def interference(generator, seconds, *, period, share, size):
     """Return pulses of `size` that come every `period` seconds and last a share of it, from a random phase on."""
-    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS / period + generator.random()
-    return np.where(at % 1 < share, size, 0.0)
+    return np.where((_grid(seconds) / period + generator.random()) % 1 < share, size, 0.0)
 
 
-def slow_tail(generator: np.random.Generator, seconds: float, *, share: float, size: float) -> NDArray[np.float64]:
+def slow_tail(generator, seconds, *, share, size):
     """Return moments, a share of all, that are slower by `size` times a Pareto variate of shape 1.5."""
-    tail = size * (1 + generator.pareto(1.5, int(seconds / GRID_SECONDS)))
+    tail = size * (1 + generator.pareto(1.5, len(_grid(seconds))))
     return np.where(generator.random(len(tail)) < share, np.minimum(tail, 3.0), 0.0)
 
 
-def switching(
-    generator: np.random.Generator, seconds: float, *, levels: tuple[float, ...], stay: float
-) -> NDArray[np.float64]:
+def switching(generator, seconds, *, levels, stay):
     """Return a Markov chain of levels, each of which stays for an exponential time of `stay` seconds on average."""
-    path, at, level = np.empty(int(seconds / GRID_SECONDS)), 0, int(generator.integers(len(levels)))
+    path, at, level = _grid(seconds), 0, int(generator.integers(len(levels)))
     while at < len(path):
         until = at + 1 + int(generator.exponential(stay) / GRID_SECONDS)
         path[at:until] = levels[level]
@@ -171,64 +144,60 @@ def switching(
     return path
 
 
-def wave(generator: np.random.Generator, seconds: float, *, size: float, period: float) -> NDArray[np.float64]:
+def wave(generator, seconds, *, size, period):
     """Return a sine of any phase."""
-    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS / period + generator.random()
-    return np.asarray(size * np.sin(2 * pi * at))
+    return size * np.sin(2 * pi * (_grid(seconds) / period + generator.random()))
 
 
-def pink(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+def pink(generator, seconds, *, deviation):
     """Return noise whose power falls as 1/f, down to one wave in twice the time, with about a standard deviation."""
-    waves = np.arange(1, int(seconds / GRID_SECONDS) + 1)
+    waves = np.arange(1, len(_grid(seconds)) + 1)
     spectrum = generator.normal(size=(2, len(waves))).T @ [1, 1j] / np.sqrt(waves)
     path = np.fft.irfft(np.concatenate([[0], spectrum]))[: len(waves)]
-    return np.asarray(deviation * path * len(waves) / np.sqrt((1 / waves).sum()))
+    return deviation * path * len(waves) / np.sqrt((1 / waves).sum())
 
 
 # Written when the verdicts' prior and parts were settled, and never tuned on.
 
 
-def bursts(generator: np.random.Generator, seconds: float, *, every: float, size: float) -> NDArray[np.float64]:
+def bursts(generator, seconds, *, every, size):
     """Return slow stretches that come at random; their length (shape 1.2, from 0.5 s) and size have heavy tails."""
-    path = np.zeros(int(seconds / GRID_SECONDS))
+    path = 0.0 * _grid(seconds)
     for begin in generator.integers(len(path), size=generator.poisson(seconds / every)):
         length = int(0.5 * (1 + generator.pareto(1.2)) / GRID_SECONDS)
         path[begin : begin + length] += size * (1 + generator.pareto(1.5))
     return np.minimum(path, 3.0)
 
 
-def ramps(generator: np.random.Generator, seconds: float, *, size: float, every: float) -> NDArray[np.float64]:
+def ramps(generator, seconds, *, size, every):
     """Return straight lines between normal variates at random moments, `every` seconds on average."""
     moments = np.cumsum(generator.exponential(every, int(4 * seconds / every) + 20)) - every
-    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS
-    return np.interp(at, moments, generator.normal(0, size, len(moments)))
+    return np.interp(_grid(seconds), moments, generator.normal(0, size, len(moments)))
 
 
-def volatile(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+def volatile(generator, seconds, *, deviation):
     """Return noise with a memory of 2 s whose own strength changes, by a factor of e, with a memory of 20 s."""
     strength = memory_noise(generator, seconds, deviation=1.0, memory=20.0)
-    return np.asarray(memory_noise(generator, seconds, deviation=deviation, memory=2.0) * np.exp(strength))
+    return memory_noise(generator, seconds, deviation=deviation, memory=2.0) * np.exp(strength)
 
 
-def throttled(generator: np.random.Generator, seconds: float, *, every: float, size: float) -> NDArray[np.float64]:
+def throttled(generator, seconds, *, every, size):
     """Return an arm that at random becomes slower at once by an exponential variate, and recovers within some 5 s."""
-    falls = np.zeros(int(seconds / GRID_SECONDS))
+    falls = 0.0 * _grid(seconds)
     moments = generator.integers(len(falls), size=generator.poisson(seconds / every))
     np.add.at(falls, moments, generator.exponential(size, len(moments)))
-    return np.asarray(lfilter([1.0], [1.0, -exp(-GRID_SECONDS / 5.0)], falls))
+    return lfilter([1.0], [1.0, -exp(-GRID_SECONDS / 5.0)], falls)
 
 
-def growing(generator: np.random.Generator, seconds: float, *, deviation: float) -> NDArray[np.float64]:
+def growing(generator, seconds, *, deviation):
     """Return noise with a memory of 3 s that grows from nothing to `deviation` at the end."""
     noise = memory_noise(generator, seconds, deviation=deviation, memory=3.0)
-    return np.asarray(noise * np.linspace(0, 1, len(noise)))
+    return noise * np.linspace(0, 1, len(noise))
 
 
-def wandering_pulses(
-    generator: np.random.Generator, seconds: float, *, period: float, size: float
-) -> NDArray[np.float64]:
+def wandering_pulses(generator, seconds, *, period, size):
     """Return pulses for a third of each period, whose phase wanders by about a period in ten."""
-    n = int(seconds / GRID_SECONDS)
-    steps = generator.normal(0, (GRID_SECONDS / (10 * period)) ** 0.5, n)
-    phase = np.arange(n) * GRID_SECONDS / period + generator.random() + np.cumsum(steps)
+    at = _grid(seconds)
+    steps = generator.normal(0, (GRID_SECONDS / (10 * period)) ** 0.5, len(at))
+    phase = at / period + generator.random() + np.cumsum(steps)
     return np.where(phase % 1 < 1 / 3, size, 0.0)

@@ -1,0 +1,308 @@
+"""The parts of `gpu.py`, which runs each in a process of its own: PART DEVICE SCALE OUT MINUTES."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+import torch
+from gpu import PARTS, ROOT
+from torch import distributed
+
+import tclab
+from tclab import Point, masking
+from tclab._io import atomic_write
+from tclab.timing import Ledger, conditions, environment, race
+
+STRATEGIES = ("edge_mask", "node_mask", "delta")
+FIRST = ("indices", "fastest", *STRATEGIES)  # the front page's table
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every part is told."""
+
+    device: str
+    scale: float
+    out: Path
+    minutes: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is the real size, and not a rehearsal."""
+        return self.scale >= 0.5
+
+    def either(self, whole: T, rehearsed: T) -> T:
+        """Return what is for the real size, or for a rehearsal."""
+        return whole if self.whole else rehearsed
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which a part begins new work; the rest of its minutes is for what has begun."""
+        return self.either(45 * self.minutes, 6.0)
+
+    def keep(self, name: str, rows: pd.DataFrame | Iterable[dict[str, Any]]) -> pd.DataFrame:
+        """Print rows and write them to disk, as `<part>_<what>`; return them."""
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+        atomic_write(self.out / f"{name}.csv", frame.to_csv(index=False))
+        print(frame.to_string(index=False, max_colwidth=60, float_format="{:.6g}".format), flush=True)
+        return frame
+
+    def recordings(self) -> Path:
+        """Return the folder of this machine's recording."""
+        on_cuda = self.device == "cuda"
+        name = str(environment()["gpu" if on_cuda else "cpu"])
+        folder = ROOT / "data_samples" / "recordings" if on_cuda else self.out / "recordings"
+        return folder / re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+Verdict = tuple[bool, str]
+
+
+def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of whole steps."""
+    return rows[rows["stage"] == "step"]
+
+
+def environment_and_smoke(s: Settings) -> Verdict:
+    triton = version("triton") if find_spec("triton") else "missing"
+    here = {**environment(), **conditions(), "triton": triton}
+    atomic_write(s.out / "a_environment.json", json.dumps(here, indent=1) + "\n")
+    point = Point(scale=min(s.scale, 0.1), batch_size=2, networks=3, device=s.device, workers=0)
+    step = s.keep("a_smoke", steps_of(tclab.run(point))[["status", "median_seconds", "peak_bytes"]])
+    ok = bool((step["status"] == "ok").all())
+    took = f"{1e3 * step['median_seconds'].iloc[0]:.2f} ms" if ok else step["status"].iloc[0]
+    where = here["gpu" if s.device == "cuda" else "cpu"]
+    return ok, f"{where}, torch {torch.__version__}, triton {triton}; a small step: {took}"
+
+
+def equivalence(s: Settings) -> Verdict:
+    from tclab.training._equivalence import equivalence_reference
+
+    every = [name for name in masking.names() if masking.get(name).masks_graph and masking.get(name).exact]
+    dtypes = ("float32", "float64", "bfloat16")
+    asked = [(name, dtype, False) for name in every for dtype in dtypes]
+    if s.device == "cuda":
+        asked += [(name, dtype, True) for name in ("node_mask", "delta") for dtype in dtypes]
+    if not s.whole:
+        asked = [(name, "bfloat16", False) for name in STRATEGIES]
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2).to(s.device)
+    reference = equivalence_reference(tclab.models.get("hetero_cell").sized(hidden=16, layers=2), graph)
+    found = []
+    for strategy, dtype, compiled in asked:
+        torch.compiler.reset()
+        result = reference.compare(strategy, dtype=dtype, compile=compiled)
+        found.append({"dtype": dtype, "compiled": compiled, **vars(result)})
+    frame = s.keep("b_equivalence", found)
+    failed = frame[~frame["passed"]]
+    words = [f"{len(frame)} checks of the strategies", *(failed["strategy"] + " failed in " + failed["dtype"])]
+    return failed.empty, ", ".join(words)
+
+
+def layer(s: Settings) -> Verdict:
+    from layer import arms, compare
+
+    rows: list[dict[str, Any]] = []
+    # the interpreter gets bfloat16 wrong
+    dtypes = (torch.float32, torch.bfloat16 if s.device == "cuda" else torch.float16)
+    sizes = s.either((28, 64), (2,))
+    for size in sizes:
+        for dtype in dtypes:
+            rows += compare(arms(s.scale, size, dtype, s.device), s.device, batch_size=size, dtype=dtype)
+            frame = s.keep("c_layer", rows)
+    ok = frame[frame["status"] == "ok"]
+    at = ok[ok["batch_size"] == sizes[-1]].sort_values("seconds")
+    words = "; ".join(f"{row.kernel} {row.dtype} {1e3 * row.seconds:.3g} ms" for row in at.itertuples())
+    there = find_spec("triton") is None or "tiles" in set(at["kernel"])
+    ours = ok[ok["kernel"].isin(["sparse library", "tiles"])]  # scatter adds up in the dtype itself
+    how = "" if s.device == "cuda" else ", tiles interpreted"
+    return there and bool((ours["error"] <= ours["allowed"]).all()), f"{words} (batch {sizes[-1]}{how})"
+
+
+def steps(s: Settings) -> Verdict:
+    points = _points(s, s.either((28, 2, 4, 8, 16, 64), (2,)), s.either(("float32", "bfloat16"), ("float32",)))
+    points.sort(key=lambda p: (p.strategy not in FIRST, p.dtype != "float32"))
+    ok, passed, words = _recorded(s, "d_steps", points, s.either(s.seconds, None))  # the few of a rehearsal all run
+    best = ok.sort_values("samples_per_second").groupby("model").last()
+    for model, row in best.iterrows():
+        at = f"{row['strategy']}, batch {row['batch_size']}, {row['dtype']}"
+        words += f"; {model} at best {row['samples_per_second']:.4g} samples/s ({at})"
+    said = pd.Series(list(map(_estimated, ok.to_dict("records"))), ok.index, dtype="Float64")
+    s.keep("d_memory", ok[["strategy", "batch_size", "dtype", "peak_bytes"]].assign(fits_bytes=said))
+    return passed and len(best) == 2, f"{words}; peak memory / what fits says: {(ok['peak_bytes'] / said).median():.2f}"
+
+
+def _estimated(row: dict[str, Any]) -> int | None:
+    from tclab.sweeps.store._rows import point_of
+
+    try:
+        found = tclab.fits(point_of(row))
+    except tclab.InputError:
+        return None
+    return int(found.host if row["device"] == "cpu" else found.device)
+
+
+def _points(
+    s: Settings, sizes: Iterable[int], dtypes: Iterable[str] = ("float32",), networks: Iterable[int | None] = (None,)
+) -> list[Point]:
+    """Return points of every strategy and DANGO, what matters most first."""
+    masked = [name for name in masking.names() if masking.get(name).masks_graph]
+    masked = s.either(list(dict.fromkeys([*STRATEGIES, *masked])), ["node_mask"])
+    ways: list[dict[str, Any]] = [{"model": "dango", "strategy": "indices"}, *({"strategy": name} for name in masked)]
+    return [
+        Point(**way, batch_size=size, networks=count, dtype=dtype, device=s.device, **_common(s))
+        for size in sizes
+        for dtype in dtypes
+        for count in networks
+        for way in ways
+    ]
+
+
+def _common(s: Settings) -> dict[str, Any]:
+    return {"scale": s.scale, "steps": s.either(20, 2), "workers": s.either(2, 0)}
+
+
+def _recorded(s: Settings, name: str, points: list[Point], budget: float | None) -> tuple[pd.DataFrame, bool, str]:
+    """Sweep points into this machine's recording; return the rows of the steps that were measured, and a verdict."""
+    folder, kept = s.recordings(), s.out / "rows"  # one file a point; the recording is one of all
+    folder.mkdir(parents=True, exist_ok=True)
+    step = steps_of(tclab.sweep(points, results=kept, budget_seconds=budget))
+    tclab.sweeps.close_workers()
+    atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
+    atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+    s.keep(name, step[["model", "strategy", "networks", "batch_size", "mode", "dtype", "status", "median_seconds",
+                       "samples_per_second", "host_syncs"]])  # fmt: skip
+    ok, failed, left = (step["status"].str.startswith(how) for how in ("ok", "failed", "not run: the budget"))
+    words = f"{ok.sum()} of {len(step)} points recorded in {folder.name}"
+    words += f"; {left.sum()} are left: run it again" if left.any() else ""
+    return step[ok], not failed.any() and not (left.any() and s.whole), words
+
+
+def trust(s: Settings) -> Verdict:
+    from ledger_trust import closure, cost, spikes
+
+    small = min(s.scale, 0.1)
+    common = {"scale": small, "batch_size": 4, "steps": 2, "device": s.device, "workers": 0}
+    ran = [tclab.run(Point(strategy=name, **common)) for name in s.either(STRATEGIES, ("node_mask",))]
+    syncs = s.keep("e_syncs", steps_of(pd.concat(ran))[["strategy", "status", "host_syncs"]])
+    closed = s.keep("e_closure", closure(small, 6, 10) if s.whole else closure(small, 1, 3, modes=["step"]))
+    bill = cost(min(60.0, s.seconds / 2))
+    ratio = bill.race.pair("instrumented", "bare").ratio
+    s.keep("e_cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
+    given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.002,), steps=4)
+    s.keep("e_spikes", ({**vars(trial), "recovered": trial.recovered()} for trial in given.trials))
+    share = closed["closed"].sum() / closed["blocks"].sum()
+    passed = bool((syncs["status"] == "ok").all()) and (not s.whole or min(share, given.share()) >= 0.95)
+    return passed, (
+        f"{share:.0%} of the blocks closed within 2 %, {given.share():.0%} of the delays came back within 10 %"
+        f"{s.either('', ' (a rehearsal: no share is asked for)')}; the ledger costs {1e6 * bill.cut_seconds:.1f} µs "
+        f"a step; waits of the host: {', '.join(f'{row.strategy} {row.host_syncs}' for row in syncs.itertuples())}"
+    )
+
+
+def whole_steps_raced(s: Settings) -> Verdict:
+    common = {"scale": s.scale, "batch_size": s.either(8, 2), "device": s.device, "workers": 0}
+    same, other = (Point(strategy=name, **common) for name in ("node_mask", "edge_mask"))
+    arms = {"node_mask": same, "node_mask again": same, "edge_mask": other}
+    budget = s.either(s.seconds, 4)
+    result = tclab.sweeps.race_points(arms, budget_seconds=budget, processes=None, record=s.out / "f_race")
+    print(result, flush=True)
+    again, far = (result.pair("node_mask", name) for name in ("node_mask again", "edge_mask"))
+    s.keep("f_pairs", ({"a": p.a, "b": p.b, "verdict": p.verdict, "ratio": p.ratio, "interval": p.interval}
+                       for p in (again, far)))  # fmt: skip
+    return again.verdict not in ("FASTER", "SLOWER"), (
+        f"node_mask against itself: {again.verdict}; against edge_mask: {far.verdict}, {far.ratio_text}"
+    )
+
+
+def recording(s: Settings) -> Verdict:
+    from tclab.sweeps.config import in_each_mode
+
+    middle, strategies = s.either(28, 2), s.either("edge_mask,node_mask,delta,indices", "node_mask,indices")
+    common = {**_common(s), "batch_sizes": middle, "gpus": int(s.device == "cuda")}
+    points = in_each_mode(models="hetero_cell,dango", strategies=strategies, **common)
+    points += _points(s, (middle,), networks=s.either(range(1, 10), (1,)))
+    points += _points(s, s.either((1, 32, 128), ()))
+    _, passed, words = _recorded(s, "g_steps", list(dict.fromkeys(points)), s.seconds)
+    return passed, words
+
+
+def one_rank(s: Settings) -> Verdict:
+    from tclab.perturbation import synthetic_perturbations
+    from tclab.training._distributed import Exchange
+    from tclab.training._loading import Batches
+    from tclab.training._loops import run_plain
+    from tclab.training._step import Step
+
+    size = s.either(28, 2)
+    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
+    batch = Batches(strategy(graph), synthetic_perturbations(graph, size), size)[0]
+    backend = "nccl" if s.device == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    here = graph.to(s.device)
+    made = {name: Step(kind, strategy(here), exchange=how) for name, how in (("plain", None), ("ddp", Exchange()))}
+
+    def step(name: str) -> Callable[[], object]:
+        return lambda: run_plain(made[name], [batch], steps=1, ledger=Ledger(cuda=False))
+
+    tensor = torch.ones(sum(p.numel() for p in made["plain"].model.parameters()), device=s.device)
+    distributed.all_reduce(tensor)
+    whole = bool((tensor == 1).all())
+    arms = {"plain": step("plain"), "ddp": step("ddp"), "all_reduce": lambda: distributed.all_reduce(tensor)}
+    pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
+    distributed.destroy_process_group()
+    s.keep("h_ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])
+    return whole, f"{backend}, one rank: a DDP step against the plain one: {pair.ratio_text}"
+
+
+def traced(s: Settings) -> Verdict:
+    from trace_against_clock import ALLOWED, compare
+
+    folder = s.out / "i_trace"
+    report, table, off = compare(folder, steps=s.either(30, 6), scale=min(s.scale, 0.3), device=s.device)
+    print(report, flush=True)
+    s.keep("i_stages", table.reset_index(names="part"))
+    others = ", ".join(f"{part} {row.us_per_step:+.0f} µs a step" for part, row in table.iterrows())
+    return off <= ALLOWED or not s.whole, (
+        f"trace and ledger agree within {off:.1%} on the parts that take a tenth of the step ({ALLOWED:.0%} allowed at "
+        f"full size); each: {others}"
+    )
+
+
+def launches_timed(s: Settings) -> Verdict:
+    if find_spec("triton") is None:
+        return True, "no launches of the tiles: Triton is not installed"
+    from layer import launches
+
+    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    asked = (64, torch.bfloat16, "cuda", 20) if s.device == "cuda" else (2, torch.float16, "cpu", 1)
+    tried = s.keep("j_launches", launches(graph, *asked))
+    if "seconds" not in tried or tried["seconds"].isna().iloc[0]:
+        return False, f"today's launch of the tiles {tried['status'].iloc[0]}"
+    return True, f"the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
+
+
+RUN = (
+    environment_and_smoke, equivalence, layer, steps, trust, whole_steps_raced, recording, one_rank, traced,
+    launches_timed,
+)  # fmt: skip
+
+
+def main() -> None:
+    """Run a part in this process and write its verdict."""
+    part, device, scale, out, minutes = sys.argv[1:]
+    if device == "cpu":
+        torch.set_num_threads(1)
+    s = Settings(device, float(scale), Path(out), float(minutes))
+    passed, words = dict(zip(PARTS, RUN, strict=True))[part](s)
+    atomic_write(s.out / f"{part}.json", json.dumps({"passed": bool(passed), "says": words}) + "\n")
