@@ -103,7 +103,7 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     clock = Clock().set_in(monkeypatch)
     step = SimpleNamespace(model=Model(clock), strategy=Strategy(clock))
     ledger = Ledger(cuda=False)
-    with timed_parts(step, ledger):
+    with timed_parts(step.model, ledger):
         run(step, ledger, clock)
     took = {name: min(seconds) for name, seconds in ledger.seconds().items()}
     expected = {  # of two layers with two convolutions each

@@ -13,9 +13,8 @@ import pandas as pd
 from tclab._display import counted
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps.analysis._race_points import race_points
-from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import others_now
@@ -24,15 +23,7 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import (
-    MEASURED,
-    Advice,
-    StepTimes,
-    Suggestion,
-    ranked,
-    suggestions_from,
-    upper_bound,
-)
+from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
