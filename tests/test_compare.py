@@ -74,8 +74,6 @@ def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared
         "hetero_cell, batch 2, 2 networks",
     ]
     assert found.only == {"first": [], "second": ["hetero_cell, batch 4, 2 networks"]}
-    assert found.table["first batch_bytes"].tolist() == [10**9] * 2
-    assert found.table["second batch_bytes"].tolist() == [200] * 2
 
 
 def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
@@ -174,8 +172,6 @@ def test_a_difference_beyond_what_runs_differ_by_is_found_and_the_margin_is_that
     (pair,) = found.pairs
     assert (pair.verdict, pair.margin) == (FASTER, 0.02)
     assert pair.why.startswith("the 95% interval of 3 and 3 runs lies beyond ±2%; differences above 1")
-    assert found.table["old runs"].tolist() == [3]
-    assert 0 < found.table["old spread"].item() < 0.01
     assert not any("once" in caution for caution in found.cautions)
     (wide,) = tclab.compare(*(folder(np.random.default_rng(seed), 3, 0.05) for seed in (2, 3))).pairs
     assert wide.verdict == UNDECIDED
@@ -185,7 +181,6 @@ def test_a_difference_beyond_what_runs_differ_by_is_found_and_the_margin_is_that
 
 def test_one_run_each_says_that_it_cannot_know_what_runs_differ_by():
     found = tclab.compare(rows(step()), rows(step(seconds=0.05)))
-    assert found.table["first spread"].isna().all()
     (said,) = [caution for caution in found.cautions if "ran once" in caution]
     assert "1 of 1 points ran once on a side, so how much two runs of them differ is not known" in said
     repeated = tclab.compare(rows(step(seed=1), step(seed=2), step(seed=3)), rows(step(seconds=0.05)))

@@ -8,7 +8,7 @@ from test_lab import row
 
 from tclab import InputError, case_study, lab
 from tclab.sweeps.config import scaling_points
-from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
+from tclab.sweeps.execution._ranks import RankMeasurement, rows_of_ranks
 from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
@@ -26,21 +26,10 @@ def test_strong_shares_a_batch_and_weak_gives_each_rank_its_own():
     assert [p.ranks for p in together] == sorted(p.ranks for p in together)
 
 
-def test_accumulation_takes_a_step_after_as_many_samples():
-    points = scaling_points("accumulated", ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
-    assert {p.ranks * p.batch_size * p.accumulate for p in points} == {12}
-    assert [(p.ranks, p.accumulate, p.steps) for p in points] == [
-        (1, 4, 16),
-        (2, 2, 8),
-        (4, 1, 4),
-    ]
-
-
 @pytest.mark.parametrize(
     ("kind", "ranks", "words"),
     [
         ("strong", "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
-        ("accumulated", "2,3", "expected numbers that divide the largest, 3"),
         ("weak", "0", "ranks is 0, expected a whole number of at least 1"),
         ("week", "1", "unknown kind of scaling 'week'; did you mean 'weak'"),
     ],

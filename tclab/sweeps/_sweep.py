@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tclab._display import duration_text, say
 from tclab.errors import InputError
-from tclab.sweeps.config._fields import NumberFrom1, checked
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
@@ -131,7 +131,7 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    checked("repeats", repeats, NumberFrom1)
+    checked("repeats", repeats, AtLeast1)
     if slurm is not None and (budget_seconds or repeats > 1):
         raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
     if budget_seconds is not None and not budget_seconds > 0:

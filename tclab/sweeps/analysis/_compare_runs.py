@@ -51,8 +51,6 @@ class Comparison(Shown):
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
     - `only`: name of each → labels of the points that it alone has.
     - `cautions`: what weakens the comparison, a sentence each.
-    - `table`: a line a point: both mean steps, of how many runs, and the share that these spread by (a standard
-      deviation), the ratio with its interval, the verdict, bytes and host syncs.
     - `where`: the machine that measured each.
     """
 
@@ -62,7 +60,6 @@ class Comparison(Shown):
     differs: Mapping[str, tuple[str, str]]
     only: Mapping[str, list[str]]
     cautions: tuple[str, ...]
-    table: pd.DataFrame
     where: tuple[str, str]
 
     def _display(self) -> Display:
@@ -120,8 +117,7 @@ def compare(
     differs = _differing(steps, compared)
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
-    table = _table(sides, pairs, named)
-    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(regex=" runs$"), values)]
+    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(list(sides.values()), values)]
     return Comparison(
         names=named,
         stage=stage,
@@ -129,7 +125,6 @@ def compare(
         differs=differs,
         only={name: [one for one in own if one not in sides] for name, own in zip(named, points, strict=True)},
         cautions=tuple(text for text in cautions if text),
-        table=table,
         where=(where_measured(steps[0]), where_measured(steps[1])),
     )
 
@@ -210,40 +205,21 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _caution(runs: pd.DataFrame, values: Mapping[str, list[list[str]]]) -> str:
-    """Return what weakens every verdict, or why there is none.
-
-    **Arguments:**
-
-    - `runs`: of how many each side of each point has. `values`: those of each setting, side by side.
-    """
-    if runs.empty:
+def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> str:
+    """Return what weakens every verdict, or why there is none, given the values of each setting, side by side."""
+    if not sides:
         apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
         return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
     text = (
         "The two sides ran at different times, not in turns as in a race: a machine that changed in between looks like "
         "a difference."
     )
-    if once := int((runs == 1).any(axis=1).sum()):
+    if once := sum(any(len(runs_of(rows).seconds) == 1 for rows in both) for both in sides):
         text += (
-            f" {once} of {len(runs)} points ran once on a side, so how much two runs of them differ is not known: "
+            f" {once} of {len(sides)} points ran once on a side, so how much two runs of them differ is not known: "
             "tclab.sweep(…, repeats=3) into each folder measures it."
         )
     return text
-
-
-def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, str]) -> pd.DataFrame:
-    lines = []
-    for (label, both), pair in zip(sides.items(), pairs, strict=True):
-        low, high = pair.interval or (None, None)
-        line = {"point": label, "ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict, "why": pair.why}
-        for name, rows in zip(names, both, strict=True):
-            runs = runs_of(rows)
-            seconds = runs.mean.value if runs.steps else None
-            line |= {f"{name} s": seconds, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
-            line |= {f"{name} {column}": rows[column].max() for column in ("batch_bytes", "host_syncs", "peak_bytes")}
-        lines.append(line)
-    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
 # ---- ratio, interval and verdict

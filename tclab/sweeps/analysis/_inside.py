@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from tclab.errors import InputError, require
 from tclab.message_passing import View
-from tclab.sweeps.config._fields import NumberFrom1, checked
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import may_run
@@ -53,7 +53,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 
     **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
     """
-    checked("steps", steps, NumberFrom1)
+    checked("steps", steps, AtLeast1)
     if not points:
         raise InputError("there are no points, expected at least one")
     return pd.concat([_frame_of(point, steps) for point in points], ignore_index=True)

@@ -121,7 +121,7 @@ def race_points(
     - `budget_seconds`: as for `tclab.timing.race`; the equivalence checks and the setup of the arms are not in it.
     - `processes`: how many fresh processes take turns. Each has its own luck (layout of its memory, placement), and the
       verdict allows for that. With `None` the race runs in this process, and its verdict is of this process alone.
-    - `options`: see `tclab.timing.race` (`margin`, `record`, `stop`, …).
+    - `options`: see `tclab.timing.race` (`margin`, `record`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """

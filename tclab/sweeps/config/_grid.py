@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import NumberFrom1, checked, declarations, option_choices, read_options, text_value
+from tclab.sweeps.config._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
@@ -24,7 +24,6 @@ _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a 
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
 _MODES = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
-SCALING = ("weak", "strong", "accumulated")
 
 
 def listed(name: str, value: Listed) -> list[Any]:
@@ -234,34 +233,22 @@ def scaling_points(
 
     **Arguments:**
 
-    - `kinds`: one or several of "weak": each rank has batches of `batch_size`, so more ranks take more samples a step;
-      "strong": the ranks share batches of `batch_size`, so each step has the same samples; and "accumulated": the
-      optimizer steps after as many samples, for which fewer ranks add up the gradients of several batches and exchange
-      them once.
+    - `kinds`: one or both of "weak": each rank has batches of `batch_size`, so more ranks take more samples a step;
+      and "strong": the ranks share batches of `batch_size`, so each step has the same samples.
     - `ranks`: numbers from 1 up.
     - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
     - `strategies`, `more`: as for `in_each_mode`; `steps` are the optimizer's.
 
-    **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
-    not divide the most ("accumulated").
+    **Raises:** `InputError` for an unknown kind, or a batch that ranks cannot share evenly ("strong").
     """
-    numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
+    numbers = [checked("ranks", number, AtLeast1) for number in listed("ranks", ranks)]
     points: list[Point] = []
     for kind, number in product(listed("kinds", kinds), numbers):
-        if kind not in SCALING:
-            raise unknown("kind of scaling", kind, SCALING)
-        if kind == "accumulated" and max(numbers) % number:
-            raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
+        if kind not in ("weak", "strong"):
+            raise unknown("kind of scaling", kind, ("weak", "strong"))
         for point in in_each_mode(**more, mode="step", strategies=strategies, batch_sizes=batch_size, gpus=number):
-            changes: dict[str, Any] = {}
-            if kind == "strong":
-                if point.batch_size % number:
-                    raise InputError(
-                        f"batch_size is {point.batch_size}, expected one that {number} ranks can share evenly"
-                    )
-                changes["batch_size"] = point.batch_size // number
-            if kind == "accumulated":
-                times = max(numbers) // number
-                changes = {"accumulate": times, "steps": point.steps * times}
-            points.append(replace(point, **changes))
+            size, rest = divmod(point.batch_size, number if kind == "strong" else 1)
+            if rest:
+                raise InputError(f"batch_size is {point.batch_size}, expected one that {number} ranks can share evenly")
+            points.append(replace(point, batch_size=size))
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)

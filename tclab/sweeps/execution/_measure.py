@@ -18,8 +18,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
-from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._ranks import ALONE, Ranks
+from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs

@@ -38,7 +38,7 @@ from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
-from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
+from tclab.sweeps.config._fields import AtLeast1, checked, text_value
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
@@ -99,7 +99,7 @@ def cells(edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -
 
     **Raises:** `InputError` for what is no size.
     """
-    sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[NumberFrom1] * 3, _Share), strict=True)
+    sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[AtLeast1] * 3, _Share), strict=True)
     found = [[checked(name, text_value(str(one)), kind) for one in listed(name, value)] for name, value, kind in sizes]
     return pd.DataFrame(list(product(*found)), columns=_SIZES)
 

@@ -123,9 +123,12 @@ class Results:
             raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
 
     def frame(self) -> pd.DataFrame:
-        """Return the rows of every point in the folder, whichever machine measured them, the newest last."""
+        """Return the rows of every point in the folder, whichever machine measured them.
+
+        The newest stand last, but for points that no process began: those stand behind all others.
+        """
         read = [rows for path in sorted(self.folder.glob("[!.]*.parquet")) if (rows := _read(path)) is not None]
-        read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "")
+        read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "never")  # digits sort before letters
         return frame(pa.concat_tables([SCHEMA.empty_table(), *read]))
 
 
