@@ -35,8 +35,9 @@ class WorkerHere:
         _worker.main()
         return self.sent[0]["rows"]
 
-    def requests(self):
-        yield self.request
+    def receive(self):
+        request, self.request = self.request, None
+        return request
 
     def send(self, **answer):
         self.sent.append(answer)

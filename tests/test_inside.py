@@ -147,7 +147,7 @@ def test_two_models_stand_side_by_side_and_what_cannot_be_seen_into_is_refused()
     dango = Point(**HOW, model="dango", strategy="indices", batch_size=4)
     found = inside(Point(**HOW, batch_size=2), dango, steps=1)
     assert found["point"].unique().tolist() == ["hetero_cell · node_mask · batch 2", "dango · indices · batch 4"]
-    with pytest.raises(InputError, match="nothing is to be seen inside this point: skipped"):
+    with pytest.raises(InputError, match="point cannot be run: skipped"):
         inside(Point(**HOW, strategy="indices"))
     with pytest.raises(InputError, match="there are no points"):
         inside()

@@ -70,12 +70,7 @@ class Comparison(Shown):
 
 
 def compare(
-    first: Runs,
-    second: Runs,
-    *,
-    stage: str = "step",
-    names: tuple[str, str] | None = None,
-    margin: float = MARGIN,
+    first: Runs, second: Runs, *, stage: str = "step", names: tuple[str, str] | None = None, margin: float = MARGIN
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 

@@ -20,7 +20,7 @@ from tclab.errors import InputError, require
 from tclab.message_passing import View
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.config._point_inputs import resolved_alone
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import setup
 from tclab.timing import Ledger
@@ -62,10 +62,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-    point = replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False)
-    if (reason := point.skipped()) is not None:
-        raise InputError(f"nothing is to be seen inside this point: {reason}")
-    point = resolve(point)
+    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside")
     if not may_run(point):
         raise InputError(f"{point.strategy} does not compute what 'subgraph' computes: it is not timed")
     ledger = Ledger(cuda=point.device == "cuda")

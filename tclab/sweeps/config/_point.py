@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
     "default": {},
-    "keep_pages": {
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
-        "MALLOC_TOP_PAD_": "268435456",
-    },
+    "keep_pages": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776", "MALLOC_TOP_PAD_": "268435456"},
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
 _DELETIONS = 3  # genes of a synthetic sample, as in the screen that the models are for
@@ -246,12 +242,6 @@ class Point:
                 yield f"mode {self.mode} has no model for the overhead {overhead}"
         if self.loader.get("pin_memory") and device_of(self.device) != "cuda":
             yield "pin_memory needs cuda"
-
-    def skipped_alone(self, what: str) -> str | None:
-        """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
-        if (reason := self.skipped()) is not None:
-            return reason
-        return None if self.ranks == 1 else f"{self.ranks} ranks asked for, and {what} is of one process"
 
     # ---- as text and as JSON
 

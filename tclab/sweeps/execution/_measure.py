@@ -32,11 +32,7 @@ from tclab.training._step import WITHOUT_MODEL, Step
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(resolve_name(APPLY_TO_MODEL), overheads=point.overheads) if point.overheads else None
     return equivalence_reference(
-        point.kind,
-        cell_graph_of(point).to(point.device),
-        metabolism=point.metabolism,
-        seed=point.seed,
-        change=change,
+        point.kind, cell_graph_of(point).to(point.device), metabolism=point.metabolism, seed=point.seed, change=change
     )
 
 

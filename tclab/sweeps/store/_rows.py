@@ -81,12 +81,7 @@ ENVIRONMENT_COLUMNS = {
     "cpu_limit_cores": _REAL,
 }
 SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))
-_NULLABLE = {
-    _TEXT: pd.StringDtype(),
-    _WHOLE: pd.Int64Dtype(),
-    _REAL: pd.Float64Dtype(),
-    _FLAG: pd.BooleanDtype(),
-}
+_NULLABLE = {_TEXT: pd.StringDtype(), _WHOLE: pd.Int64Dtype(), _REAL: pd.Float64Dtype(), _FLAG: pd.BooleanDtype()}
 
 
 def columns_of(point: Point) -> dict[str, Any]:
