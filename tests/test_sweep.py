@@ -13,8 +13,8 @@ import pytest
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
-from tclab.sweeps._sweep import Progress, print_progress
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._progress import Progress, print_progress
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from tclab._display import counted, duration_text
 from tclab.lab._notebook import has_front_end
-from tclab.sweeps._sweep import Progress, sweep
+from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
+from tclab.sweeps.execution._progress import Progress
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 

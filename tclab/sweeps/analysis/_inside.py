@@ -158,7 +158,7 @@ def timed_parts(model: nn.Module, ledger: Ledger) -> Iterator[None]:
         yield
 
 
-def _kinds_of(kind: type) -> set[type]:
+def _kinds_of(kind: type[Any]) -> set[type[Any]]:
     """Return the classes that are made of one."""
     return {each for one in kind.__subclasses__() for each in (one, *_kinds_of(one))}
 

@@ -1,0 +1,74 @@
+"""What a sweep is asked for, wherever its points run, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tclab._display import duration_text, say
+from tclab.sweeps.config._point import Point
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    **Arguments:**
+
+    - `done`, `total`: points.
+    - `point`: the one that has just been run or read.
+    - `rows`: its rows.
+    - `kept`: they were there already.
+    - `seconds_left`: by the points that were run so far; `None` where that is not known.
+    """
+
+    done: int
+    total: int
+    point: Point
+    rows: pa.Table
+    kept: bool
+    seconds_left: float | None = None
+
+    def __str__(self) -> str:
+        rows = self.rows.select(["stage", "status", "mean_seconds", "networks"]).to_pylist()
+        step = next((row for row in rows if row["stage"] == "step"), rows[0])
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size}"
+        if step["networks"] is not None:  # a point that cannot run has none
+            what += f" networks {step['networks']}"
+        if self.point.ranks > 1:
+            what += f", {self.point.ranks} ranks"
+        mean = step["mean_seconds"]
+        how = step["status"] if mean is None else f"{mean:.3g} s a step"
+        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
+
+
+def print_progress(progress: Progress) -> None:
+    """Print a line with the time that is left."""
+    left = progress.seconds_left if progress.done < progress.total else None
+    say(str(progress) if left is None else f"{progress} · about {duration_text(left)} left")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What a sweep is asked for, here and on a cluster; see `sweep`."""
+
+    retry: bool
+    limits: Mapping[str, Any]  # of each point's process: `memory_bytes` and `hang_seconds`, as for `run`
+    progress: Callable[[Progress], None] | None
+    stop: threading.Event
+    repeats: int
+
+    def report(self, progress: Progress) -> None:
+        if self.progress is not None:
+            self.progress(progress)
+
+    def stands(self, rows: pa.Table | None) -> bool:
+        """Return whether rows that are kept stand in for a new measurement."""
+        if rows is None:
+            return False
+        bad = any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
+        return not (self.retry and bad)
