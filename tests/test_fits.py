@@ -11,7 +11,7 @@ from tclab import Point, masking
 from tclab import run as run_point
 from tclab.models import _layers
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._fits import fits
 

@@ -196,7 +196,7 @@ def test_overheads_have_no_order_and_each_is_taken_on_once():
 IMPORTED = """
 import sys
 from tclab import Point, masking
-from tclab.sweeps.execution._setup import step_of
+from tclab.sweeps.execution._measure import step_of
 from tclab.sweeps.config._point_inputs import cell_graph_of
 
 for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):

@@ -10,7 +10,7 @@ import tclab
 from tclab import Point
 from tclab.lab import Panel
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import setup
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.sweeps.store._row_files import Results
 

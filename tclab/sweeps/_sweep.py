@@ -23,7 +23,7 @@ from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progr
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
+from tclab.sweeps.store._rows import frame, not_measured
 
 
 def sweep(
@@ -83,7 +83,7 @@ def sweep(
             tables = _run_here(wanted, kept, options, budget_seconds)
         else:
             tables = run_on_slurm(wanted, kept, options, slurm)
-    return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
+    return frame(*tables)
 
 
 def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:

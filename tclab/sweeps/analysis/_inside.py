@@ -21,8 +21,7 @@ from tclab.message_passing import View
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import may_run, setup
 from tclab.timing import Ledger
 
 STAGES = ("forward", "backward")

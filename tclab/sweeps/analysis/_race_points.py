@@ -13,8 +13,7 @@ from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.execution._measure import Setup, may_run, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger

@@ -22,9 +22,8 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
-from tclab.sweeps.execution._measure import may_run
+from tclab.sweeps.execution._measure import Setup, loader_options, may_run, setup
 from tclab.sweeps.execution._run import rows_of_task
-from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.timing import Ledger, conditions, contention, environment
 from tclab.timing._environment import busy_notes
 from tclab.timing._step_means import Estimate, cycle_of, mean_step

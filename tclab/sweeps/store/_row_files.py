@@ -27,7 +27,7 @@ from tclab.errors import InputError, require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, aligned, frame
+from tclab.sweeps.store._rows import SCHEMA_VERSION, aligned, frame
 from tclab.timing._environment import fingerprint
 
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
@@ -129,7 +129,7 @@ class Results:
         """
         read = [rows for path in sorted(self.folder.glob("[!.]*.parquet")) if (rows := _read(path)) is not None]
         read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "never")  # digits sort before letters
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *read]))
+        return frame(*read)
 
 
 def _digest(rows: pa.Table) -> bytes:

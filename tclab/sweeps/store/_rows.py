@@ -154,7 +154,8 @@ def not_measured(point: Point, status: str) -> pa.Table:
     return table([{**columns_of(point), "stage": "step", "status": status}])
 
 
-def frame(rows: pa.Table) -> pd.DataFrame:
-    """Return a table as rows whose missing values stay missing (pandas' nullable types)."""
-    whole = rows.combine_chunks()  # else pandas converts every column of every point by itself
+def frame(*tables: pa.Table) -> pd.DataFrame:
+    """Return tables as rows whose missing values stay missing (pandas' nullable types)."""
+    whole = pa.concat_tables([SCHEMA.empty_table(), *tables])
+    whole = whole.combine_chunks()  # else pandas converts every column of every point by itself
     return Rows(whole.to_pandas(types_mapper=_NULLABLE.get))
