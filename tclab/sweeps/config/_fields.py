@@ -127,11 +127,6 @@ class Declaration:
             return ",".join(value)
         return str(value) if type(value) is int and self.column == "text" else value
 
-    def parsed(self, value: Any) -> Any:
-        """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
-        value = text_value(value)
-        return str(value) if type(value) is int and self.column == "text" else value
-
 
 def declare(default: Any, uses: str = "", **more: Any) -> Any:
     """Return a dataclass field with its default and what `Declaration` says of it; `uses` are the flags that it has."""

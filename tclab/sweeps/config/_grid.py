@@ -39,17 +39,17 @@ def listed(name: str, value: Listed) -> list[Any]:
     return values
 
 
-def sizes_of(name: str, value: Listed, model: str) -> list[int]:
+def _sizes_of(value: Listed, model: str) -> list[int]:
     """Return a model's batch sizes from a parameter: those of every model, or "hetero_cell:28,dango:32,64", of each.
 
     **Raises:** `InputError` for what is no whole number, an unknown model, or a text that has nothing for this one.
     """
     if isinstance(value, str) and ":" in value:
-        of_models = {model_of(of).name: sizes for of, sizes in read_options(name, value).items()}
+        of_models = {model_of(of).name: sizes for of, sizes in read_options("batch_sizes", value).items()}
         if model not in of_models:
-            raise InputError(f"{name} is {value!r}, expected one for {model}, too")
+            raise InputError(f"batch_sizes is {value!r}, expected one for {model}, too")
         value = of_models[model]
-    return [checked(name, size, int) for size in listed(name, value)]
+    return [checked("batch_sizes", size, int) for size in listed("batch_sizes", value)]
 
 
 def grid(
@@ -102,7 +102,7 @@ def grid(
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
     device, ranks = ranks_of(gpus, known["device"].checked(device))
     usual = _USUAL[device]
-    scale = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
+    scale = usual["scale"] if scale == "auto" else text_value(scale)
     common = {"graph": graph, "scale": scale, "device": device, "ranks": ranks}
     check_files(Point(graph=graph))
     if strategies == "auto":
@@ -114,7 +114,7 @@ def grid(
     axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
     for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
-        kind, sizes = model_of(model), sizes_of("batch_sizes", batch_sizes, model)
+        kind, sizes = model_of(model), _sizes_of(batch_sizes, model)
         serving = [name for name in named if kind.served_by(strategy_of(name))]
         if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
             serving = named
@@ -142,7 +142,9 @@ def axis(name: str, value: Any) -> list[Any]:
         raise unknown("field of a point", name, known)
     if name in ("loader", "ddp"):
         return option_choices(name, value)
-    values = [known[name].parsed(item) for item in listed(name, value)]
+    values = listed(name, value)
+    if known[name].column == "text":  # a folder may be named 2024
+        values = [str(one) if type(one) is int else one for one in values]
     if name == "overheads":
         return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]
     if name == "networks" and not all(item is None or isinstance(item, int) for item in values):
