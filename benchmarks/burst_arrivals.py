@@ -24,8 +24,7 @@ import pandas as pd
 from tclab import Point, case_study
 from tclab.masking import get, register
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import measure
-from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.execution._measure import Setup, measure
 from tclab.sweeps.store._rows import frame, table
 
 # a step so short that 8 workers that sleep bind it on a busy machine, too

@@ -10,8 +10,7 @@ from tclab.lab.reports._cells import stage_parts
 from tclab.masking import get, register
 from tclab.sweeps import race_points
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import measure
-from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.execution._measure import Setup, measure
 from tclab.sweeps.store._rows import frame, table
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -7,7 +7,7 @@ from test_lab import row
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
+from tclab.sweeps.analysis._compare_runs import StepRuns, ratio_of_runs
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import frame, mean_columns, not_measured, table
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED

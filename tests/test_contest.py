@@ -61,7 +61,7 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
 
 
 def test_points_that_no_race_can_have_are_named():
-    with pytest.raises(InputError, match=r"b: skipped: dango reads no masked graph"):
+    with pytest.raises(InputError, match=r"'b'. cannot be run: skipped: dango reads no masked graph"):
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
     with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
         race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)

@@ -7,8 +7,8 @@ from tclab import Point, masking
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._measure import setup, strategy_arguments
 from tclab.sweeps.execution._ranks import Ranks
-from tclab.sweeps.execution._setup import setup, strategy_arguments
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)
@@ -71,7 +71,7 @@ def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
 
 
 def test_ranks_choose_what_the_first_one_does(untimed, monkeypatch):
-    chosen = strategy_arguments(POINT, "cpu")
+    chosen = strategy_arguments(POINT)
     assert chosen["delta"] is True
 
     class Second(Ranks):

@@ -9,7 +9,7 @@ import tclab
 from tclab import Point, masking
 from tclab import run as run_point
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import setup
 from tclab.sweeps.predict._fits import fits
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}

@@ -83,7 +83,7 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     strategy = type("Strategy", (), {"view": lambda self, batch: Lifts(clock)})
     step = SimpleNamespace(model=Model(clock), strategy=strategy())
     ledger = Ledger(cuda=False)
-    with timed_parts(step, ledger):
+    with timed_parts(step.model, ledger):
         run(step, ledger, clock)
     took = {name: min(seconds) for name, seconds in ledger.seconds().items()}
     expected = {"head": (0.005, 0.006), "convs": (0.03, 0.045), "view.lift": (2 * 0.002, 2 * 0.003)}

@@ -19,7 +19,7 @@ from tclab import masking
 from tclab.perturbation import synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import setup
 from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)

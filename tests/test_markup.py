@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_compare import rows, step
 
 from tclab._display import Display, Sentences
-from tclab.sweeps.store._row_frame import Rows, frame_html
+from tclab.sweeps.store._rows import Rows, frame_html
 
 
 class _Planted(HTMLParser):

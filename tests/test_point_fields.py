@@ -17,7 +17,7 @@ from tclab.models._hetero_cell import METABOLISMS
 from tclab.sweeps.config._fields import Options, declarations, option_choices
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._measure import setup
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 

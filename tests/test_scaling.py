@@ -5,7 +5,7 @@ from test_lab import row
 
 from tclab import InputError, lab
 from tclab.sweeps.config import scaling_points
-from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
+from tclab.sweeps.execution._ranks import RankMeasurement, rows_of_ranks
 from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}

@@ -18,8 +18,7 @@ import tclab
 from tclab import case_study, lab, timing, trace
 from tclab._display import Display
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.store._row_frame import frame_html
-from tclab.sweeps.store._rows import frame, table
+from tclab.sweeps.store._rows import frame, frame_html, table
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._profile import Profile
 from tclab.timing._self_test import SpikeIn, Trial

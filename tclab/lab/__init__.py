@@ -14,7 +14,7 @@ from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings
 from tclab.lab.reports._tables import equivalence, machine
-from tclab.sweeps.config._import_file import import_file
+from tclab.sweeps.store._code_fingerprint import import_file
 
 __all__ = [
     "LiveSweep",

@@ -5,7 +5,6 @@
 `tclab.sweeps.config` makes the points of a sweep, `predict` estimates memory and time before anything runs.
 """
 
-import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
     from tclab.sweeps.predict._epoch import run_epoch as run_epoch
 
 _NAMES = {
-    "close_workers": "execution._run",
-    "inside": "analysis._inside",
-    "loop_of": "analysis._race_points",
-    "race_points": "analysis._race_points",
-    "run_as_rank": "execution._worker",
-    "run_epoch": "predict._epoch",
+    "close_workers": "execution._run:close_workers",
+    "config": "config",
+    "inside": "analysis._inside:inside",
+    "loop_of": "analysis._race_points:loop_of",
+    "predict": "predict",
+    "race_points": "analysis._race_points:race_points",
+    "run_as_rank": "execution._worker:run_as_rank",
+    "run_epoch": "predict._epoch:run_epoch",
 }
-__all__ = ["config", "predict", *_NAMES]
+__all__ = [*_NAMES]
 __dir__ = __all__.copy  # completion offers these
 
 
 def __getattr__(name: str) -> Any:  # the command reads what a point is without torch
-    if name in _NAMES:
-        return pkgutil.resolve_name(f"{__name__}.{_NAMES[name]}:{name}")
-    if name in __all__:  # a package
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module 'tclab.sweeps' has no attribute {name!r}")
+    if name not in _NAMES:
+        raise AttributeError(f"module 'tclab.sweeps' has no attribute {name!r}")
+    return pkgutil.resolve_name(f"{__name__}.{_NAMES[name]}")

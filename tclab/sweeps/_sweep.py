@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -16,14 +16,14 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.sweeps.config._fields import NumberFrom1, checked
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point, Points, points_of
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import SCHEMA, frame, not_measured
+from tclab.sweeps.store._rows import frame, not_measured
 
 
 def sweep(
@@ -70,19 +70,20 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    checked("repeats", repeats, NumberFrom1)
+    checked("repeats", repeats, AtLeast1)
     if slurm is not None and (budget_seconds or repeats > 1):
         raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     kept = Results(results)
-    options = SweepOptions(retry, memory_bytes, hang_seconds, progress, stop, repeats)
+    limits = {"memory_bytes": memory_bytes, "hang_seconds": hang_seconds}
+    options = SweepOptions(retry, limits, progress, stop or threading.Event(), repeats)
     with kept.swept():
         if slurm is None:
             tables = _run_here(wanted, kept, options, budget_seconds)
         else:
             tables = run_on_slurm(wanted, kept, options, slurm)
-    return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
+    return frame(*tables)
 
 
 def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:
@@ -98,17 +99,17 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: f
     for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
         if repeat and _status(tables[i % len(points)]) != "ok":
             continue  # its first run has no time, and no other would have one
-        if options.stop is not None and options.stop.is_set():
+        if options.stop.is_set():
             tables.append(not_measured(point, STOPPED))
             continue
         definite = resolve(point)
-        name = results.name(definite, repeat, memory_bytes=options.memory_bytes)
+        name = results.name(definite, repeat, memory_bytes=options.limits["memory_bytes"])
         rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
             if why is None and monotonic() > end:
                 why = f"the budget of {budget:g} s was spent"
-            rows = _run(definite, options, took) if why is None else not_measured(point, f"not run: {why}")
+            rows = not_measured(point, f"not run: {why}") if why else _run(definite, options, took)
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
@@ -118,15 +119,10 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: f
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 why = str(error)
                 warnings.warn(f"{why}. The sweep returns them, and runs no other point", stacklevel=3)
-        options.report(Progress(i + 1, total, point, rows, kept, _seconds_left(took, total - i - 1, end)))
+        # the first that was run waited for its process to start, unlike the others
+        left = min((total - i - 1) * fmean(took[1:]), max(0.0, end - monotonic())) if took[1:] else None
+        options.report(Progress(i + 1, total, point, rows, kept, left))
     return tables
-
-
-def _seconds_left(took: Sequence[float], points: int, end: float) -> float | None:
-    """Return how long so many more points will take, by what others took; `None` where nothing tells."""
-    if len(took) < 2:  # the first waited for its process to start, unlike the others
-        return None
-    return max(0.0, min(points * fmean(took[1:]), end - monotonic()))
 
 
 def _status(rows: pa.Table) -> str:
@@ -134,17 +130,13 @@ def _status(rows: pa.Table) -> str:
 
 
 def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
-    """Run a resolved point and return its rows; note the seconds that it took, unless it was skipped."""
+    """Run a resolved point and return its rows; note the seconds that it took, unless it cannot be run."""
+    if point.skipped():
+        return point_rows(point)  # which says why
     if not took and (busy := others_now()):
-        warnings.warn(busy, stacklevel=5)
+        warnings.warn(busy, stacklevel=4)
     begin = monotonic()
-    rows = point_rows(
-        point,
-        fresh=options.repeats > 1,  # the runs of one process would share its luck
-        memory_bytes=options.memory_bytes,
-        hang_seconds=options.hang_seconds,
-        stop=options.stop,
-    )
-    if not _status(rows).startswith("skipped"):
-        took.append(monotonic() - begin)
+    # the runs of one process would share its luck
+    rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, **options.limits)
+    took.append(monotonic() - begin)
     return rows

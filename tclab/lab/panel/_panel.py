@@ -25,7 +25,7 @@ from tclab.models import names as model_names
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import listed
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._row_frame import Rows
+from tclab.sweeps.store._rows import Rows
 
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
-from tclab.sweeps.analysis._run_verdicts import WITHOUT_REPEATS, pairs_of_runs
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, WITHOUT_REPEATS, pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import keys_of

@@ -13,9 +13,8 @@ import pandas as pd
 from tclab._display import counted
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps.analysis._race_points import race_points
-from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import others_now
@@ -24,15 +23,7 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import (
-    MEASURED,
-    Advice,
-    StepTimes,
-    Suggestion,
-    ranked,
-    suggestions_from,
-    upper_bound,
-)
+from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
@@ -87,7 +78,8 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         found += _without_edges(times, row, margin)
     tried = {(name, python_value(other.iloc[0][name])) for name, other in others}
     tried |= {(name, python_value(row[name])) for name in _FIELDS}
-    tried |= {("strategy", name) for name in _skipped(rows, row)}
+    cannot = rows[rows["status"].str.startswith("skipped") & (rows["model"] == row["model"])]
+    tried |= {("strategy", str(name)) for name in cannot["strategy"]}
     known = {name for one in measured for name in one.setting}
     untried = [one for one in found if known.isdisjoint(one.setting) and tried.isdisjoint(one.setting.items())]
     found = [*measured, *untried]
@@ -100,12 +92,6 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     return Advice(times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure))
 
 
-def _skipped(rows: pd.DataFrame, row: pd.Series) -> list[str]:
-    """Return the strategies that cannot serve the model of a row, as their rows say."""
-    skipped = rows[rows["status"].str.startswith("skipped") & (rows["model"] == row["model"])]
-    return [str(name) for name in skipped["strategy"].unique()]
-
-
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     """Return the rows of the point that is run now, of one machine and code, one for each of its runs."""
     names = [str(name) for name in steps["strategy"].unique()]
@@ -113,12 +99,11 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
         raise unknown("strategy of these rows", now, names)
     slowest = steps.sort_values("mean_seconds").iloc[-1]["strategy"]
     name = now or next((name for name in BASELINES if name in names), slowest)
-    own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
-    own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
-    # of several ways to run it the one that most rows are of, overheads and all
-    keys = keys_of(own, (*_DECIDES, *OF_THE_PLACE))
-    most = max(keys, key=keys.count)
-    return own[[key == most for key in keys]]
+    own = steps[steps["strategy"] == name]
+    points = own.groupby([own[name].map(str) for name in (*_DECIDES, *OF_THE_PLACE)], sort=False)
+    largest = ["networks", "batch_size"]
+    # of several ways to run it the one that most rows are of
+    return max((rows for _, rows in points), key=lambda rows: (*rows.iloc[0][largest], len(rows)))
 
 
 def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bool]:

@@ -1,9 +1,14 @@
-"""Runs against runs: the points that two sets of rows share, and a verdict on each."""
+"""Runs against runs: the points that two sets of rows share, and a verdict on each.
+
+`pairs_of_runs` is the judge of steps that ran at different times: of `compare`, `advise` and findings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +17,18 @@ import pandas as pd
 
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, unknown
-from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import busy_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
-from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display
+from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
+from tclab.timing._step_means import NOT_STEADY, Estimate, mean_step, ratio_of_means
+from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, over_all, pairs_display
 
+_ALPHA = 0.05
+WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
@@ -43,8 +51,6 @@ class Comparison(Shown):
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
     - `only`: name of each → labels of the points that it alone has.
     - `cautions`: what weakens the comparison, a sentence each.
-    - `table`: a line a point: both mean steps, of how many runs, and the share that these spread by (a standard
-      deviation), the ratio with its interval, the verdict, bytes and host syncs.
     - `where`: the machine that measured each.
     """
 
@@ -54,7 +60,6 @@ class Comparison(Shown):
     differs: Mapping[str, tuple[str, str]]
     only: Mapping[str, list[str]]
     cautions: tuple[str, ...]
-    table: pd.DataFrame
     where: tuple[str, str]
 
     def _display(self) -> Display:
@@ -65,12 +70,7 @@ class Comparison(Shown):
 
 
 def compare(
-    first: Runs,
-    second: Runs,
-    *,
-    stage: str = "step",
-    names: tuple[str, str] | None = None,
-    margin: float = MARGIN,
+    first: Runs, second: Runs, *, stage: str = "step", names: tuple[str, str] | None = None, margin: float = MARGIN
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 
@@ -112,8 +112,7 @@ def compare(
     differs = _differing(steps, compared)
     if sides:  # rows of what died do not say where
         differs |= _differing([_ok(pd.concat(rows)) for rows in zip(*sides.values(), strict=True)], _PLACE)
-    table = _table(sides, pairs, named)
-    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(table.filter(regex=" runs$"), values)]
+    cautions = [busy_text(pd.concat(steps).assign(stage="step")), _caution(list(sides.values()), values)]
     return Comparison(
         names=named,
         stage=stage,
@@ -121,7 +120,6 @@ def compare(
         differs=differs,
         only={name: [one for one in own if one not in sides] for name, own in zip(named, points, strict=True)},
         cautions=tuple(text for text in cautions if text),
-        table=table,
         where=(where_measured(steps[0]), where_measured(steps[1])),
     )
 
@@ -202,37 +200,125 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
 
-def _caution(runs: pd.DataFrame, values: Mapping[str, list[list[str]]]) -> str:
-    """Return what weakens every verdict, or why there is none.
-
-    **Arguments:**
-
-    - `runs`: of how many each side of each point has. `values`: those of each setting, side by side.
-    """
-    if runs.empty:
+def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> str:
+    """Return what weakens every verdict, or why there is none, given the values of each setting, side by side."""
+    if not sides:
         apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
         return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
     text = (
         "The two sides ran at different times, not in turns as in a race: a machine that changed in between looks like "
         "a difference."
     )
-    if once := int((runs == 1).any(axis=1).sum()):
+    if once := sum(any(len(runs_of(rows).seconds) == 1 for rows in both) for both in sides):
         text += (
-            f" {once} of {len(runs)} points ran once on a side, so how much two runs of them differ is not known: "
+            f" {once} of {len(sides)} points ran once on a side, so how much two runs of them differ is not known: "
             "tclab.sweep(…, repeats=3) into each folder measures it."
         )
     return text
 
 
-def _table(sides: Mapping[str, Sides], pairs: Sequence[Pair], names: tuple[str, str]) -> pd.DataFrame:
-    lines = []
-    for (label, both), pair in zip(sides.items(), pairs, strict=True):
-        low, high = pair.interval or (None, None)
-        line = {"point": label, "ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict, "why": pair.why}
-        for name, rows in zip(names, both, strict=True):
-            runs = runs_of(rows)
-            seconds = runs.mean.value if runs.steps else None
-            line |= {f"{name} s": seconds, f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
-            line |= {f"{name} {column}": rows[column].max() for column in ("batch_bytes", "host_syncs", "peak_bytes")}
-        lines.append(line)
-    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
+# ---- ratio, interval and verdict
+
+
+@dataclass(frozen=True)
+class StepRuns:
+    """The steps of runs of one point."""
+
+    seconds: Sequence[Reals]  # for each run [steps]
+    cycle: int = 1  # steps after which the point's loop does the same again; see `tclab.timing._step_means`
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all runs."""
+        return sum(map(len, self.seconds))
+
+    @cached_property
+    def mean(self) -> Estimate:
+        """Mean seconds of a step, over whole cycles; there must be a step."""
+        return mean_step(self.seconds, self.cycle)
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
+
+        It includes what lasts for a whole run, and the rest of the steps' own noise.
+        """
+        runs = len(self.seconds)
+        return None if runs < 2 or self.mean.error is None else self.mean.error * sqrt(runs) / self.mean.value
+
+
+def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
+    """Return how many times as long the second runs' steps take as the first's, its 95 % interval and its p value.
+
+    The ratio is that of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
+    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. On a side of several runs each run is
+    one measurement. Where the other side has one run, its runs are taken to differ as much as these do.
+    """
+    means = [first.mean, second.mean]
+    for one, (own, other) in enumerate(((first, second), (second, first))):
+        if len(own.seconds) == 1 and other.spread is not None and own.mean.error is not None:
+            # Student's interval of a single further run: all of its error is known from the runs of the other side
+            runs = len(other.seconds)
+            error = own.mean.value * other.spread * sqrt(1 + 1 / runs)
+            means[one] = replace(own.mean, error=error, freedom=runs - 1)
+            means[1 - one] = replace(other.mean, error=0.0)
+    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - _ALPHA)
+    return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
+
+
+def runs_of(rows: pd.DataFrame) -> StepRuns:
+    """Return the steps of each row that has a time; those with none at all are left out."""
+    ok = rows[(rows["status"] == "ok") & rows["samples_seconds"].notna()]
+    found = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
+    kept = [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
+    cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
+    return StepRuns(kept, max(map(int, cycles), default=1))
+
+
+def pairs_of_runs(
+    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
+    names: Sequence[tuple[str, str]],
+    *,
+    margin: float = MARGIN,
+) -> list[Pair]:
+    """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
+
+    A verdict of sides with one run each says so: how much two runs of the same differ is not known of them. A side that
+    shared the processors with other processes may take less time alone: it is never called the slower one, nor the same
+    as the other.
+
+    **Arguments:**
+
+    - `points`: for each its label, the rows of the first runs and those of the second.
+    - `names`: of first and second, for each point.
+    - `margin`: a share that a difference must exceed; what runs of one side spread by if that is more, and at least
+      5 % where a side has one run.
+    """
+    return over_all(_pair(words, sides, named, margin) for (words, *sides), named in zip(points, names, strict=True))
+
+
+def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float) -> Pair:
+    """Return the comparison of a point, before the others are known; without a p value where it has no verdict."""
+    samples = [runs_of(rows) for rows in sides]
+    spreads = [WITHOUT_REPEATS if own.spread is None else own.spread for own in samples]
+    pair = Pair(names[1], names[0], UNDECIDED, margin=max(margin, *spreads), alpha=_ALPHA, cell=words)
+    for name, rows, own in zip(names, sides, samples, strict=True):
+        if not own.steps:
+            return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
+    ratio, interval, p = ratio_of_runs(*samples)
+    pair = replace(pair, ratio=ratio, interval=interval, kept=min(own.steps for own in samples))
+    if interval is None:
+        few = min(samples, key=lambda own: own.steps / own.cycle)
+        needed = max(MIN_OBSERVATIONS, 2 * few.cycle)
+        return replace(pair, reason=f"{few.steps} steps were timed, at least {needed} are needed")
+    for name, rows in zip(names, sides, strict=True):
+        if (rows["steady"] == NOT_STEADY).any():
+            return replace(pair, reason=f"steps of {name} were still changing: warm up longer")
+    verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
+    shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
+    slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
+    if verdict != UNDECIDED and any(name in shared for name in slower):
+        return replace(pair, reason=f"{' and '.join(shared)} shared the processors with other processes")
+    runs = [len(own.seconds) for own in samples]
+    of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
+    return replace(pair, verdict=verdict, basis=f"the 95% interval {of_runs}", p=p)

@@ -1,13 +1,13 @@
 """Inside forward and backward: the seconds of each part of a point's model and view.
 
-Parts are the modules of a model, timed by hooks, and the methods of its view, which a proxy times.
+Parts are the modules of a model, timed by hooks, and the methods of its view, which are replaced meanwhile.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -18,19 +18,20 @@ from torch.utils._pytree import tree_leaves
 
 from tclab.errors import InputError, require
 from tclab.message_passing import View
-from tclab.sweeps.config._fields import NumberFrom1, checked
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.config._point_inputs import resolved_alone
+from tclab.sweeps.execution._measure import may_run, setup
 from tclab.timing import Ledger
-from tclab.training._step import Step
 
 STAGES = ("forward", "backward")
 REST = "the rest"  # what is in no part
 _FIRST = 2  # steps that are in no figure
-_COMPOSED = ("begin", "neighbour_sums", "convolve", "convolve_sum", "with_wild_type")  # `View` has them call others
-_METHODS = ("lift", "neighbour_sum", "complete", "degree", "pool", *_COMPOSED)
+# of a view, where its class does not have them from `View`, whose own call others
+_METHODS = {
+    *("lift", "neighbour_sum", "complete", "degree", "pool"),
+    *("begin", "neighbour_sums", "convolve", "convolve_sum"),
+}
 
 
 def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 
     **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
     """
-    checked("steps", steps, NumberFrom1)
+    checked("steps", steps, AtLeast1)
     if not points:
         raise InputError("there are no points, expected at least one")
     return pd.concat([_frame_of(point, steps) for point in points], ignore_index=True)
@@ -60,17 +61,14 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-    point = replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False)
-    if (reason := point.skipped()) is not None:
-        raise InputError(f"nothing is to be seen inside this point: {reason}")
-    point = resolve(point)
+    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside")
     if not may_run(point):
         raise InputError(f"{point.strategy} does not compute what 'subgraph' computes: it is not timed")
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:
         batch = next(here.batches())
         here.run(repeat(batch), steps=_FIRST)
-        with timed_parts(here.step, ledger):
+        with timed_parts(here.step.model, ledger):
             here.run(repeat(batch), steps=steps, ledger=ledger)
     took: dict[str, dict[str, float]] = {}
     for stage, seconds in ledger.seconds("device" if ledger.cuda else "host").items():
@@ -96,18 +94,22 @@ class _PartTimer:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.around = [REST]  # the part that goes on, and those that were entered in it, innermost last
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a forward: nothing is entered yet."""
+        self._around = [REST]  # the part that goes on, and those that were entered in it, innermost last
 
     def enter(self, part: str, given: Any) -> None:
         """Begin a part of the forward; the gradients of the tensors that it is given end it in the backward."""
-        self._begin_with_gradients(given, self.around[-1])
-        self.around.append(part)
+        self._begin_with_gradients(given, self._around[-1])
+        self._around.append(part)
         self._begin(part)
 
     def leave(self, result: Any) -> None:
         """End the part that was entered last; the gradients of the tensors of its result begin it in the backward."""
-        self._begin_with_gradients(result, self.around.pop())
-        self._begin(self.around[-1])
+        self._begin_with_gradients(result, self._around.pop())
+        self._begin(self._around[-1])
 
     def _begin(self, part: str) -> None:
         stage = self._ledger.current
@@ -124,68 +126,40 @@ class _PartTimer:
                 tensor.register_hook(lambda grad: self._go_on(part))
 
     def _go_on(self, part: str) -> None:
-        self.around[-1] = part
+        self._around[-1] = part
         self._begin(part)
 
-    def hooks(self, path: str, module: nn.Module) -> list[Any]:
-        """Have the calls of a module be a part, and return the handles of its hooks."""
-        before = module.register_forward_pre_hook(lambda _, given: self.enter(path, given))
-        after = module.register_forward_hook(lambda _, given, result: self.leave(result))
-        return [before, after]
+    def timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of a view whose calls are a part."""
 
-
-class _TimedView:
-    """A view whose methods are parts. Those that `View` makes of others call these, so that each is one by itself."""
-
-    def __init__(self, view: View, timer: _PartTimer) -> None:
-        self._view = view
-        self._timer = timer
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _COMPOSED and getattr(type(self._view), name) is getattr(View, name):
-            return getattr(View, name).__get__(self)
-        value = getattr(self._view, name)
-        if name == "wild_type":
-            return _TimedView(value, self._timer)
-        if name == "with_wild_type":
-            return lambda: [_TimedView(view, self._timer) for view in value()]
-        if name not in _METHODS:
-            return value
-
-        def call(*given: Any, **options: Any) -> Any:
-            self._timer.enter(f"view.{name}", given)
-            result = value(*given, **options)
-            self._timer.leave(result)
+        def call(view: View, *given: Any, **options: Any) -> Any:
+            self.enter(part, given)
+            result = method(view, *given, **options)
+            self.leave(result)
             return result
 
         return call
 
-    def __enter__(self) -> _TimedView:
-        self._view.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._view.close()
-
 
 @contextmanager
-def timed_parts(step: Step, ledger: Ledger) -> Iterator[None]:
-    """Split a step's forward and backward in a ledger into parts while this is open, as `_PartTimer` has them."""
+def timed_parts(model: nn.Module, ledger: Ledger) -> Iterator[None]:
+    """Split a model's forward and backward in a ledger into parts while this is open, as `_PartTimer` has them."""
     timer = _PartTimer(ledger)
-    handles = [handle for path, module in _parts_of(step.model) for handle in timer.hooks(path, module)]
-    view_of = step.strategy.view
-
-    def view(batch: Any) -> Any:
-        timer.around = [REST]  # a forward begins
-        return _TimedView(view_of(batch), timer)
-
-    step.strategy.view = view  # type: ignore[method-assign]
-    try:
+    with ExitStack() as opened:
+        opened.enter_context(model.register_forward_pre_hook(lambda *_: timer.restart()))
+        for path, module in _parts_of(model):
+            opened.enter_context(module.register_forward_pre_hook(lambda _, given, path=path: timer.enter(path, given)))
+            opened.enter_context(module.register_forward_hook(lambda _, given, result: timer.leave(result)))
+        for kind in _kinds_of(View):
+            for name in _METHODS & vars(kind).keys():
+                opened.callback(setattr, kind, name, vars(kind)[name])
+                setattr(kind, name, timer.timed(f"view.{name}", vars(kind)[name]))
         yield
-    finally:
-        del step.strategy.view  # the instance's, which shadows the class's
-        for handle in handles:
-            handle.remove()
+
+
+def _kinds_of(kind: type[Any]) -> set[type[Any]]:
+    """Return the classes that are made of one."""
+    return {each for one in kind.__subclasses__() for each in (one, *_kinds_of(one))}
 
 
 def _parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -12,9 +12,8 @@ from typing import Any
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.config._point_inputs import resolved_alone
+from tclab.sweeps.execution._measure import Setup, may_run, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
@@ -91,11 +90,7 @@ def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
     **Raises:** `InputError` for a point that cannot be run, or points that cannot share a process.
     """
     require("points", points, Mapping, "a dict, name → tclab.Point")
-    for name, point in points.items():
-        require(f"points[{name!r}]", point, Point, "a tclab.Point")
-        if (reason := point.skipped_alone("a race")) is not None:
-            raise InputError(f"{name}: {reason}")
-    found = {name: resolve(point) for name, point in points.items()}
+    found = {name: resolved_alone(point, "a race", f"points[{name!r}]") for name, point in points.items()}
     for field in ("allocator", "device"):
         values = sorted({getattr(point, field) for point in found.values()})
         if len(values) > 1:
@@ -145,7 +140,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     It is the step that sweeps measure, for `tclab.timing.spike_in`, `receipt` and `tclab.trace.record`. The equivalence
     check is not run.
     """
-    point = resolve(point)
+    point = resolved_alone(point, "a loop")
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = _endless(here)
 

@@ -21,9 +21,9 @@ from tclab._display import bullets
 from tclab.errors import InputError, shown, unknown
 
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
-NumberFrom0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
-NumberFrom1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
-NumberFrom2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
+AtLeast0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
+AtLeast1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
+AtLeast2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
 
 _IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
 _COLUMNS = {str: "text", bool: "flag", int: "whole", float: "real"}
@@ -127,11 +127,6 @@ class Declaration:
             return ",".join(value)
         return str(value) if type(value) is int and self.column == "text" else value
 
-    def parsed(self, value: Any) -> Any:
-        """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
-        value = text_value(value)
-        return str(value) if type(value) is int and self.column == "text" else value
-
 
 def declare(default: Any, uses: str = "", **more: Any) -> Any:
     """Return a dataclass field with its default and what `Declaration` says of it; `uses` are the flags that it has."""
@@ -181,7 +176,7 @@ def option_choices(name: str, value: Any) -> list[Options]:
     if isinstance(value, (list, tuple)):
         return [one for item in value for one in option_choices(name, item)]
     if isinstance(value, str):
-        value = read_options(name, value)
+        value = {key: list(map(text_value, texts)) for key, texts in read_options(name, value).items()}
     if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         raise InputError(f"{name} is {shown(value)}, expected options by name, such as 'prefetch_factor:4'")
     axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in (value or {}).items()}
@@ -189,19 +184,19 @@ def option_choices(name: str, value: Any) -> list[Options]:
     return [Options((key, one) for key, one in pairs if one not in (None, "none")) for pairs in made]
 
 
-def read_options(name: str, text: str) -> dict[str, list[Any]]:
-    """Return name → values of a text such as "prefetch_factor:2,4,pin_memory:true"; none for "" and "none".
+def read_options(name: str, text: str) -> dict[str, list[str]]:
+    """Return name → values of a text such as "prefetch_factor:2,4,pin_memory:true", as typed; none for "" and "none".
 
     **Raises:** `InputError` for a text that begins without a name.
     """
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[str]] = {}
     key = ""
     for item in text.split(",") if text.lower() not in ("", "none") else ():
         before, colon, value = item.partition(":")
         key = before.strip() if colon else key
         if not key:
             raise InputError(f"{name} is {text!r}, expected a name before each value, such as 'prefetch_factor:2,4'")
-        found.setdefault(key, []).append(text_value((value if colon else item).strip()))
+        found.setdefault(key, []).append((value if colon else item).strip())
     return found
 
 
@@ -216,12 +211,12 @@ _OURS = {
 _MORE = {"ddp": ("compression", "no_sync", "gather_interval")}
 # of options whose defaults do not say what they may be; an option whose default is a switch is a switch
 _VALUES: dict[str, Any] = {
-    "prefetch_factor": NumberFrom1,
+    "prefetch_factor": AtLeast1,
     "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
     "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
     "no_sync": bool,
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
-    "gather_interval": NumberFrom1,
+    "gather_interval": AtLeast1,
     "compression": Literal["fp16", "bf16"],
 }
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import NumberFrom1, checked, declarations, option_choices, read_options, text_value
+from tclab.sweeps.config._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
@@ -24,7 +24,6 @@ _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a 
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
 _MODES = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
-SCALING = ("weak", "strong", "accumulated")
 
 
 def listed(name: str, value: Listed) -> list[Any]:
@@ -40,17 +39,17 @@ def listed(name: str, value: Listed) -> list[Any]:
     return values
 
 
-def sizes_of(name: str, value: Listed, model: str) -> list[int]:
+def _sizes_of(value: Listed, model: str) -> list[int]:
     """Return a model's batch sizes from a parameter: those of every model, or "hetero_cell:28,dango:32,64", of each.
 
     **Raises:** `InputError` for what is no whole number, an unknown model, or a text that has nothing for this one.
     """
     if isinstance(value, str) and ":" in value:
-        of_models = {model_of(of).name: sizes for of, sizes in read_options(name, value).items()}
+        of_models = {model_of(of).name: sizes for of, sizes in read_options("batch_sizes", value).items()}
         if model not in of_models:
-            raise InputError(f"{name} is {value!r}, expected one for {model}, too")
+            raise InputError(f"batch_sizes is {value!r}, expected one for {model}, too")
         value = of_models[model]
-    return [checked(name, size, int) for size in listed(name, value)]
+    return [checked("batch_sizes", size, int) for size in listed("batch_sizes", value)]
 
 
 def grid(
@@ -103,7 +102,7 @@ def grid(
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
     device, ranks = ranks_of(gpus, known["device"].checked(device))
     usual = _USUAL[device]
-    scale = usual["scale"] if scale == "auto" else known["scale"].parsed(scale)
+    scale = usual["scale"] if scale == "auto" else text_value(scale)
     common = {"graph": graph, "scale": scale, "device": device, "ranks": ranks}
     check_files(Point(graph=graph))
     if strategies == "auto":
@@ -115,7 +114,7 @@ def grid(
     axes = {name: axis(name, value) for name, value in more.items()}
     points: list[Point] = []
     for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
-        kind, sizes = model_of(model), sizes_of("batch_sizes", batch_sizes, model)
+        kind, sizes = model_of(model), _sizes_of(batch_sizes, model)
         serving = [name for name in named if kind.served_by(strategy_of(name))]
         if not serving and models != "auto":  # it was asked for by name: its rows say why it cannot be
             serving = named
@@ -143,7 +142,9 @@ def axis(name: str, value: Any) -> list[Any]:
         raise unknown("field of a point", name, known)
     if name in ("loader", "ddp"):
         return option_choices(name, value)
-    values = [known[name].parsed(item) for item in listed(name, value)]
+    values = listed(name, value)
+    if known[name].column == "text":  # a folder may be named 2024
+        values = [str(one) if type(one) is int else one for one in values]
     if name == "overheads":
         return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]
     if name == "networks" and not all(item is None or isinstance(item, int) for item in values):
@@ -234,34 +235,22 @@ def scaling_points(
 
     **Arguments:**
 
-    - `kinds`: one or several of "weak": each rank has batches of `batch_size`, so more ranks take more samples a step;
-      "strong": the ranks share batches of `batch_size`, so each step has the same samples; and "accumulated": the
-      optimizer steps after as many samples, for which fewer ranks add up the gradients of several batches and exchange
-      them once.
+    - `kinds`: one or both of "weak": each rank has batches of `batch_size`, so more ranks take more samples a step;
+      and "strong": the ranks share batches of `batch_size`, so each step has the same samples.
     - `ranks`: numbers from 1 up.
     - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
     - `strategies`, `more`: as for `in_each_mode`; `steps` are the optimizer's.
 
-    **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
-    not divide the most ("accumulated").
+    **Raises:** `InputError` for an unknown kind, or a batch that ranks cannot share evenly ("strong").
     """
-    numbers = [checked("ranks", number, NumberFrom1) for number in listed("ranks", ranks)]
+    numbers = [checked("ranks", number, AtLeast1) for number in listed("ranks", ranks)]
     points: list[Point] = []
     for kind, number in product(listed("kinds", kinds), numbers):
-        if kind not in SCALING:
-            raise unknown("kind of scaling", kind, SCALING)
-        if kind == "accumulated" and max(numbers) % number:
-            raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
+        if kind not in ("weak", "strong"):
+            raise unknown("kind of scaling", kind, ("weak", "strong"))
         for point in in_each_mode(**more, mode="step", strategies=strategies, batch_sizes=batch_size, gpus=number):
-            changes: dict[str, Any] = {}
-            if kind == "strong":
-                if point.batch_size % number:
-                    raise InputError(
-                        f"batch_size is {point.batch_size}, expected one that {number} ranks can share evenly"
-                    )
-                changes["batch_size"] = point.batch_size // number
-            if kind == "accumulated":
-                times = max(numbers) // number
-                changes = {"accumulate": times, "steps": point.steps * times}
-            points.append(replace(point, **changes))
+            size, rest = divmod(point.batch_size, number if kind == "strong" else 1)
+            if rest:
+                raise InputError(f"batch_size is {point.batch_size}, expected one that {number} ranks can share evenly")
+            points.append(replace(point, batch_size=size))
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)

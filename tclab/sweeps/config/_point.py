@@ -14,9 +14,9 @@ from msgspec import Meta
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, require, shown, unknown
 from tclab.sweeps.config._fields import (
-    NumberFrom0,
-    NumberFrom1,
-    NumberFrom2,
+    AtLeast0,
+    AtLeast1,
+    AtLeast2,
     Options,
     checked,
     declarations,
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
     "default": {},
-    "keep_pages": {
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
-        "MALLOC_TOP_PAD_": "268435456",
-    },
+    "keep_pages": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776", "MALLOC_TOP_PAD_": "268435456"},
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
 _DELETIONS = 3  # genes of a synthetic sample, as in the screen that the models are for
@@ -83,7 +79,7 @@ def _graph(name: str, value: Any) -> str:
 def _perturbations(name: str, value: Any) -> int | str:
     number = text_value(value)
     if isinstance(number, Real) and not isinstance(number, bool):
-        return int(checked(name, number, NumberFrom0))
+        return int(checked(name, number, AtLeast0))
     return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
 
 
@@ -172,25 +168,25 @@ class Point:
     scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
     model: str = declare("hetero_cell", "reference panel", grid="models", check=_model)
     strategy: str = declare("node_mask", "advised panel", grid="strategies", check=_strategy)
-    batch_size: NumberFrom1 = declare(
+    batch_size: AtLeast1 = declare(
         4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
     )  # fmt: skip
-    networks: NumberFrom1 | Names | None = declare(None, "reference panel", unit="networks")
+    networks: AtLeast1 | Names | None = declare(None, "reference panel", unit="networks")
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "panel")
     device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
-    ranks: NumberFrom1 = declare(1, unit="processes")
+    ranks: AtLeast1 = declare(1, unit="processes")
     dtype: Literal["float32", "float64", "bfloat16"] = declare(
         "float32", "advised panel", caution="It rounds differently: compare the losses, too."
     )
-    steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount")
-    warmup: NumberFrom0 = declare(2, unit="batches", role="amount")
-    seed: NumberFrom0 = declare(0, "reference panel", role="repetition")
+    steps: AtLeast1 = declare(5, "panel", unit="batches", role="amount")
+    warmup: AtLeast0 = declare(2, unit="batches", role="amount")
+    seed: AtLeast0 = declare(0, "reference panel", role="repetition")
     perturbations: int | str = declare(_DELETIONS, "panel", check=_perturbations)
     metabolism: Literal["off", "carried", "used"] = declare("off", "reference")
-    hidden: NumberFrom2 | None = declare(None, "reference panel", unit="features")
-    layers: NumberFrom1 | None = declare(None, "reference panel", unit="layers")
-    workers: NumberFrom0 = declare(1, "advised", unit="processes")
+    hidden: AtLeast2 | None = declare(None, "reference panel", unit="features")
+    layers: AtLeast1 | None = declare(None, "reference panel", unit="layers")
+    workers: AtLeast0 = declare(1, "advised", unit="processes")
     loader: Options = declare(Options(), "advised", check=options)
     ddp: Options = declare(Options(), check=options)
     store: Literal["memory", "lmdb", "json"] = declare("memory", "advised")
@@ -199,9 +195,9 @@ class Point:
     loop: Literal["plain", "lightning"] | None = declare(None, "advised")
     loss: str | None = declare(None, check=_loss)
     optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised")
-    accumulate: NumberFrom1 = declare(1, unit="batches")
+    accumulate: AtLeast1 = declare(1, unit="batches")
     overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
-    micro_batch: NumberFrom1 | None = declare(None, unit="samples")
+    micro_batch: AtLeast1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "panel")
 
     def __post_init__(self) -> None:
@@ -246,12 +242,6 @@ class Point:
                 yield f"mode {self.mode} has no model for the overhead {overhead}"
         if self.loader.get("pin_memory") and device_of(self.device) != "cuda":
             yield "pin_memory needs cuda"
-
-    def skipped_alone(self, what: str) -> str | None:
-        """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
-        if (reason := self.skipped()) is not None:
-            return reason
-        return None if self.ranks == 1 else f"{self.ranks} ranks asked for, and {what} is of one process"
 
     # ---- as text and as JSON
 

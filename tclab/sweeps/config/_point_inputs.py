@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Perturbations, synthetic_perturbations
@@ -31,6 +31,20 @@ def resolve(point: Point) -> Point:
     """
     check_files(point)
     return replace(absolute(point), device=device_of(point.device))
+
+
+def resolved_alone(point: Point, what: str, name: str = "point") -> Point:
+    """Return a resolved point that is run in one process alone, as `what` ("a race") is.
+
+    **Raises:** `InputError` for what is no point, or cannot be run so; `name` is the argument's.
+    """
+    require(name, point, Point, "a tclab.Point")
+    reason = point.skipped()
+    if reason is None and point.ranks > 1:
+        reason = f"{point.ranks} ranks asked for, and {what} is of one process"
+    if reason is not None:
+        raise InputError(f"{name} cannot be run: {reason}")
+    return resolve(point)
 
 
 def absolute(point: Point) -> Point:

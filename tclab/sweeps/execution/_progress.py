@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,14 +54,13 @@ def print_progress(progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What a sweep is asked for, here and on a cluster; see `tclab.sweep`."""
+    """What a sweep is asked for, here and on a cluster; see `sweep`."""
 
-    retry: bool = False
-    memory_bytes: int | None = None
-    hang_seconds: float | None = None
-    progress: Callable[[Progress], None] | None = None
-    stop: threading.Event | None = None
-    repeats: int = 1
+    retry: bool
+    limits: Mapping[str, Any]  # of each point's process: `memory_bytes` and `hang_seconds`, as for `run`
+    progress: Callable[[Progress], None] | None
+    stop: threading.Event
+    repeats: int
 
     def report(self, progress: Progress) -> None:
         if self.progress is not None:
@@ -68,9 +68,7 @@ class SweepOptions:
 
     def stands(self, rows: pa.Table | None) -> bool:
         """Return whether rows that are kept stand in for a new measurement."""
-        return rows is not None and not (self.retry and failed_or_oom(rows))
-
-
-def failed_or_oom(rows: pa.Table) -> bool:
-    """Return whether a point's rows say that it ran out of memory or failed."""
-    return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
+        if rows is None:
+            return False
+        bad = any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
+        return not (self.retry and bad)

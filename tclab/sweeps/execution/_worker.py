@@ -44,19 +44,30 @@ _OF_A_PEER = ("connection closed", "connection reset", "connection refused", "br
 
 
 def main() -> None:
-    """Serve points until no request follows."""
-    ranks, device, memory_bytes = sys.argv[1:]
-    parent = ParentPipe()
+    """Serve points until no request follows: alone, or with the other ranks.
+
+    Rank 0 receives the requests, hands them to the others, and sends the rows; a rank that fails sends how.
+    """
+    count, device, memory_bytes = sys.argv[1:]
+    parent, ranks = ParentPipe(), ALONE
     _limit_memory(int(memory_bytes))
-    if int(ranks) > 1:
-        _serve_as_rank(parent, device)
-        return
-    # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
-    for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
-        importlib.import_module(module)
-    gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
-    for request in parent.requests():
-        parent.send(rows=rows_of_request(request))
+    try:
+        if int(count) > 1:
+            ranks = Ranks(device)
+        # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
+        for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
+            importlib.import_module(module)
+        gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
+        while (request := ranks.broadcast(parent.receive)) is not None:
+            rows = rows_of_request(request, ranks)
+            if ranks.rank == 0:
+                parent.send(rows=rows)
+    except BaseException as error:
+        if int(count) == 1:
+            raise
+        _fail(parent, error)
+    if ranks is not ALONE:
+        distributed.destroy_process_group()
 
 
 def _limit_memory(limit: int) -> None:
@@ -106,30 +117,16 @@ def _status_of(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {first}"
 
 
-def _serve_as_rank(parent: ParentPipe, device: str) -> None:
-    """Serve points with the other ranks: rank 0 receives the requests, hands them to the others, and sends the rows.
-
-    A rank that fails sends how.
-    """
-    try:
-        ranks = Ranks(device)
-        while True:
-            request = ranks.broadcast(parent.receive)
-            if request is None:
-                break
-            rows = rows_of_request(request, ranks)
-            if ranks.rank == 0:
-                parent.send(rows=rows)
-    except BaseException as error:
-        traceback.print_exc()
-        if any(words in str(error).lower() for words in _OF_A_PEER):
-            time.sleep(_NOTICED_SECONDS)  # torchrun names the rank that is gone, and ends this one
-        status = _status_of(error)
-        if status.startswith("failed"):
-            status = f"failed: rank {os.environ['RANK']}: {status.removeprefix('failed: ')}"
-        parent.send(failed=status)
-        os._exit(1)  # what the others are at cannot be taken up again
-    distributed.destroy_process_group()
+def _fail(parent: ParentPipe, error: BaseException) -> None:
+    """Send how this rank failed, and end it: what the others are at cannot be taken up again."""
+    traceback.print_exc()
+    if any(words in str(error).lower() for words in _OF_A_PEER):
+        time.sleep(_NOTICED_SECONDS)  # torchrun names the rank that is gone, and ends this one
+    status = _status_of(error)
+    if status.startswith("failed"):
+        status = f"failed: rank {os.environ['RANK']}: {status.removeprefix('failed: ')}"
+    parent.send(failed=status)
+    os._exit(1)
 
 
 def run_as_rank(point: Point) -> pd.DataFrame | None:

@@ -29,7 +29,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, check_whole
+from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._edge_masks import removed_counts
@@ -38,7 +38,7 @@ from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
-from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
@@ -99,8 +99,8 @@ def cells(edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -
 
     **Raises:** `InputError` for what is no size.
     """
-    sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[NumberFrom1] * 3, _Share), strict=True)
-    found = [[checked(name, text_value(str(one)), kind) for one in listed(name, value)] for name, value, kind in sizes]
+    sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[AtLeast1] * 3, _Share), strict=True)
+    found = [[checked(name, one, kind) for one in listed(name, value)] for name, value, kind in sizes]
     return pd.DataFrame(list(product(*found)), columns=_SIZES)
 
 
@@ -313,7 +313,7 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
 
     **Raises:** `InputError` for a network that the graph has not, with the nearest name.
     """
-    check_whole("batch_size is", batch_size, least=1)
+    checked("batch_size", batch_size, AtLeast1)
     own = graph.select([network]).without_metabolism()
     here = own.to(device)
     nodes = own.num_nodes[own.deleted_type]

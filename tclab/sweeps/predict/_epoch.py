@@ -17,13 +17,13 @@ import torch
 
 from tclab._display import Display, Shown, seconds_text
 from tclab._io import atomic_write, writing
-from tclab.errors import InputError, check_whole, require
+from tclab.errors import InputError
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
+from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve, screen_of
-from tclab.sweeps.execution._measure import may_run
+from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
+from tclab.sweeps.execution._measure import Setup, loader_options, may_run, setup
 from tclab.sweeps.execution._run import rows_of_task
-from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.timing import Ledger, conditions, contention, environment
 from tclab.timing._environment import busy_notes
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
@@ -147,13 +147,9 @@ def run_epoch(point: Point, steps: int, record: str | Path) -> Epoch:
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
     wrong, memory ran out, its process died.
     """
-    require("point", point, Point, "a tclab.Point")
+    point, steps = resolved_alone(point, "an epoch"), checked("steps", steps, AtLeast1)
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
-    check_whole("steps is", steps, least=1)
-    if (reason := point.skipped_alone("an epoch")) is not None:
-        raise InputError(f"this point has no epoch: {reason}")
-    point = resolve(point)
     folder = Path(record).expanduser().resolve()
     with writing("record", record):
         folder.mkdir(parents=True, exist_ok=True)

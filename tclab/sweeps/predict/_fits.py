@@ -19,7 +19,7 @@ from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
-from tclab.sweeps.execution._setup import step_of, strategy_arguments
+from tclab.sweeps.execution._measure import step_of, strategy_arguments
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
@@ -142,7 +142,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     """Return what a resolved point needs."""
     whole = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
-    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, point.device, timing=False)
+    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, timing=False)
     loading = kind(graph, **arguments)
     samples = samples_of(point, point.batch_size, graph)
     own = _bytes_in(graph)

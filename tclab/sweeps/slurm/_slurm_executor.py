@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import subprocess
-import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ import pyarrow as pa
 from tclab._child_process import SOURCE
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, require, unknown
-from tclab.sweeps.config._fields import NumberFrom1, checked, text_value
+from tclab.sweeps.config._fields import AtLeast1, checked, read_options, text_value
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import absolute, resolve
 from tclab.sweeps.execution._progress import Progress, SweepOptions
@@ -29,6 +28,7 @@ from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
+from tclab.timing._environment import SOFTWARE
 
 _OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
 # These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
@@ -58,12 +58,11 @@ def run_on_slurm(
     given = _checked(sbatch)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
-    stop = options.stop or threading.Event()
     gone = jobs.look()
-    if gone and not stop.is_set():
+    if gone and not options.stop.is_set():
         jobs.send(gone)
     ended: set[str] = set()
-    while jobs.waiting and not stop.wait(_ASK_SECONDS):
+    while jobs.waiting and not options.stop.wait(_ASK_SECONDS):
         with suppress(InputError):  # a controller that is restarted; the jobs run on
             gone = jobs.look()
             for name in ended.intersection(gone):  # at two looks: its rows are not on their way
@@ -79,8 +78,7 @@ def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
     import submitit
 
     if isinstance(options, str):
-        pairs = [one.partition(":") for one in options.split(",") if one]
-        options = {name.strip(): value.strip() for name, _, value in pairs}
+        options = {name: ",".join(values) for name, values in read_options("slurm", options).items()}
     require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
     given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
@@ -88,7 +86,7 @@ def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise unknown("option of Slurm", name, known)
     for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
-        given[name] = checked(name, text_value(given[name]), NumberFrom1)
+        given[name] = checked(name, text_value(given[name]), AtLeast1)
     return given
 
 
@@ -102,7 +100,7 @@ class _Jobs:
         machine = _machine_of(cluster)
         self.points: dict[str, Point] = {}  # in their order
         for point in map(absolute, points):
-            self.points[results.name(point, machine=machine, memory_bytes=options.memory_bytes)] = point
+            self.points[results.name(point, machine=machine, memory_bytes=options.limits["memory_bytes"])] = point
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
@@ -127,12 +125,11 @@ class _Jobs:
     def send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
-        limits = {name: getattr(self._options, name) for name in ("memory_bytes", "hang_seconds")}
         requests = []
         for name in names:
             (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
             point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
-            requests.append(json.dumps({**point, **imports, "options": limits}))
+            requests.append(json.dumps({**point, **imports, "options": self._options.limits}))
         jobs = _submit(self._folder / "logs", self._cluster, requests)
         self.waiting |= set(names)
         self._note(self._jobs | dict(zip(names, jobs, strict=True)))
@@ -192,11 +189,8 @@ def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
     """
     prefix, here = "SBATCH_", environment()
     variables = {n.removeprefix(prefix).lower(): value for n, value in os.environ.items() if n.startswith(prefix)}
-    return {
-        **{name: value for name, value in {**options, **variables}.items() if name not in _NOT_THE_MACHINE},
-        "software": [here[name] for name in ("python", "torch", "torch_geometric", "numpy")],
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-    }
+    asked = {name: value for name, value in {**options, **variables}.items() if name not in _NOT_THE_MACHINE}
+    return {**asked, **{name: here[name] for name in SOFTWARE}, "threads": os.environ.get("OMP_NUM_THREADS")}
 
 
 def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Which code and files a point runs on, so that rows of an earlier version never stand in for it."""
+"""A user's own code, imported here and in other processes; and which code and files a point runs on.
+
+Rows of an earlier version of these never stand in for it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
+from importlib import import_module, invalidate_caches, reload
+from importlib.util import cache_from_source
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tclab.errors import InputError
@@ -19,6 +24,33 @@ from tclab.sweeps.config._point_inputs import file_stamps
 
 _STEP = ("graph", "masking", "message_passing", "models", "perturbation", "training")  # whose code a step runs
 _TCLAB = sorted(file for package in _STEP for file in (Path(__file__).parents[2] / package).rglob("*.py"))
+
+
+def import_file(path: str | Path) -> ModuleType:
+    """Import a Python file as a module, again after each edit, and return the module.
+
+    Strategies and models that it registers exist from then on, also for the worker processes that run points; its
+    folder is put on the import path.
+
+    **Arguments:**
+
+    - `path`: of a `.py` file; no other module may have its name.
+
+    **Raises:** `InputError` where there is no such file, or another module has its name.
+    """
+    file = Path(path).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        raise InputError(f"path is {str(path)!r}, expected a Python file that exists (%%writefile makes one)")
+    name = file.stem
+    taken = sys.modules.get(name)
+    if name in sys.stdlib_module_names or (taken and Path(getattr(taken, "__file__", None) or "").resolve() != file):
+        raise InputError(f"path is {file.name!r}, the name of a module that exists already; expected another name")
+    # within the same second an edited file is mistaken for the one that was compiled before
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
+    invalidate_caches()
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return reload(taken) if taken else import_module(name)
 
 
 def imports_of(*points: Point) -> dict[str, list[str]]:

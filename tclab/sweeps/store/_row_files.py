@@ -27,7 +27,7 @@ from tclab.errors import InputError, require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, aligned, frame
+from tclab.sweeps.store._rows import SCHEMA_VERSION, aligned, frame
 from tclab.timing._environment import fingerprint
 
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
@@ -123,10 +123,13 @@ class Results:
             raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
 
     def frame(self) -> pd.DataFrame:
-        """Return the rows of every point in the folder, whichever machine measured them, the newest last."""
+        """Return the rows of every point in the folder, whichever machine measured them.
+
+        The newest stand last, but for points that no process began: those stand behind all others.
+        """
         read = [rows for path in sorted(self.folder.glob("[!.]*.parquet")) if (rows := _read(path)) is not None]
-        read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "")
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *read]))
+        read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "never")  # digits sort before letters
+        return frame(*read)
 
 
 def _digest(rows: pa.Table) -> bytes:
