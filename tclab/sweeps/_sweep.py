@@ -136,7 +136,7 @@ def _status(rows: pa.Table) -> str:
 def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
     """Run a resolved point and return its rows; note the seconds that it took, unless it was skipped."""
     if not took and (busy := others_now()):
-        warnings.warn(busy, stacklevel=5)
+        options.say(busy)
     begin = monotonic()
     rows = point_rows(
         point,
