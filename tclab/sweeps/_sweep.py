@@ -135,7 +135,7 @@ def _status(rows: pa.Table) -> str:
 
 def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
     """Run a resolved point and return its rows; note the seconds that it took, unless it was skipped."""
-    if not took and (busy := others_now()):
+    if not took and point.skipped() is None and (busy := others_now()):
         options.say(busy)
     begin = monotonic()
     rows = point_rows(
