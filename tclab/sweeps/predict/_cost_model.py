@@ -141,7 +141,8 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
         calls, removed = _calls(**size, device=point.device)
         took = _least(point.device, calls, rounds=rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
-        rows.append({"status": "ok", **size, "removed": removed, **{f"{name}_seconds": one for name, one in took.items()}})
+        seconds = {f"{name}_seconds": one for name, one in took.items()}
+        rows.append({"status": "ok", **size, "removed": removed, **seconds})
     return rows
 
 
