@@ -10,10 +10,12 @@ from test_compare import rows, step
 
 import tclab
 from tclab import lab, timing
+from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.execution import _run
 from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
 from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
+from tclab.sweeps.store._rows import not_measured
 from tclab.timing._race import Races
 
 
@@ -113,6 +115,13 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
     machine, *_ = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
+    lost = step(scale=1.0) | {"status": "oom"}
+    assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
+    own = [step(graph=f"/cache/graph-{name}.npz", scale=None, nodes=1234) for name in ("2630cd06ce49", "bc29622c21f2")]
+    assert graph_text(rows(own[0])) == "own graph, 1,234 nodes"
+    assert {"hetero_cell · node_mask · graph own 2630cd", "hetero_cell · node_mask · graph own bc2962"} == {
+        *with_labels(rows(*own))["label"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -128,6 +137,23 @@ def test_a_sweep_beside_busy_processes_warns_before_it_begins(monkeypatch, other
     assert words.startswith(f"other processes keep {said} busy" if said else "")
     assert bool(words) is bool(said)
     assert words.endswith("OMP_NUM_THREADS=1") is (said != "" and threads == 2)  # what to do
+
+
+def test_a_sweep_says_it_as_a_sentence_unless_it_is_silent(monkeypatch, tmp_path, capsys):
+    def failed(point, **_):
+        return not_measured(point, point.skipped() or "failed: made up")
+
+    monkeypatch.setattr("tclab.sweeps._sweep.others_now", lambda: "other processes keep 2.0 of 2 cores busy now")
+    monkeypatch.setattr("tclab.sweeps._sweep.point_rows", failed)
+    points = [tclab.Point(model="dango", strategy="node_mask"), *(tclab.Point(batch_size=n) for n in (1, 2))]
+    tclab.sweep(points, results=tmp_path)  # the first cannot run
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" batch")[0] for line in said] == [
+        "[1/3] dango node_mask", "other processes keep 2.0 of 2 cores busy now", "[2/3] hetero_cell node_mask",
+        "[3/3] hetero_cell node_mask",
+    ]  # fmt: skip
+    tclab.sweep(points, results=tmp_path, retry=True, progress=None)
+    assert capsys.readouterr().err == ""
 
 
 def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use(monkeypatch):

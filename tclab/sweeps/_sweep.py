@@ -134,7 +134,7 @@ def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
     if point.skipped():
         return point_rows(point)  # which says why
     if not took and (busy := others_now()):
-        warnings.warn(busy, stacklevel=4)
+        options.say(busy)
     begin = monotonic()
     # the runs of one process would share its luck
     rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, **options.limits)

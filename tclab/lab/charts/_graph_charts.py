@@ -51,7 +51,7 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
         return empty_chart("No number of ranks was measured.")
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
-    title = chart_title("Samples a second, over those of one rank", more, rows=pd.concat(sides.values()))
+    title = chart_title("Samples a second, over those of the fewest ranks", more, rows=pd.concat(sides.values()))
     return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
                  x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
 

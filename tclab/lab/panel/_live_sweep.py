@@ -20,6 +20,8 @@ from tclab.sweeps.execution._progress import Progress
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
+STOPPING = "stopping: the point under way takes a moment to end"
+
 
 def outlook(points: Iterable[Point], results: Path) -> str:
     """Return in words how many of some points a results folder has, and how many cannot run."""
@@ -84,11 +86,16 @@ class LiveSweep:
         bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
         label = ipywidgets.Label(self.status())
         button = ipywidgets.Button(description="Stop")
-        button.on_click(lambda _: self.stop())
 
         def show() -> None:
             bar.value, button.disabled = len(self.tables), not self.running
             label.value = " · ".join([self.status(), *([] if self.last is None else [str(self.last)])])
+
+        def stop() -> None:
+            button.disabled, label.value = True, STOPPING
+            self.stop()
+
+        button.on_click(lambda _: stop())
 
         self.listen(show)
         return ipywidgets.VBox([ipywidgets.HBox([bar, button]), label])

@@ -15,7 +15,7 @@ from tclab._display import Sentences
 from tclab.errors import InputError
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
-from tclab.lab.panel._live_sweep import outlook
+from tclab.lab.panel._live_sweep import STOPPING, outlook
 from tclab.lab.panel._panel_sweep import PanelSweep, Value
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
@@ -204,6 +204,7 @@ class PanelView:
 
     def _stop(self) -> None:
         if self.panel.sweep is not None:
+            self.stop_button.disabled, self.status.value = True, STOPPING  # a click is seen before the point has ended
             self.panel.sweep.stop()
 
     def _on_progress(self) -> None:

@@ -12,6 +12,7 @@ from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, WITHOUT_REPEATS, pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._machine_label import graph_name
 from tclab.sweeps.store._rows import keys_of
 from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger import SUMS, TOLERANCE
@@ -61,6 +62,8 @@ def _settings_text(values: Mapping[str, object], wanted: list[str]) -> str:
             continue
         if name == "commit":
             value = str(value)[:8] + "+" * str(value).endswith("+")
+        if name == "graph":
+            value = graph_name(str(value))
         texts.append(str(value) if name in _BARE else f"{name.replace('_', ' ')} {value}")
     return ", ".join(texts)
 

@@ -19,7 +19,7 @@ from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import busy_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, graph_name, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
@@ -172,7 +172,7 @@ def _setting_text(name: str, value: Any) -> str:
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[str]:
-    return sorted({"none" if value is None else str(value) for value in map(python_value, rows[name])})
+    return sorted({"none" if value is None else graph_name(str(value)) for value in map(python_value, rows[name])})
 
 
 def _differing(both: Sequence[pd.DataFrame], names: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -66,6 +66,11 @@ class SweepOptions:
         if self.progress is not None:
             self.progress(progress)
 
+    def say(self, sentence: str) -> None:
+        """Print a sentence, unless the sweep is to be silent: a warning would name a line of the sweep's thread."""
+        if self.progress is not None:
+            say(sentence)
+
     def stands(self, rows: pa.Table | None) -> bool:
         """Return whether rows that are kept stand in for a new measurement."""
         if rows is None:

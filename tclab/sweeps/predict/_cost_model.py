@@ -114,7 +114,7 @@ def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float
 def measure_cells(
     wanted: pd.DataFrame, *, device: str = "cpu", rounds: int = 5, allocator: str = "default"
 ) -> pd.DataFrame:
-    """Measure each cell in a fresh process and return a row a cell, with the seconds of each call, and of both ways.
+    """Measure each cell in a child process and return a row a cell, with the seconds of each call, and of both ways.
 
     `mask_seconds` are those of a sum with a mask, `sum_seconds` of one without over the edges that are left, both
     forward and backward; `find_seconds` decide which edges are left, `write_seconds` copy them; `filter_seconds` are
@@ -130,7 +130,7 @@ def measure_cells(
     """
     fields: dict[str, Any] = {"device": device, "allocator": allocator}
     sizes = wanted[_SIZES].to_dict("records")
-    rows = rows_of_task(resolve(Point(**fields)), rows_of_cells, fresh=True, sizes=sizes, rounds=rounds)
+    rows = rows_of_task(resolve(Point(**fields)), rows_of_cells, sizes=sizes, rounds=rounds)
     return pd.DataFrame(rows)[[*_SIZES, *(f"{name}_seconds" for name in (*_CALLS, "filter"))]]
 
 
@@ -141,7 +141,8 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
         calls, removed = _calls(**size, device=point.device)
         took = _least(point.device, calls, rounds=rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
-        rows.append({**size, "removed": removed, **{f"{name}_seconds": one for name, one in took.items()}})
+        seconds = {f"{name}_seconds": one for name, one in took.items()}
+        rows.append({"status": "ok", **size, "removed": removed, **seconds})
     return rows
 
 

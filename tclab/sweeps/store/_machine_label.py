@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pandas as pd
 from tclab._display import counted, first_of
 from tclab.timing import contention, environment
 from tclab.timing._environment import BUSY_PERCENT, HARDWARE, cores_within
+
+_OWN = re.compile(r"\bgraph-([0-9a-f]{6})[0-9a-f]{6}\.npz$")  # where `keep_graph` puts a graph that was given in memory
 
 
 def contention_text(row: Mapping[str, Any]) -> str | None:
@@ -105,9 +108,20 @@ def ranks_text(rows: pd.DataFrame) -> str:
 
 
 def graph_text(rows: pd.DataFrame) -> str:
-    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing."""
-    graphs = rows.loc[rows["status"] == "ok", ["graph", "scale"]].dropna(how="all").drop_duplicates()
-    if len(graphs) != 1:
+    """Return the graph that all measured rows share, else nothing.
+
+    "synthetic, scale 0.05"; a folder's or file's name; "own graph, 1,234 nodes" where it was given in memory.
+    """
+    graphs = rows.loc[rows["status"] == "ok", ["graph", "scale", "nodes"]].dropna(how="all").drop_duplicates()
+    if len(graphs.drop(columns="nodes").drop_duplicates()) != 1:
         return ""
-    ((graph, scale),) = graphs.itertuples(index=False)
+    graph, scale, nodes = graphs.iloc[0]
+    if graph_name(graph) != graph:
+        return f"own graph, {counted(int(nodes), 'node')}"
     return Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}"
+
+
+def graph_name(graph: str) -> str:
+    """Return a point's graph as it is told from others: what was given; "own 2630cd" where that was no name."""
+    own = _OWN.search(graph)
+    return f"own {own[1]}" if own else graph
