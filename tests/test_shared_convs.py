@@ -4,6 +4,7 @@ from functools import partial
 from itertools import product
 from unittest import mock
 
+import drawn
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -68,7 +69,7 @@ def graphs(draw):
     node = st.integers(0, number - (2 if odd == "isolated node" else 1))
     edges = draw(st.lists(st.tuples(node, node), max_size=0 if odd == "no edge" else 20))
     edges += {"multi-edges": 2 * [(0, 1)] + edges[:4], "self-loops": 2 * [(0, 0)] + [(number - 1,) * 2]}.get(odd, [])
-    edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+    edge_index = drawn.index_of(edges)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     kept = torch.rand(number, size, generator=generator) < (0.0 if odd == "all deleted" else draw(st.floats(0.5, 0.9)))
     others = torch.rand(number, size, generator=generator) < 0.7
@@ -204,12 +205,6 @@ def test_a_bipartite_graph_has_a_mask_for_each_side_and_may_lack_the_targets_row
             assert not out[~sides[1], b].any()
 
 
-def test_one_tensor_for_both_sides_is_masked_on_each(ring):
-    _, x, keep = ring
-    conv, shared = SharedSAGEConv(8, 4), SharedGraph(FOUR, (40, 40))
-    assert torch.equal(conv((x, x), shared, (keep, ~keep)), conv((x, x.clone()), shared, (keep, ~keep)))
-
-
 @st.composite
 def two_types(draw):
     """Draw graphs between genes and reactions, masks of some types, edges that are cut, features, an aggregation."""
@@ -222,9 +217,8 @@ def two_types(draw):
     edges, cut = {}, {}
     for t in types:
         ends = st.tuples(*(st.integers(0, number[k] - 1) for k in (t[0], t[2])))
-        drawn = draw(st.lists(ends, max_size=0 if odd == "no edge" else 12))
-        edges[t] = torch.tensor(drawn, dtype=torch.int64).reshape(-1, 2).t().contiguous()
-        cut[t] = torch.rand(len(drawn), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
+        edges[t] = drawn.index_of(draw(st.lists(ends, max_size=0 if odd == "no edge" else 12)))
+        cut[t] = torch.rand(edges[t].size(1), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
     share = 0.0 if odd == "all deleted" else draw(st.floats(0.5, 0.9))
     masked = list(number) if odd == "all deleted" else draw(st.sampled_from([[], ["gene"], list(number)]))
     keep = {k: torch.rand(number[k], size, generator=generator) < share for k in masked}
@@ -297,7 +291,20 @@ class Related(torch.nn.Module):
         return self.hetero({"a": x}, dict.fromkeys(self.relations, shared), {"a": keep}, cut_dict=cuts)["a"]
 
 
+class Plain(torch.nn.Module):
+    """The sums or means of a shared graph themselves."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.reduce = reduce
+
+    def forward(self, x, shared, keep, *, cut=None):
+        return shared(x, keep, reduce=self.reduce, cut=cut)
+
+
 LAYERS = {
+    "sum": lambda: Plain("sum"),
+    "mean": lambda: Plain("mean"),
     "gcn": lambda: SharedGCNConv(8, 6),
     "gin": lambda: SharedGINConv(mlp(8, 6), train_eps=True),
     "sage": lambda: SharedSAGEConv(8, 6),
@@ -315,16 +322,13 @@ def ports(root, monkeypatch):
 
 @pytest.fixture(scope="module")
 def ring():
-    nodes = torch.arange(40)
-    edge_index = torch.cat([torch.stack([nodes, (nodes + step) % 40]) for step in (0, 1, 3, 3)], dim=1)
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(40, 4, generator=generator) < 0.8
-    return SharedGraph(edge_index, 40), torch.randn(40, 4, 8, generator=generator), keep
+    return drawn.ring()
 
 
-def run(call, x, *args):
+def run(call, x, *given, **options):
+    """Return what a call gives, and the gradient of the sum of its squares."""
     own = x.clone().requires_grad_()
-    out = call(own, *args)
+    out = call(own, *given, **options)
     out.float().square().sum().backward()
     return out.detach(), own.grad
 
@@ -373,15 +377,7 @@ def test_dropout_leaves_out_weights_in_training_and_its_gradient_is_of_those_lef
 
     assert torch.equal(out(x), out(x))
     assert not torch.allclose(out(x), whole)
-    own, direction = (
-        x.clone().requires_grad_(),
-        torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).double(),
-    )
-    (gradient,) = torch.autograd.grad(out(own).sin().sum(), own)
-    step = 1e-6 * direction
-    with torch.no_grad():
-        numeric = (out(own + step).sin().sum() - out(own - step).sin().sum()) / 2e-6
-    torch.testing.assert_close((gradient * direction).sum(), numeric, rtol=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(out, x.clone().requires_grad_(), fast_mode=True)
     mean = torch.stack([conv(x, shared, keep) for _ in range(300)]).mean(0)
     torch.testing.assert_close(mean, whole, rtol=0.3, atol=0.35)
 
@@ -418,6 +414,7 @@ REFUSED = [
     (lambda g, x: SharedGATv2Conv(8, 4)(x, WEIGHED), "the graph's edges have weights, expected none"),
     (lambda g, x: SharedGCNConv(8, 4)((x, x), SharedGraph(FOUR, (40, 40))), "is bipartite"),
     (lambda g, x: SharedGATv2Conv(8, 4)((x, None), SharedGraph(FOUR, (40, 2))), "x has no targets"),
+    (lambda g, x: to_grid(x[:, 0], 3), "40 rows are not 3 graphs"),
 ]
 
 
@@ -425,12 +422,12 @@ REFUSED = [
 def test_bad_input_is_named(ring, call, words):
     with pytest.raises(tclab.InputError, match=words):
         call(*ring[:2])
-    with pytest.raises(tclab.InputError, match="40 rows are not 3 graphs"):
-        to_grid(torch.ones(40, 2), 3)
 
 
 def test_what_pyg_takes_by_default_is_taken_and_what_nobody_knows_is_not(ring):
-    shared, x, _ = ring
+    shared, x, keep = ring
+    sage, sides = SharedSAGEConv(8, 4), (SharedGraph(FOUR, (40, 40)), (keep, ~keep))
+    assert torch.equal(sage((x, x), *sides), sage((x, x.clone()), *sides))  # one tensor is masked on each side
     conv = SharedGCNConv(8, 4, aggr="add", flow="source_to_target", node_dim=-2, decomposed_layers=1)
     assert torch.equal(conv(x, shared, edge_weight=None), conv(x, shared))
     for call in (partial(SharedGCNConv, 8, 4), partial(conv, x, shared), partial(SharedHeteroConv({}), {}, {})):
