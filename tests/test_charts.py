@@ -13,6 +13,7 @@ from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
+from tclab.masking import names
 
 
 def both(**fields):
@@ -75,27 +76,22 @@ def test_a_legend_lies_below_and_a_click_on_it_fades_what_it_does_not_name(name)
     faded = [unit for unit in units(spec) if unit["encoding"].get("opacity", {}).get("condition", {})]
     assert any(unit["encoding"]["opacity"]["condition"]["param"] == param["name"] for unit in faded)
     assert set(re.findall(r"'orient': '(\w+)'", str(spec))) == {"bottom"}
+    zooms = [param["select"]["zoom"] for param in spec["params"] if param.get("bind") == "scales"]
+    assert all("ctrlKey" in zoom for zoom in zooms)  # the wheel alone scrolls the page
+    assert bool(zooms) == ("lines" in name)
 
 
-def test_two_numbers_zoom_with_ctrl():
-    zoom = next(param for param in MARKS["lines"]().to_dict()["params"] if param.get("bind") == "scales")
-    assert "ctrlKey" in zoom["select"]["zoom"]  # the wheel alone scrolls the page
-
-
-def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
+def test_parts_stand_end_to_end_names_apart_and_what_is_undecided_is_hollow():
     bars = {(line["bar"], line["part"]): line for line in drawn(MARKS["stacked"](), "part")}
     assert (bars["x", "forward"]["start"], bars["x", "forward"]["end"]) == (0.0, 500.0)  # ms
     assert (bars["x", "mine"]["start"], bars["x", "mine"]["end"]) == (500.0, 750.0)
     assert bars["x", "mine"]["share"] == pytest.approx(1 / 3)
-    filled = {unit["mark"]["filled"]: str(unit["transform"]) for unit in units(MARKS["ratios"]().to_dict())
-              if unit["mark"]["type"] == "point"}  # fmt: skip
-    assert "!datum.sure" in filled[False]
-    assert "!" not in filled[True]
-
-
-def test_names_at_the_ends_of_lines_do_not_overlap():
     ends = sorted(line["at"] for line in drawn(MARKS["lines"](), "at") if line["name"])
     assert ends[1] / ends[0] > 1.05
+    points = [unit for unit in units(MARKS["ratios"]().to_dict()) if unit["mark"]["type"] == "point"]
+    assert {unit["mark"]["filled"]: "!datum.sure" in str(unit["transform"]) for unit in points} == {
+        True: False, False: True
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -171,11 +167,26 @@ def test_what_has_no_time_is_named_under_the_title_of_its_axis():
     assert "1 × oom" in str(none.to_dict())
 
 
-def test_a_users_own_strategy_has_the_same_colour_in_every_chart_and_shares_none():
-    alone, among = (colours_of(names) for names in (["mine"], [*STRATEGY_COLOURS, "mine", "other"]))
+def test_each_strategy_has_one_colour_in_every_chart_a_users_own_among_them_and_no_stage_has_it():
+    assert len(set(colours_of(names()).values())) == len(names())  # a new strategy has one without a line there
+    alone, among = (colours_of(some) for some in (["mine"], [*STRATEGY_COLOURS, "mine", "other"]))
     assert alone["mine"] == among["mine"]
     assert len(set(among.values())) == len(among)
     assert not set(STAGE_COLOURS.values()) & set(STRATEGY_COLOURS.values())
+    assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
+
+
+def luminance(colour):
+    """Return a colour's relative luminance, 0 to 1, as WCAG 2 defines it."""
+    rgb = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [light / 12.92 if light <= 0.04045 else ((light + 0.055) / 1.055) ** 2.4 for light in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_colour_can_be_told_from_the_ground_of_a_dark_page():
+    ground = luminance("#333333") + 0.05  # JupyterLab's grey under a dark chart
+    for name, colour in (STRATEGY_COLOURS | STAGE_COLOURS).items():
+        assert name == "idle" or (luminance(colour) + 0.05) / ground > 1.9, name
 
 
 def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_frames_as_tables(monkeypatch):

@@ -24,7 +24,7 @@ def nothing_is_chosen(monkeypatch):
 
 @pytest.fixture
 def untimed(monkeypatch):
-    """Return the arms that were asked for; dense products, and differences, come out fastest."""
+    """The arms that were asked for; dense products, and differences, come out fastest."""
     asked = []
 
     def least(arms, rounds):
@@ -45,21 +45,14 @@ def test_untuned_it_uses_every_kernel_for_the_wild_type_and_the_samples_together
         assert part.dense == part.wild_type.dense == strategy.dense
 
 
-def test_a_calibration_is_made_once_in_a_process(monkeypatch):
-    chosen = Fastest.tune(GRAPH, 3, "float32", "cpu")
-    assert set(chosen) == {"dense", "delta"}
-    monkeypatch.setattr(calibrating, "least_seconds", None)  # nothing is timed again
-    assert Fastest.tune(GRAPH, 3, "float32", "cpu") == chosen
-    likeliest = {"dense": [], "delta": True}
-    assert Fastest.tune(GRAPH, 4, "float32", "cpu", timing=False) == likeliest
-    assert Fastest.tune(GRAPH, 3, "float32", "cpu", width=8, timing=False) == likeliest
+def test_each_network_and_the_differences_are_timed_once_in_a_process_and_the_fastest_run(untimed):
+    chosen = {"dense": list(GRAPH.networks), "delta": True}
+    for _ in range(2):
+        assert Fastest.tune(GRAPH, 3, "float32", "cpu") == chosen
+        assert untimed == [["sparse", "dense"]] * 2 + [[True, False]]
+    for other in ((GRAPH, 4, "float32", "cpu"), (GRAPH, 3, "float64", "cpu")):
+        assert Fastest.tune(*other, timing=False) == {"dense": [], "delta": True}  # the likeliest
     assert masking.get("node_mask").tune(GRAPH, 3, "float32", "cpu") == {}
-
-
-def test_each_network_and_the_differences_are_timed_and_the_fastest_runs(untimed):
-    chosen = Fastest.tune(GRAPH, 3, "float32", "cpu")
-    assert untimed == [["sparse", "dense"]] * 2 + [[True, False]]
-    assert chosen == {"dense": list(GRAPH.networks), "delta": True}
 
 
 def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
@@ -73,11 +66,7 @@ def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
 def test_ranks_choose_what_the_first_one_does(untimed, monkeypatch):
     chosen = strategy_arguments(POINT, "cpu")
     assert chosen["delta"] is True
-
-    class Second(Ranks):
-        def broadcast(self, make):
-            return chosen
-
+    monkeypatch.setattr(Ranks, "broadcast", lambda ranks, make: chosen)
     monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
-    with setup(POINT, POINT.batch_size, Second()) as here:
+    with setup(POINT, POINT.batch_size, Ranks()) as here:
         here.run(here.batches(), steps=1)

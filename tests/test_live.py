@@ -4,8 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -41,10 +39,11 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "0 of 2 points measured"
-    assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]"]
+    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 points measured", "[1/2]", "[2/2]"]
     assert len(sweep.rows()) == len(rows)
-    assert lab.LiveSweep(points(3), results=tmp_path).status() == "2 of 3 points measured"
+    dango = Point(model="dango", strategy="node_mask", scale=0.02)
+    words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()
+    assert words == "2 of 4 points measured · 1 cannot run (dango reads no masked graph)"
 
 
 def kernel(code, **variables):
@@ -80,24 +79,20 @@ def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
     assert sweep.panel(live=False) is None
 
 
-def test_with_a_front_end_the_bar_moves_and_nothing_is_printed(tmp_path, capsys):
-    sweep = lab.LiveSweep(points(2), results=tmp_path)
-    row, label = sweep.panel(live=True).children
-    bar, button = row.children
-    assert (bar.value, bar.max) == (0, 2)
-    sweep.start().join()
-    assert bar.value == 2
-    assert label.value.startswith("2 of 2 points in ")
-    assert "s a step" in label.value
+def test_with_a_front_end_the_bar_moves_until_a_stop_and_nothing_is_printed(tmp_path, capsys):
+    for stop, bars, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
+        sweep = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop))
+        row, label = sweep.panel(live=True).children
+        bar, button = row.children
+        assert (bar.value, bar.max) == (0, 2 + stop)
+        if stop:
+            button.click()  # before the first point
+        rows = sweep.start().join()
+        assert bar.value == bars
+        assert label.value.startswith(words)
+        assert set(rows["status"]) == {"not run: stopped" if stop else "ok"}
+        assert button.disabled  # there is nothing left to stop
     assert capsys.readouterr().out == ""
-    assert button.disabled  # there is nothing left to stop
-
-
-def test_a_stop_before_the_first_point_ends_the_sweep(tmp_path):
-    sweep = lab.LiveSweep(points(3), results=tmp_path)
-    sweep.panel(live=True).children[0].children[1].click()
-    assert sweep.start().join()["status"].tolist() == ["not run: stopped"] * 3
-    assert sweep.status().startswith("Stopped: 0 of 3 points in ")
 
 
 def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
@@ -125,33 +120,9 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     assert not list(tmp_path.glob("*.parquet"))
 
 
-@pytest.mark.slow
-def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    # what torch's compiler keeps outlives a child, and it makes the folder whether it compiles or not
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    (tmp_path / "tmp").mkdir()
-    close_workers()  # one that is warm keeps its files elsewhere
-    long = replace(POINT, strategy="stored_mask", mode="data", steps=4_000)
-    sweep = lab.LiveSweep([long], results=tmp_path / "rows").start()
-    while sweep.running and not list((tmp_path / "tmp").glob("tclab-*/tclab-*/store*")):
-        time.sleep(0.01)
-    assert sweep.running  # and has a store by now
-    sweep.stop()
-    assert sweep.join()["status"].tolist() == ["not run: stopped"]
-    close_workers()
-    assert not list((tmp_path / "tmp").iterdir())
-
-
 def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):
     (tmp_path / "file").write_text("")
     sweep = lab.LiveSweep(points(1), results=tmp_path / "file" / "rows").start()
     with pytest.raises(InputError, match="expected a folder that can be written"):
         sweep.join()
     assert ", then an error" in sweep.status()
-
-
-def test_words_say_how_many_points_cannot_run(tmp_path):
-    points = [Point(model=model, strategy="node_mask", scale=0.02) for model in ("hetero_cell", "dango")]
-    words = lab.LiveSweep(points, results=tmp_path).status()
-    assert words == "0 of 2 points measured · 1 cannot run (dango reads no masked graph)"

@@ -22,8 +22,6 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
     assert "`" not in str(drawn["title"]["subtitle"])
     states = [state for *_, states in drawings for state in states]
     assert sum(state.startswith("deleted") for state in states) == 3
-    if strategy == "khop_1" or masking.get(strategy).exact:
-        assert ("left out, no row" in states) == (strategy == "khop_1")  # what no sample deletes
     shown = {state for _, edges, _ in drawings for *_, state in edges} | set(states)
     edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
     assert set(edges["color"]["scale"]["domain"]) == shown  # the legend lists nothing else
@@ -39,15 +37,7 @@ def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its
     assert counts["gpu_filter"] == left + 3 * len(EDGES)  # what it filters from stays
     assert counts["node_mask"] == 2 * len(EDGES)
     assert counts["dense"] == 10 * 10
-    with tclab.view(GRAPH, DELETIONS, "delta") as view:
-        links = [
-            link
-            for layer in view._layers
-            for link in (layer.changes, *layer.start.values(), *layer.edges.values(), *layer.spread.values())
-        ]
-    own = sum(csr.col.numel() for link in links for csr in link)
-    assert own > 0
-    assert counts["delta"] == counts["fastest"] == counts["node_mask"] + own  # untuned, it carries differences
+    assert counts["delta"] == counts["fastest"] > counts["node_mask"]  # the differences, beside what is shared
 
 
 def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_from_one():
