@@ -14,6 +14,7 @@ from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
 from tclab.masking import names
+from tclab.timing._ledger import STAGES
 
 
 def both(**fields):
@@ -174,6 +175,7 @@ def test_each_strategy_has_one_colour_in_every_chart_a_users_own_among_them_and_
     assert len(set(among.values())) == len(among)
     assert not set(STAGE_COLOURS.values()) & set(STRATEGY_COLOURS.values())
     assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
+    assert {*STAGES, "sample", "collate", "idle"} == set(STAGE_COLOURS)
 
 
 def luminance(colour):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,12 +14,10 @@ def test_the_rehearsal_runs_every_part_and_goes_on_after_a_kill(root, tmp_path):
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--scale", "0.01", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     first = subprocess.Popen(command, cwd=root, env=environment, start_new_session=True)
-    until = time.monotonic() + 3600  # it only ends a hang
     while not (tmp_path / "b.log").exists():  # in the second part
         assert first.poll() is None
-        assert time.monotonic() < until
         time.sleep(0.2)
-    os.kill(first.pid, signal.SIGKILL)
+    first.kill()
     first.wait()
     assert not (tmp_path / "b.json").exists()
     second = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, timeout=3600)

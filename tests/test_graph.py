@@ -1,23 +1,14 @@
-"""`CellGraph` and `Network`: synthetic cells, what they are made from and of, their file, and what is refused."""
-
-import json
-import os
-import zipfile
-from pathlib import Path
+"""`CellGraph` and `Network`: synthetic cells, what they are made from and of, and what is refused."""
 
 import drawn
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from torch_geometric.data import HeteroData
 
-import tclab
 from tclab import CellGraph, InputError
 from tclab.graph import Network
-from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.sweeps.config._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.02)
 NODES = SMALL.num_nodes["gene"]
@@ -105,90 +96,6 @@ def test_induced_graph_keeps_the_edges_among_its_nodes():
     part = graph.induced({"node": torch.tensor([1, 2, 3])})
     assert part.networks["likes"].edge_index.tolist() == [[0, 1], [1, 2]]
     assert part.node_names == {"node": ["b", "c", "d"]}
-
-
-# ---- what is kept in a file
-
-
-@pytest.fixture
-def named():
-    names = {"gene": [f"gene {i}" for i in range(NODES)]}
-    return CellGraph(SMALL.num_nodes, SMALL.relations, "gene", names, source="made up")
-
-
-def test_a_graph_comes_back_equal_from_its_file(named, tmp_path):
-    nothing = CellGraph.from_edges({"none": torch.empty(2, 0, dtype=torch.int64)}, num_nodes=3)
-    for number, one in enumerate((named, nothing)):
-        path = tmp_path / str(number) / "graph"  # under the very name
-        path.parent.mkdir()
-        one.save(path)
-        again = CellGraph.from_file(path)
-        assert os.listdir(path.parent) == ["graph"]
-        assert again.fingerprint() == one.fingerprint()  # of counts, edges and weights
-        assert list(again.relations) == list(one.relations)
-        for name in ("deleted_type", "source", "node_names"):
-            assert getattr(again, name) == getattr(one, name)
-        assert [n.directed for n in again.relations.values()] == [n.directed for n in one.relations.values()]
-    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
-        named.save(tmp_path / "nowhere" / "graph.npz")
-
-
-def test_a_graph_is_kept_once_for_points_to_read(named, tmp_path):
-    kept = keep_graph(named, tmp_path / "new")
-    written = Path(kept).stat().st_mtime_ns
-    assert keep_graph(named, tmp_path / "new") == kept
-    assert Path(kept).stat().st_mtime_ns == written
-    assert cell_graph_of(tclab.Point(graph=kept, networks=1)).deleted_type == "gene"
-
-
-def changed(path, left_out="", **header):
-    """Write a graph's file again, without one of its arrays, or with other values in its header."""
-    with np.load(path) as file:
-        arrays = {key: array for key, array in file.items() if key != left_out}
-    arrays["header"] = np.array(json.dumps(json.loads(str(arrays["header"])) | header))
-    np.savez(path, **arrays)
-
-
-def bomb(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("header.npy", "w") as part:
-        for _ in range(300):
-            part.write(bytes(1 << 20))
-
-
-def pickled(path):
-    with path.open("wb") as file:
-        np.save(file, np.array([print], dtype=object))
-
-
-def bits_flipped(path):
-    content = bytearray(path.read_bytes())
-    with zipfile.ZipFile(path) as packed:
-        at = packed.getinfo("0/edge_index.npy").header_offset + 300
-    content[at] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (lambda path: path.unlink(), r"graph.npz: no such file \(read as a graph that CellGraph.save wrote\)"),
-        (lambda path: path.write_text("gene,gene"), "is damaged or cut short"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is damaged or cut short"),
-        (bits_flipped, "CRC"),
-        (bomb, "times its size or more"),
-        (lambda path: changed(path, "0/edge_index"), "KeyError: '0/edge_index"),
-        (pickled, "is damaged or cut short"),
-        (lambda path: changed(path, format="tclab graph 99"), "has another format than 'tclab graph 2'"),
-        (lambda path: changed(path, num_nodes={"gene": 3}), "the graph 3"),
-        (lambda path: changed(path, relations=3), "TypeError"),
-    ],
-)
-def test_a_spoilt_file_is_an_error(named, tmp_path, spoil, why):
-    path = tmp_path / "graph.npz"
-    named.save(path)
-    spoil(path)
-    with pytest.raises(InputError, match=why):
-        CellGraph.from_file(path)
 
 
 # ---- what is refused

@@ -41,36 +41,38 @@ def test_parts_add_up_to_the_whole_on_every_timeline(rows):
     assert set(found["mode"]) == set(RUN)
 
 
-def on_host(made):
-    """Return the seconds of each stage of a host's step."""
-    return stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
+def test_a_slow_step_is_in_the_mean():
+    made = point_rows("node_mask", scatter=0.01, steps=20)
+    for one in made:
+        if one["where"] == "host":
+            samples = one["samples_seconds"] = [*one["samples_seconds"][:-1], 100 * one["samples_seconds"][-1]]
+            one |= mean_columns(samples, 1)
+    found = stage_parts(framed(made)).query("where == 'host'")
+    assert found["seconds"].sum() == pytest.approx(0.02 * 119 / 20, rel=0.05)
 
 
-def test_a_slow_step_is_in_the_mean_and_a_stage_that_some_steps_lack_is_spread_over_all():
-    made = point_rows("node_mask", scatter=0, steps=20)
-    for one in (one for one in made if one["where"] == "host"):
-        samples = one["samples_seconds"]
+def test_a_stage_that_is_not_in_every_step_is_spread_over_all():
+    made = point_rows("node_mask", scatter=0)
+    for one in made:
         if one["stage"] == "optimizer":
+            samples = one["samples_seconds"]
             one["samples_seconds"] = samples[::2]  # every other batch, as with accumulate=2
             one |= mean_columns([took * (place % 2) for place, took in enumerate(samples)], 2)
-        elif one["stage"] == "forward":
-            one["samples_seconds"] = [*samples[:-1], 100 * samples[-1]]
-            one |= mean_columns(one["samples_seconds"], 1)
-    found = on_host(made)
+    found = stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
     assert found["optimizer"] == pytest.approx(0.5e-3)
-    assert found["forward"] == pytest.approx(6e-3 * 119 / 20)
-    assert found["backward"] == pytest.approx(8e-3)
+    assert found["forward"] == pytest.approx(6e-3)
 
 
-def test_rows_with_overheads_lost_points_a_ranks_whole_and_what_its_backward_hides_are_no_parts():
-    host = [one for one in point_rows("node_mask", scatter=0) if one["where"] == "host"]
-    rank = [one | {"where": "rank 0", "stage": one["stage"].replace("step", "whole")} for one in host]
-    hidden = rank[0] | {"stage": "overlapped"}
-    slowed = point_rows("node_mask", factor=9, overheads="item_logging")
-    found = stage_parts(framed([*host, *rank, hidden, *slowed, lost("edge_mask", "oom", mode="step")]))
+def test_rows_with_overheads_and_lost_points_are_left_out():
+    made = [*point_rows("node_mask"), *point_rows("node_mask", factor=9, overheads="item_logging")]
+    found = stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
     assert set(found["strategy"]) == {"node_mask"}
-    sums = found.groupby("where")["seconds"].sum()
-    assert sums["host"] == sums["rank 0"] == pytest.approx(0.02)
+    assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.02, rel=0.2)
+
+
+def test_every_stage_of_every_timeline_has_a_colour_of_its_own():
+    assert {*STAGES, "sample", "collate", "idle"} == set(STAGE_COLOURS)
+    assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
 
 
 def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis(rows):
@@ -81,7 +83,6 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     text = drawn(lab.charts.stages(rows))
     assert "cpu · 2 cores · Made Up" in text
     assert "accounted for: 100.0%" in text
-    assert set(STAGE_COLOURS) == {*STAGES, "sample", "collate", "idle"}
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
@@ -98,11 +99,28 @@ def test_the_tolerance_is_two_percent(accounted, whether):
     assert parts.adds_up(accounted) is whether
 
 
+def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
+    host = [one for one in point_rows("node_mask", scatter=0) if one["where"] == "host"]
+    sums = {"step": "whole"}
+    rank = [dict(one) | {"where": "rank 0", "stage": sums.get(one["stage"], one["stage"])} for one in host]
+    hidden = dict(rank[0]) | {"stage": "overlapped"}
+    found = stage_parts(framed([*host, *rank, hidden])).groupby("where")["seconds"].sum()
+    assert found["rank 0"] == pytest.approx(found["host"])
+
+
 def test_a_device_has_a_bar_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
     text = drawn(lab.charts.stages(framed([*host, *made])))
-    assert all(words in text for words in ("node_mask · device", "node_mask · host", "cuda · Made GPU"))
+    assert "node_mask · device" in text
+    assert "node_mask · host" in text
+    assert "cuda · Made GPU" in text
+
+
+def test_findings_carry_the_rows_figures(rows):
+    said = lab.findings(rows, "steps")
+    assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
+    assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
 
 
 def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
@@ -120,10 +138,6 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     assert found.groupby("label", sort=False)["seconds"].sum().to_dict() == pytest.approx(
         dict(zip(names, (middle, other), strict=True))
     )
-    said = " ".join(lab.findings(framed(every_mode()), "steps"))
-    assert "hetero_cell with edge_mask" in said
-    assert "data_wait 60%, backward 16%, forward 14%" in said
-    assert "Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in said
     said = " ".join(lab.findings(rows, "steps"))
     assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
     assert "node_mask, loop lightning: a step takes 100 ms" in said

@@ -57,12 +57,6 @@ def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_notebook_is_named_where_the_readme_points_to(root):
-    index = (root / "docs" / "index.md").read_text()
-    for path in NOTEBOOKS:
-        assert f"`{path.relative_to(root)}`" in index, path.name
-
-
 def test_readme_and_make_help_name_commands_that_exist(root):
     made = (root / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", made, re.MULTILINE)[1].split())

@@ -49,10 +49,6 @@ def pages(root):
     return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
-def blocks(path):
-    return BLOCK.findall(path.read_text(encoding="utf-8"))
-
-
 def wheel_of(root, folder):
     """Build the wheel and install it by itself, as somebody without the checkout has it; return where it is."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -67,7 +63,7 @@ def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(ro
     pytest.importorskip("altair")
     script, number = [textwrap.dedent(PREPARE)], 0
     for page in pages(root):
-        for block in blocks(page):
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
             number += 1
             name = re.match(r"# (\w+\.py)\n", block)
             if name:  # a file that the page says to write
@@ -146,7 +142,9 @@ def test_the_documentation_has_every_page_every_notebook_and_every_package(root)
     found = set(_files(config["nav"]))
     docs = root / "docs"
     assert {str(path.relative_to(docs)) for path in docs.rglob("*.md") if "notebooks" not in path.parts} <= found
-    assert {str(path.relative_to(root)) for path in NOTEBOOKS} <= found
+    notebooks = {str(path.relative_to(root)) for path in NOTEBOOKS}
+    assert notebooks <= found
+    assert all(f"`{name}`" in (docs / "index.md").read_text(encoding="utf-8") for name in notebooks)
     assert all((docs / name).is_file() for name in found)
     for path in (root / "tclab").rglob("__init__.py"):
         package = "_".join(path.parent.relative_to(root / "tclab").parts) or "tclab"
