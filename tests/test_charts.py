@@ -178,19 +178,6 @@ def test_each_strategy_has_one_colour_in_every_chart_a_users_own_among_them_and_
     assert {*STAGES, "sample", "collate", "idle"} == set(STAGE_COLOURS)
 
 
-def luminance(colour):
-    """Return a colour's relative luminance, 0 to 1, as WCAG 2 defines it."""
-    rgb = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [light / 12.92 if light <= 0.04045 else ((light + 0.055) / 1.055) ** 2.4 for light in rgb]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_a_colour_can_be_told_from_the_ground_of_a_dark_page():
-    ground = luminance("#333333") + 0.05  # JupyterLab's grey under a dark chart
-    for name, colour in (STRATEGY_COLOURS | STAGE_COLOURS).items():
-        assert name == "idle" or (luminance(colour) + 0.05) / ground > 1.9, name
-
-
 def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_frames_as_tables(monkeypatch):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)

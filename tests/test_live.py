@@ -1,17 +1,12 @@
 """The sweep beside the notebook: its bar, its stop button, its errors."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from orphans import MARK, left_behind
 
 from tclab import InputError, Point, lab
-from tclab._child_process import SOURCE
 from tclab.lab import _notebook as front_end
 from tclab.sweeps import close_workers
 
@@ -46,26 +41,7 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     assert words == "2 of 4 points measured · 1 cannot run (dango reads no masked graph)"
 
 
-def kernel(code, **variables):
-    """Run code in a process of its own, as a kernel of these variables is one, and return what it prints."""
-    given = {name: value for name, value in os.environ.items() if name != "JPY_SESSION_NAME"} | variables
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env={**given, "PYTHONPATH": str(SOURCE)}, timeout=300)  # fmt: skip
-    return done.stdout.split()
-
-
-# the file by itself, without the package: torch takes seconds
-SAYS = f"import runpy; print(runpy.run_path({front_end.__file__!r})['has_front_end']())"
-STARTS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}], check=True); {SAYS}"
-
-
-def test_what_a_cell_starts_has_no_front_end_of_its_own():
-    assert kernel(SAYS) == ["False"]  # papermill from a terminal
-    # a kernel of JupyterLab; and what a cell of it starts, papermill, whose own kernel inherits once more
-    assert kernel(STARTS, JPY_SESSION_NAME="explore.ipynb") == ["False", "True"]
-
-
-def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
+def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(1), results=tmp_path)
     assert sweep.panel(live=True) is not None
@@ -73,6 +49,11 @@ def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
     monkeypatch.setattr("IPython.display.display", shown.append)
     asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
     assert [type(one).__name__ for one in shown] == ["VBox"]
+    monkeypatch.setenv("JPY_SESSION_NAME", "explore.ipynb")  # of JupyterLab's server
+    for of_parent, found in (("explore.ipynb", False), (None, True)):  # papermill inherits it from a cell
+        monkeypatch.setattr(front_end, "_of_parent", lambda name, value=of_parent: value)
+        assert front_end.has_front_end() is found
+    monkeypatch.delenv("JPY_SESSION_NAME")
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
     monkeypatch.setattr(front_end, "_shell", lambda: shell)
     assert sweep.panel() is not None
@@ -103,21 +84,6 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
     assert set(first.join()["status"]) == {"ok"}
     assert second.join()["status"].tolist() == ["not run: stopped"]
     second.stop()  # over already: there is nothing of it to end
-
-
-@pytest.mark.slow  # a kernel of its own
-def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_path):
-    code = f"""if True:
-        import time
-        from tclab import Point, lab
-        point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
-        lab.LiveSweep([point], results={str(tmp_path)!r}).start()
-        time.sleep(5)
-    """
-    mark = f"{os.environ[MARK]}-exits"
-    kernel(code, **{MARK: mark})
-    assert left_behind(mark) == {}
-    assert not list(tmp_path.glob("*.parquet"))
 
 
 def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):

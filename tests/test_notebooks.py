@@ -119,19 +119,6 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
 
 
-@pytest.mark.slow
-def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
-    wanted = {"hidden": 16, "layers": 1, "perturbations": "1", "dtype": "float64"}
-    run = Run("explore.ipynb", tmp_path, **wanted, scale=0.02, gpus=0, strategies="edge_mask,node_mask", networks=2,
-              batch_sizes="1,3", results=tmp_path / "rows")  # fmt: skip
-    steps = step_rows(tmp_path / "rows").query("status == 'ok'")
-    assert len(steps) == 4
-    assert steps[list(wanted)].drop_duplicates().to_dict("records") == [wanted]
-    assert run.has_pictures("panel")
-    assert "papermill notebooks/sweep.ipynb" in run.text("elsewhere")
-    assert "steps were timed, at least" not in run.text("panel")  # the default steps are enough for a verdict
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

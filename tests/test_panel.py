@@ -180,45 +180,6 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
 # Running
 
 
-@pytest.mark.slow
-def test_a_persons_way_through_it(tmp_path):
-    folder = tmp_path / "rows"
-    view = view_of(folder)
-    assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
-    assert view.status.value == "0 of 4 points measured"
-    assert not folder.exists()  # looking makes no folder
-
-    view.fields["batch_sizes"].widget.value = ",".join(map(str, range(1, 31)))
-    view.run_button.click()
-    assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
-    assert view.fields["scale"].widget.disabled  # fields, status and chart are of one sweep
-    until(lambda: len(view.panel.sweep.tables) >= 2)
-    again = shown(folder)  # the cell was run again: the sweep goes on in it
-    assert again.panel.sweep is view.panel.sweep
-    again.stop_button.click()
-    drawn(again)
-    done = len(again.panel.sweep.tables)
-    assert 2 <= done < 60
-    assert again.status.value.startswith(f"Stopped: {done} of 60 points in ")
-    assert again.status.value.endswith("; run again to go on")
-    assert not again.fields["scale"].widget.disabled
-
-    set_to(again, "batch_sizes", "1,2")  # another sweep: what the folder has of it
-    kept = len(again.panel.tables())
-    assert again.status.value.startswith(f"{kept} of 4 points measured")
-    assert (again.bar.value, again.bar.max) == (kept, 4)
-    run(again)
-    assert again.status.value.startswith("4 of 4 points in ")
-    assert len([*folder.glob("[!.]*.parquet")]) == done + 4 - kept  # the missing ones alone
-    assert again.answer.value
-    assert "node_mask" in again.findings.value
-
-    later = view_of(folder)  # another kernel, the cell's parameters are as they were: the last sweep's fields
-    assert (later.fields["batch_sizes"].value, later.status.value) == ("1,2", "4 of 4 points measured")
-    assert later.table.value == again.table.value
-    assert len(view_of(folder, batch_sizes="1,2,3,4,5,6").panel.points()) == 12  # the cell was changed
-
-
 @pytest.mark.parametrize("text", ["{", '{"given": %s, "parameters": {"scale": "x"}}'])
 def test_settings_that_are_damaged_or_cannot_be_here_hinder_nothing(tmp_path, text):
     given = lab.Panel(**SMALL, results=str(tmp_path))._given
@@ -226,16 +187,25 @@ def test_settings_that_are_damaged_or_cannot_be_here_hinder_nothing(tmp_path, te
     assert view_of(tmp_path).fields["scale"].value == "0.02"
 
 
-def test_a_folder_that_another_kernel_sweeps_into_or_nobody_can_write_is_said_at_its_field(tmp_path):
+def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_write_is_said(tmp_path):
     view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
     with Results(tmp_path).swept():
         view.run_button.click()
         assert "sweeps: wait for its end, or name another folder" in marked(view)["results"]
         assert view.panel.sweep is None
     set_to(view, "steps", "2")
-    run(view)
+    assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
+    view.run_button.click()
+    assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
+    assert view.fields["scale"].widget.disabled  # fields, status and chart are of one sweep
+    assert shown(tmp_path, strategies="node_mask", batch_sizes="1").panel.sweep is view.panel.sweep  # run again
+    drawn(view)
     assert marked(view) == {}
     assert view.status.value.startswith("1 of 1 point in ")
+    later = view_of(tmp_path, strategies="node_mask", batch_sizes="1")  # another kernel: the last sweep's fields
+    assert (later.fields["steps"].value, later.status.value) == ("2", "1 of 1 point measured")
+    assert later.table.value == view.table.value
+    assert len(view_of(tmp_path, batch_sizes="1,2,3").panel.points()) == 6  # the cell was changed
     (tmp_path / "file").write_text("")
     view = view_of(tmp_path / "file" / "rows")
     view.run_button.click()

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from notebook_pictures import MOST_BYTES, pictures, renew, small
+from notebook_pictures import MOST_BYTES, pictures, renew
 from PIL import Image
 from test_notebooks import NOTEBOOKS, ROOT
 
@@ -44,23 +44,10 @@ def test_no_picture_is_left_over():
     assert set((ROOT / "notebooks").rglob("pictures/*")) == wanted
 
 
-def png(size, *, noisy=False):
-    picture = Image.effect_noise(size, 90).convert("RGBA") if noisy else Image.new("RGBA", size, (0, 0, 0, 0))
+def png(size):
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    Image.new("RGBA", size, (0, 0, 0, 0)).save(file, "PNG")
     return file.getvalue()
-
-
-def test_pictures_become_small_on_a_white_page_and_keep_their_size_where_they_can():
-    drawn = Image.open(io.BytesIO(small(png((600, 300)))))
-    assert drawn.size == (600, 300)
-    assert drawn.convert("RGB").getpixel((0, 0)) == (255, 255, 255)  # what was transparent
-    noisy = png((900, 600), noisy=True)
-    assert len(noisy) > 300_000
-    made = small(noisy)
-    assert len(made) <= MOST_BYTES
-    width, height = Image.open(io.BytesIO(made)).size
-    assert width / height == pytest.approx(1.5, rel=0.02)
 
 
 def notebook(path, *cells, outputs=()):
@@ -80,7 +67,10 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
     run = notebook(
         tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", ["picture"], png((500, 200))), ("c", [], None)
     )
-    assert [path.name for path in renew(own, run)] == ["mine-b.png"]
+    (kept,) = renew(own, run)
+    assert kept.name == "mine-b.png"
+    drawn = Image.open(kept)
+    assert (drawn.size, drawn.convert("RGB").getpixel((0, 0))) == ((500, 200), (255, 255, 255))  # not transparent
     (tmp_path / "pictures" / "other-x.png").write_bytes(b"")
     untagged = notebook(tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", [], png((500, 200))))
     assert [path.name for path in renew(own, untagged)] == ["mine-a.png"]
