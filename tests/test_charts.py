@@ -1,19 +1,25 @@
-"""Charts: three marks that say what they show, by settings, verdicts, legends, titles, and in a front end."""
+"""Charts: three marks by settings, verdicts, legends and titles; the strategies' pictures; markup in what is shown."""
 
 import re
+from html.parser import HTMLParser
 
 import altair as alt
 import pandas as pd
 import pytest
 import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
 from test_compare import rows, step
 
-from tclab import lab
+import tclab
+from tclab import InputError, lab, masking
+from tclab._display import Display, Sentences
 from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
-from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
+from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 from tclab.masking import names
+from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.timing._ledger import STAGES
 
 
@@ -109,19 +115,6 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     assert len({line["line"] for line in drawn(lab.charts.throughput(made, "batch_size"), "line")}) == 4
 
 
-def test_a_setting_is_told_where_it_varies_in_few_words():
-    def labels(*fields):
-        return set(with_labels(rows(*(step(**each) for each in fields)))["label"])
-
-    assert labels({"hidden": 32}) == {"hetero_cell · node_mask"}
-    assert labels({"commit": "a" * 40}, {"commit": "a" * 40 + "+"}) == {
-        "hetero_cell · node_mask · commit aaaaaaaa", "hetero_cell · node_mask · commit aaaaaaaa+"
-    }  # fmt: skip
-    assert labels({"cpu": "One", "memory_bytes": 1}, {"cpu": "Two", "memory_bytes": 2}) == {
-        "hetero_cell · node_mask · One", "hetero_cell · node_mask · Two"
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
     chart = sweep_chart(rows(*(one for seed in range(3) for one in both(seed=seed))), view)
@@ -195,3 +188,97 @@ def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_f
     finally:
         shown.pop(pd.DataFrame)
         plain.pop(alt.TopLevelMixin)
+
+
+# ---- pictures of the strategies, which say what their batches and views hold
+
+
+GRAPH = small_graph(10)
+EDGES = GRAPH.networks["interacts"].edge_index.t().tolist()
+DELETIONS = [[0], [3, 4], []]
+MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
+
+
+@pytest.mark.parametrize("strategy", MASKED)
+def test_each_strategy_is_drawn_from_what_it_holds(strategy):
+    _, drawings, entries, _ = tensors_of(GRAPH, DELETIONS, strategy)
+    drawn = lab.charts.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
+    assert drawn["title"]["text"] == strategy
+    assert f"{entries} entries of edge lists and matrices in memory for 3 samples" in drawn["title"]["subtitle"][1]
+    assert "`" not in str(drawn["title"]["subtitle"])
+    states = [state for *_, states in drawings for state in states]
+    assert sum(state.startswith("deleted") for state in states) == 3
+    shown = {state for _, edges, _ in drawings for *_, state in edges} | set(states)
+    edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
+    assert set(edges["color"]["scale"]["domain"]) == shown  # the legend lists nothing else
+    looks = zip(edges["color"]["scale"]["range"], nodes["shape"]["scale"]["range"], strict=True)
+    assert len(set(looks)) == len(shown)
+
+
+def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
+    counts = {name: tensors_of(GRAPH, DELETIONS, name)[2] for name in MASKED}
+    left = sum(not {a, b} & set(deleted) for deleted in DELETIONS for a, b in EDGES)
+    assert counts["edge_mask"] == counts["gpu_mask"] == counts["stored_mask"] == 3 * len(EDGES)
+    assert counts["subgraph"] == left < 3 * len(EDGES)
+    assert counts["gpu_filter"] == left + 3 * len(EDGES)  # what it filters from stays
+    assert counts["node_mask"] == 2 * len(EDGES)
+    assert counts["dense"] == 10 * 10
+    assert counts["delta"] == counts["fastest"] > counts["node_mask"]  # the differences, beside what is shared
+
+
+def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_from_one():
+    masked, differs = (
+        {title: (edges, states) for title, edges, states in tensors_of(GRAPH, DELETIONS, name)[1]}
+        for name in ("edge_mask", "delta")
+    )
+    for sample, deleted in enumerate(DELETIONS):
+        for a, b, state in masked[f"sample {sample}"][0]:
+            assert (state == "summed") == (a not in deleted and b not in deleted)
+        hears = {b for a, b in EDGES if a in deleted} - set(deleted)
+        states = differs[f"sample {sample}"][1]
+        assert {node for node, state in enumerate(states) if state.startswith("differs")} == hears
+
+
+def test_what_cannot_be_drawn_says_so():
+    for call, words in (
+        (lambda: tensors_of(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask"), "too much to"),
+        (lambda: tensors_of(GRAPH, DELETIONS, "indices"), "makes no masked graph"),
+        (lambda: small_graph(3), "expected 4 to 30"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+
+
+# ---- no text of rows becomes markup in what a notebook and the panel show
+
+
+class _Planted(HTMLParser):
+    """Refuses a page in which a planted element or attribute has come to life."""
+
+    def handle_starttag(self, tag, attrs):
+        assert "planted" not in tag
+        assert not [name for name, _ in attrs if "planted" in name]
+
+    handle_startendtag = handle_starttag
+
+
+_MARKUP = (
+    "<planted>", '"><planted>', "' onplanted='1' x='", '" onplanted="1" x="', "</style><planted>", "</svg><planted>",
+    "<!--", "-->", "]]>", "<![CDATA[", "&lt;planted&gt;", "&#60;planted&#62;", "</td>", "<planted/>", "\x00<planted>",
+)  # fmt: skip
+_HOSTILE = st.lists(st.sampled_from(_MARKUP) | st.text(max_size=5), min_size=1, max_size=4).map("".join)
+
+
+@given(cell=_HOSTILE, head=_HOSTILE)
+def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head):
+    frame = pd.DataFrame({head: [cell, cell], "other": [1.0, None]}, index=pd.Index([cell, "b"], name=head))
+    timeless = step(cell) | {"model": head, "status": cell, "median_seconds": None, "samples_seconds": None}
+    lines = rows(step(cell) | {"model": head, "cpu": cell, "gpu": head}, step("node_mask"), timeless)
+    shown = [
+        Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
+        frame_html(frame),
+        Sentences([cell, head])._repr_html_(),
+        Rows(lines)._repr_html_(),
+    ]
+    for html in shown:
+        _Planted().feed(html)

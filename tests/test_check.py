@@ -175,24 +175,24 @@ def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
 # ---- what is wrong only compiled; in bfloat16 alone: test_mutants.py
 
 
-class WrongCompiled(SharedView):
-    def neighbour_sums(self, relations, x, *, self_weights):
-        factor = 1.3 if torch.compiler.is_compiling() else 1.0
-        return [summed * factor for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
-
-
 def test_what_is_wrong_only_compiled_fails_the_check_so(monkeypatch):
     compiling = torch.compile
     monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager"))
+
+    class WrongCompiled(SharedView):
+        def with_wild_type(self):
+            return [self.wild_type, self]
+
+        def neighbour_sums(self, relations, x, *, self_weights):
+            factor = 1.3 if torch.compiler.is_compiling() else 1.0
+            return [factor * summed for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
 
     @masking.register
     class Nearly(masking.Strategy):
         name = "nearly"
 
         def view(self, batch):
-            view = WrongCompiled(self.graph, batch.deletions)
-            view.with_wild_type = lambda: [view.wild_type, view]  # which is right
-            return view
+            return WrongCompiled(self.graph, batch.deletions)
 
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
     reference = equivalence_reference(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
