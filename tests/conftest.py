@@ -26,7 +26,6 @@ COMMON = {
 }
 settings.register_profile("fast", max_examples=10, **COMMON)
 settings.register_profile("wide", max_examples=60, **COMMON)  # make attack
-settings.register_profile("extended", max_examples=300, **COMMON)  # a quarter of an hour for one file
 settings.load_profile("fast")
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 import pytest
 import vl_convert
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_compare import rows, step
 
@@ -142,7 +142,7 @@ def test_a_row_has_the_word_of_its_verdict():
     assert "most samples a second, 40; undecided with gpu_mask; as fast, within ±5%: dense." in sentence
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.101, 0.107, 0.5])
+@pytest.mark.parametrize("seconds", [0.101, 0.107, 0.5])
 @pytest.mark.parametrize("n", [3, 40])
 def test_chart_and_answer_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
@@ -269,6 +269,7 @@ _MARKUP = (
 _HOSTILE = st.lists(st.sampled_from(_MARKUP) | st.text(max_size=5), min_size=1, max_size=4).map("".join)
 
 
+@settings(max_examples=60 if settings.default.max_examples > 12 else 4)
 @given(cell=_HOSTILE, head=_HOSTILE)
 def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head):
     frame = pd.DataFrame({head: [cell, cell], "other": [1.0, None]}, index=pd.Index([cell, "b"], name=head))

@@ -177,12 +177,11 @@ def test_so_are_they_on_graphs_unlike_any_drawn(which):
         assert failures(*UNLIKE[which], {"layers": 2}, LEAN, column) == {}, column
 
 
-@pytest.mark.parametrize("column", ["fp64", "fp32", "bf16"])
-def test_two_runs_on_a_cpu_give_the_same_bits(column):
+def test_two_runs_on_a_cpu_give_the_same_bits():
     graph, samples = UNLIKE["a cell with its metabolism"]
     for name, make in LEAN.items():
         (first, grads), (second, again) = (
-            brute_force.outcome(make(graph), samples, cell, **NUMERICS[column]) for _ in range(2)
+            brute_force.outcome(make(graph), samples, cell, **NUMERICS["fp32"]) for _ in range(2)
         )
         assert all(torch.equal(a, b) for a, b in zip([first, *grads], [second, *again], strict=True)), name
 

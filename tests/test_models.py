@@ -1,11 +1,10 @@
 """Models and losses: each against its definition in loops, or PyG's layer; between ranks: test_ranks.py."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.nn import GINConv, SAGEConv
 
 import tclab
@@ -86,43 +85,31 @@ def test_dango_convolution_is_pyg_sage(small):
     torch.testing.assert_close(first(view, x), theirs(x, small.networks[name].edge_index))
 
 
-def hyper_sagnn_by_loops(model, x, sets):
-    """The same in plain loops over sets, members, heads and others."""
+def hyper_sagnn_by_sets(model, x, sets):
+    """The same, set after set, by torch's attention of each node to the others."""
     scores = []
-    for begin, end in zip(sets.ptr[:-1].tolist(), sets.ptr[1:].tolist(), strict=True):
-        dynamic = x[begin:end]
+    for nodes in x.split(sets.ptr.diff().tolist()):
+        dynamic, others = nodes, ~torch.eye(len(nodes), dtype=torch.bool)
         for layer in model.attention:
-            width = dynamic.size(1) // layer.heads
-            new = []
-            for i in range(len(dynamic)):
-                others = [j for j in range(len(dynamic)) if j != i]
-                if not others:
-                    new.append(dynamic[i])
-                    continue
-                heads = []
-                for h in range(layer.heads):
-                    part = slice(h * width, (h + 1) * width)
-                    query = layer.query(dynamic[i])[part]
-                    logits = torch.stack([query @ layer.key(dynamic[j])[part] for j in others]) / math.sqrt(width)
-                    weights = logits.softmax(0)
-                    heads.append(sum(w * layer.value(dynamic[j])[part] for w, j in zip(weights, others, strict=True)))
-                new.append(dynamic[i] + layer.beta * layer.output(torch.cat(heads)))
-            dynamic = torch.stack(new) if new else dynamic
-        static = torch.relu(model.static(x[begin:end]))
-        own = model.score((dynamic - static).square())
+            if len(nodes) < 2:
+                continue
+            parts = (part(dynamic).view(len(nodes), layer.heads, -1) for part in (layer.query, layer.key, layer.value))
+            heads = scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), attn_mask=others)
+            dynamic = dynamic + layer.beta * layer.output(heads.transpose(0, 1).flatten(1))
+        own = model.score((dynamic - torch.relu(model.static(nodes))).square())
         scores.append(own.mean() if len(own) else own.sum())
     return torch.stack(scores)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5))
-def test_hyper_sagnn_and_its_gradient_are_what_its_loops_say(lengths):
+def test_hyper_sagnn_and_its_gradient_are_those_of_each_set_alone(lengths):
     """An empty set scores 0, and one of a single node has finite gradients: NaN is equal to nothing."""
     torch.manual_seed(0)
     model = HyperSAGNN(8, heads=2).double()
     nodes = iter(range(100))
     sets = Deletions.of([[next(nodes) for _ in range(n)] for n in lengths], num_nodes=100)
     x = torch.randn(sum(lengths), 8, dtype=torch.float64, requires_grad=True)
-    found, expected = model(x, sets), hyper_sagnn_by_loops(model, x, sets)
+    found, expected = model(x, sets), hyper_sagnn_by_sets(model, x, sets)
     torch.testing.assert_close(found, expected)
     gradients = (torch.autograd.grad(scores.sum(), x, allow_unused=True)[0] for scores in (found, expected))
     torch.testing.assert_close(*(torch.zeros_like(x) if grad is None else grad for grad in gradients))

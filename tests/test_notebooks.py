@@ -125,24 +125,15 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("gpus", "four", "gpus is 'four', expected 'auto' or a number from 0 up"),
-        ("graph", "nowhere", "expected 'synthetic' or a folder or file that exists"),
-        ("strategies", "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-    ],
-)
-def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):
-    """The notebook's own cells, in this process: a kernel for each bad value would take most of a minute."""
-    cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
+def test_no_cell_runs_anything_with_a_bad_parameter():
+    """The notebook's own cells, in this process: a kernel would take most of a minute."""
     here, through = {}, []
-    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match=words):  # noqa: PT012
-        for cell in cells:
+    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match="mean 'node_mask'"):  # noqa: PT012
+        for cell in json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]:
             if cell["cell_type"] == "code":
                 exec("".join(cell["source"]), here)
                 through.append(cell["id"])
-                here |= {name: value} if cell["id"] == "parameters" else {}
+                here |= {"strategies": "nodemask"} if cell["id"] == "parameters" else {}
     assert through == ["parameters", "imports"]
 
 
