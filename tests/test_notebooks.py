@@ -230,13 +230,14 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
     assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
 
 
-def test_pictures_of_a_run_that_was_cut_short_without_figures_or_in_a_cell_that_is_a_path_are_not_kept(tmp_path):
+def test_pictures_of_a_run_cut_short_without_figures_or_in_a_cell_that_is_a_path_are_not_kept(tmp_path, capsys):
     own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
     sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")
     sweep.stop()
     rows = sweep.start().join()
+    said = capsys.readouterr().out
     pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
-    for text in (repr(rows), str(pair)):
+    for text in (said, str(pair)):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
