@@ -64,8 +64,8 @@ def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend):
     assert norm_error(found, expected) <= (5e-2 if dtype == "bfloat16" else 1e-5)
 
 
-# a tracing takes a second; that of the others is as the sums' and the first one's
-@pytest.mark.parametrize("name", [one if one in ("mean", "gatv2") else pytest.param(one, marks=SLOW) for one in LAYERS])
+# a tracing takes a second; the sums alone go through with the view above
+@pytest.mark.parametrize("name", [one if one == "gatv2" else pytest.param(one, marks=SLOW) for one in LAYERS])
 def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
     (shared, x, keep), conv, cut = drawn.ring(), LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
     compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
