@@ -234,14 +234,14 @@ def test_pictures_of_a_run_cut_short_without_figures_or_in_a_cell_that_is_a_path
     own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
     sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")
     sweep.stop()
-    rows = sweep.start().join()
+    sweep.start().join()
     said = capsys.readouterr().out
     pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
     for text in (said, str(pair)):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
-    for empty in (empty_chart("No mode was measured."), sweep_chart(rows)):
+    for empty in (empty_chart("No mode was measured."), sweep_chart(sweep.rows())):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"data": {"text/plain": [repr(empty)]}}])
         with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
             renew(own, run)
