@@ -138,16 +138,6 @@ def test_no_cell_runs_anything_with_a_bad_parameter():
 
 
 @pytest.mark.slow
-def test_sweep_runs_on_a_file_of_perturbations(tmp_path):
-    samples = ROOT / "data_samples" / "cell"
-    wanted = {"graph": samples, "perturbations": samples / "aao1729_data_s1.tsv", "models": "hetero_cell", "steps": 2}
-    Run("sweep.ipynb", tmp_path, **wanted, strategies="node_mask", batch_sizes=2, networks=1, gpus=0,
-        results=tmp_path / "rows")  # fmt: skip
-    (step,) = step_rows(tmp_path / "rows").to_dict("records")
-    assert (step["status"], step["perturbations"]) == ("ok", str(samples / "aao1729_data_s1.tsv"))
-
-
-@pytest.mark.slow
 def test_trust_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
         made_by_hand(factor, commit=name).to_parquet(tmp_path / f"{name}.parquet")
