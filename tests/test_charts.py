@@ -103,9 +103,8 @@ def test_parts_stand_end_to_end_names_apart_and_what_is_undecided_is_hollow():
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [({"hidden": None}, {"hidden": 64}), ({"commit": "a" * 40}, {"commit": "b" * 40 + "+"}),
-     ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
-)  # fmt: skip
+    [({"hidden": None}, {"hidden": 64}), ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
+)
 def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     made = rows(*both(**one), *both(seed=5, **other))
     dots = drawn(lab.charts.throughput(made), "sure")
@@ -142,8 +141,7 @@ def test_a_row_has_the_word_of_its_verdict():
     assert "most samples a second, 40; undecided with gpu_mask; as fast, within ±5%: dense." in sentence
 
 
-@pytest.mark.parametrize("seconds", [0.101, 0.107, 0.5])
-@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize(("seconds", "n"), [(0.101, 40), (0.107, 40), (0.5, 40), (0.107, 3)])
 def test_chart_and_answer_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
     (sentence,) = answer(made)
