@@ -1,6 +1,5 @@
 """What is right by definition: a view that loops over samples and edges, and a step of a model on any view."""
 
-import math
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -148,28 +147,20 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
     return torch.cat(predictions), gradients
 
 
-def largest_error(found, expected):
-    """Return the largest difference of predictions or of a gradient over its largest value; rounding noise is none."""
-    largest = max(gradient.abs().max().item() for gradient in expected[1])
-    pairs = [(found[0], expected[0], 0.0)]
-    pairs += [(ours, theirs, 1e-3 * largest) for ours, theirs in zip(found[1], expected[1], strict=True)]
-    worst = 0.0
-    for ours, theirs, least in pairs:
-        difference = (ours.double() - theirs).abs().max().item()
-        if math.isnan(difference):
-            return float("inf")
-        worst = max(worst, difference / max(theirs.abs().max().item(), least, 1e-12))
-    return worst
-
-
-def norm_error(found, expected):
-    """Return the norm of the difference over the norm, of the predictions or the whole gradient, the worse."""
-    flat = [torch.cat([g.flatten().double() for g in gradients]) for gradients in (found[1], expected[1])]
-    pairs = [(found[0].double(), expected[0]), flat]
-    errors = [((ours - theirs).norm() / theirs.norm().clamp(min=1e-12)).item() for ours, theirs in pairs]
-    return max(float("inf") if math.isnan(error) else error for error in errors)
-
-
 def error_of(found, expected, dtype):
-    """Return how far an outcome in a dtype is from one in fp64."""
-    return largest_error(found, expected) if dtype == "float64" else norm_error(found, expected)
+    """Return how far an outcome in a dtype is from one in fp64, of predictions and gradients the worst, or NaN.
+
+    In fp64 by each tensor's largest value, else by the norms of the predictions and of the whole gradient.
+    """
+    if dtype == "float64":
+        sides = zip([found[0], *found[1]], [expected[0], *expected[1]], strict=True)
+        noise = 1e-3 * max(gradient.abs().max().item() for gradient in expected[1])  # of rounding, and no gradient
+        sizes = [1e-12, *[max(1e-12, noise)] * len(found[1])]
+        errors = [
+            (ours.double() - theirs).abs().max() / theirs.abs().max().clamp(min=size)
+            for (ours, theirs), size in zip(sides, sizes, strict=True)
+        ]
+    else:
+        flat = ((side[0].double(), torch.cat([g.flatten().double() for g in side[1]])) for side in (found, expected))
+        errors = [(ours - theirs).norm() / theirs.norm().clamp(min=1e-12) for ours, theirs in zip(*flat, strict=True)]
+    return torch.stack(errors).max().item()

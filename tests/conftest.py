@@ -26,7 +26,6 @@ COMMON = {
 }
 settings.register_profile("fast", max_examples=10, **COMMON)
 settings.register_profile("wide", max_examples=60, **COMMON)  # make attack
-settings.register_profile("extended", max_examples=300, **COMMON)  # a quarter of an hour for one file
 settings.load_profile("fast")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # together: for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
 FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
          "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")  # fmt: skip
-SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_readme.py", "test_verdict_attacks.py", "test_sweep.py",
+SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", "test_verdict_attacks.py", "test_sweep.py",
          "test_epoch.py", "test_fits.py", "test_equality.py")  # fmt: skip
 TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",

@@ -1,20 +1,15 @@
 """Graphs and deletions as hypothesis draws them: self-loops, duplicates, isolated nodes, empty networks."""
 
-import warnings
-
 import torch
 from hypothesis import strategies as st
 
-from tclab import CellGraph
+from tclab import CellGraph, SharedGraph
 from tclab.graph import Network
 
 
-def csr_matrix(network, dtype):
-    """Return a network's adjacency, [targets, sources], as torch's sparse matrix."""
-    crow, col, values, columns = network.csr_parts(dtype=dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CSR is in beta
-        return torch.sparse_csr_tensor(crow, col, values, size=(len(crow) - 1, columns))
+def index_of(pairs):
+    """Return pairs of nodes as an edge index, [2, E] int64."""
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t().contiguous()
 
 
 @st.composite
@@ -28,8 +23,7 @@ def graphs(draw, *, bipartite=None):
         if edges and draw(st.booleans()):
             edges += draw(st.lists(st.sampled_from(edges), max_size=5))  # duplicates
         name = f"network{number}"
-        edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
-        relations[name] = Network(name, edge_index, "person", "person", nodes, nodes)
+        relations[name] = Network(name, index_of(edges), "person", "person", nodes, nodes)
     num_nodes = {"person": nodes}
     if draw(st.booleans()) if bipartite is None else bipartite:
         reactions, metabolites = draw(st.integers(1, 6)), draw(st.integers(1, 5))
@@ -37,24 +31,11 @@ def graphs(draw, *, bipartite=None):
         turned = st.tuples(st.integers(0, reactions - 1), st.integers(0, metabolites - 1))
         turns_over = draw(st.lists(turned, max_size=15))
         weight = draw(st.lists(st.sampled_from([-2.0, -1.0, 1.0, 3.0]), min_size=15, max_size=15))
+        weight = torch.tensor(weight[: len(turns_over)], dtype=torch.float64)
         num_nodes |= {"reaction": reactions, "metabolite": metabolites}
-        relations["gpr"] = Network(
-            "gpr",
-            torch.tensor(needs, dtype=torch.int64).reshape(-1, 2).t().contiguous(),
-            "person",
-            "reaction",
-            nodes,
-            reactions,
-            cascades=True,
-        )
+        relations["gpr"] = Network("gpr", index_of(needs), "person", "reaction", nodes, reactions, cascades=True)
         relations["stoichiometry"] = Network(
-            "stoichiometry",
-            torch.tensor(turns_over, dtype=torch.int64).reshape(-1, 2).t().contiguous(),
-            "reaction",
-            "metabolite",
-            reactions,
-            metabolites,
-            weight=torch.tensor(weight[: len(turns_over)], dtype=torch.float64),
+            "stoichiometry", index_of(turns_over), "reaction", "metabolite", reactions, metabolites, weight=weight
         )
     return CellGraph(num_nodes, relations, "person")
 
@@ -65,20 +46,21 @@ def deletions(draw, graph):
     nodes = graph.num_nodes[graph.deleted_type]
     any_set = st.lists(st.integers(0, nodes - 1), unique=True, max_size=min(4, nodes))
     samples = draw(st.lists(any_set, min_size=1, max_size=3))
-    degree = torch.zeros(nodes)
-    for network in graph.networks.values():
-        degree += torch.bincount(network.edge_index.flatten(), minlength=nodes)
+    pairs = [pair for network in graph.networks.values() for pair in network.edge_index.t().tolist()]
+    hub = max(range(nodes), key=[end for pair in pairs for end in pair].count)
     node = draw(st.integers(0, nodes - 1))
-    neighbours = {
-        other
-        for network in graph.networks.values()
-        for pair in network.edge_index.t().tolist()
-        if node in pair
-        for other in pair
-        if other != node
-    }
-    special = st.sampled_from([[], [int(degree.argmax())], sorted(neighbours), samples[0]])
+    neighbours = {end for pair in pairs if node in pair for end in pair} - {node}
+    special = st.sampled_from([[], [hub], sorted(neighbours), samples[0]])
     return [*samples, *draw(st.lists(special, min_size=1, max_size=2))]
+
+
+def ring(nodes=40, steps=(0, 1, 3, 3)):
+    """Return a shared graph of edges to the node and to some after it, rows [N, 4, 8], and which are kept, [N, 4]."""
+    at = torch.arange(nodes)
+    edge_index = torch.cat([torch.stack([at, (at + step) % nodes]) for step in steps], dim=1)
+    generator = torch.Generator().manual_seed(0)
+    keep = torch.rand(nodes, 4, generator=generator) < 0.8
+    return SharedGraph(edge_index, nodes), torch.randn(nodes, 4, 8, generator=generator), keep
 
 
 def removed_one_by_one(graph, deleted):

@@ -1,18 +1,26 @@
-"""Charts: three marks that say what they show, by settings, verdicts, legends, titles, and in a front end."""
+"""Charts: three marks by settings, verdicts, legends and titles; the strategies' pictures; markup in what is shown."""
 
 import re
+from html.parser import HTMLParser
 
 import altair as alt
 import pandas as pd
 import pytest
 import vl_convert
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_compare import rows, step
 
-from tclab import lab
+import tclab
+from tclab import InputError, lab, masking
+from tclab._display import Display, Sentences
 from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
-from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
+from tclab.lab.reports._mask_tensors import small_graph, tensors_of
+from tclab.masking import names
+from tclab.sweeps.store._rows import Rows, frame_html
+from tclab.timing._ledger import STAGES
 
 
 def both(**fields):
@@ -75,34 +83,28 @@ def test_a_legend_lies_below_and_a_click_on_it_fades_what_it_does_not_name(name)
     faded = [unit for unit in units(spec) if unit["encoding"].get("opacity", {}).get("condition", {})]
     assert any(unit["encoding"]["opacity"]["condition"]["param"] == param["name"] for unit in faded)
     assert set(re.findall(r"'orient': '(\w+)'", str(spec))) == {"bottom"}
+    zooms = [param["select"]["zoom"] for param in spec["params"] if param.get("bind") == "scales"]
+    assert all("ctrlKey" in zoom for zoom in zooms)  # the wheel alone scrolls the page
+    assert bool(zooms) == ("lines" in name)
 
 
-def test_two_numbers_zoom_with_ctrl():
-    zoom = next(param for param in MARKS["lines"]().to_dict()["params"] if param.get("bind") == "scales")
-    assert "ctrlKey" in zoom["select"]["zoom"]  # the wheel alone scrolls the page
-
-
-def test_parts_stand_end_to_end_and_what_is_undecided_is_hollow():
+def test_parts_stand_end_to_end_names_apart_and_what_is_undecided_is_hollow():
     bars = {(line["bar"], line["part"]): line for line in drawn(MARKS["stacked"](), "part")}
     assert (bars["x", "forward"]["start"], bars["x", "forward"]["end"]) == (0.0, 500.0)  # ms
     assert (bars["x", "mine"]["start"], bars["x", "mine"]["end"]) == (500.0, 750.0)
     assert bars["x", "mine"]["share"] == pytest.approx(1 / 3)
-    filled = {unit["mark"]["filled"]: str(unit["transform"]) for unit in units(MARKS["ratios"]().to_dict())
-              if unit["mark"]["type"] == "point"}  # fmt: skip
-    assert "!datum.sure" in filled[False]
-    assert "!" not in filled[True]
-
-
-def test_names_at_the_ends_of_lines_do_not_overlap():
     ends = sorted(line["at"] for line in drawn(MARKS["lines"](), "at") if line["name"])
     assert ends[1] / ends[0] > 1.05
+    points = [unit for unit in units(MARKS["ratios"]().to_dict()) if unit["mark"]["type"] == "point"]
+    assert {unit["mark"]["filled"]: "!datum.sure" in str(unit["transform"]) for unit in points} == {
+        True: False, False: True
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [({"hidden": None}, {"hidden": 64}), ({"commit": "a" * 40}, {"commit": "b" * 40 + "+"}),
-     ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
-)  # fmt: skip
+    [({"hidden": None}, {"hidden": 64}), ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
+)
 def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     made = rows(*both(**one), *both(seed=5, **other))
     dots = drawn(lab.charts.throughput(made), "sure")
@@ -110,19 +112,6 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     parts = drawn(lab.charts.stages(rows(*both(**one), *both(**other))), "part")
     assert len(parts) == len({(part["bar"], part["part"]) for part in parts}) == 8
     assert len({line["line"] for line in drawn(lab.charts.throughput(made, "batch_size"), "line")}) == 4
-
-
-def test_a_setting_is_told_where_it_varies_in_few_words():
-    def labels(*fields):
-        return set(with_labels(rows(*(step(**each) for each in fields)))["label"])
-
-    assert labels({"hidden": 32}) == {"hetero_cell · node_mask"}
-    assert labels({"commit": "a" * 40}, {"commit": "a" * 40 + "+"}) == {
-        "hetero_cell · node_mask · commit aaaaaaaa", "hetero_cell · node_mask · commit aaaaaaaa+"
-    }  # fmt: skip
-    assert labels({"cpu": "One", "memory_bytes": 1}, {"cpu": "Two", "memory_bytes": 2}) == {
-        "hetero_cell · node_mask · One", "hetero_cell · node_mask · Two"
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
@@ -152,8 +141,7 @@ def test_a_row_has_the_word_of_its_verdict():
     assert "most samples a second, 40; undecided with gpu_mask; as fast, within ±5%: dense." in sentence
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.101, 0.107, 0.5])
-@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize(("seconds", "n"), [(0.101, 40), (0.107, 40), (0.5, 40), (0.107, 3)])
 def test_chart_and_answer_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
     (sentence,) = answer(made)
@@ -171,11 +159,14 @@ def test_what_has_no_time_is_named_under_the_title_of_its_axis():
     assert "1 × oom" in str(none.to_dict())
 
 
-def test_a_users_own_strategy_has_the_same_colour_in_every_chart_and_shares_none():
-    alone, among = (colours_of(names) for names in (["mine"], [*STRATEGY_COLOURS, "mine", "other"]))
+def test_each_strategy_has_one_colour_in_every_chart_a_users_own_among_them_and_no_stage_has_it():
+    assert len(set(colours_of(names()).values())) == len(names())  # a new strategy has one without a line there
+    alone, among = (colours_of(some) for some in (["mine"], [*STRATEGY_COLOURS, "mine", "other"]))
     assert alone["mine"] == among["mine"]
     assert len(set(among.values())) == len(among)
     assert not set(STAGE_COLOURS.values()) & set(STRATEGY_COLOURS.values())
+    assert len(set(STAGE_COLOURS.values())) == len(STAGE_COLOURS)
+    assert {*STAGES, "sample", "collate", "idle"} == set(STAGE_COLOURS)
 
 
 def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_frames_as_tables(monkeypatch):
@@ -195,3 +186,98 @@ def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_f
     finally:
         shown.pop(pd.DataFrame)
         plain.pop(alt.TopLevelMixin)
+
+
+# ---- pictures of the strategies, which say what their batches and views hold
+
+
+GRAPH = small_graph(10)
+EDGES = GRAPH.networks["interacts"].edge_index.t().tolist()
+DELETIONS = [[0], [3, 4], []]
+MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
+
+
+@pytest.mark.parametrize("strategy", MASKED)
+def test_each_strategy_is_drawn_from_what_it_holds(strategy):
+    _, drawings, entries, _ = tensors_of(GRAPH, DELETIONS, strategy)
+    drawn = lab.charts.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
+    assert drawn["title"]["text"] == strategy
+    assert f"{entries} entries of edge lists and matrices in memory for 3 samples" in drawn["title"]["subtitle"][1]
+    assert "`" not in str(drawn["title"]["subtitle"])
+    states = [state for *_, states in drawings for state in states]
+    assert sum(state.startswith("deleted") for state in states) == 3
+    shown = {state for _, edges, _ in drawings for *_, state in edges} | set(states)
+    edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
+    assert set(edges["color"]["scale"]["domain"]) == shown  # the legend lists nothing else
+    looks = zip(edges["color"]["scale"]["range"], nodes["shape"]["scale"]["range"], strict=True)
+    assert len(set(looks)) == len(shown)
+
+
+def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
+    counts = {name: tensors_of(GRAPH, DELETIONS, name)[2] for name in MASKED}
+    left = sum(not {a, b} & set(deleted) for deleted in DELETIONS for a, b in EDGES)
+    assert counts["edge_mask"] == counts["gpu_mask"] == counts["stored_mask"] == 3 * len(EDGES)
+    assert counts["subgraph"] == left < 3 * len(EDGES)
+    assert counts["gpu_filter"] == left + 3 * len(EDGES)  # what it filters from stays
+    assert counts["node_mask"] == 2 * len(EDGES)
+    assert counts["dense"] == 10 * 10
+    assert counts["delta"] == counts["fastest"] > counts["node_mask"]  # the differences, beside what is shared
+
+
+def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_from_one():
+    masked, differs = (
+        {title: (edges, states) for title, edges, states in tensors_of(GRAPH, DELETIONS, name)[1]}
+        for name in ("edge_mask", "delta")
+    )
+    for sample, deleted in enumerate(DELETIONS):
+        for a, b, state in masked[f"sample {sample}"][0]:
+            assert (state == "summed") == (a not in deleted and b not in deleted)
+        hears = {b for a, b in EDGES if a in deleted} - set(deleted)
+        states = differs[f"sample {sample}"][1]
+        assert {node for node, state in enumerate(states) if state.startswith("differs")} == hears
+
+
+def test_what_cannot_be_drawn_says_so():
+    for call, words in (
+        (lambda: tensors_of(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask"), "too much to"),
+        (lambda: tensors_of(GRAPH, DELETIONS, "indices"), "makes no masked graph"),
+        (lambda: small_graph(3), "expected 4 to 30"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+
+
+# ---- no text of rows becomes markup in what a notebook and the panel show
+
+
+class _Planted(HTMLParser):
+    """Refuses a page in which a planted element or attribute has come to life."""
+
+    def handle_starttag(self, tag, attrs):
+        assert "planted" not in tag
+        assert not [name for name, _ in attrs if "planted" in name]
+
+    handle_startendtag = handle_starttag
+
+
+_MARKUP = (
+    "<planted>", '"><planted>', "' onplanted='1' x='", '" onplanted="1" x="', "</style><planted>", "</svg><planted>",
+    "<!--", "-->", "]]>", "<![CDATA[", "&lt;planted&gt;", "&#60;planted&#62;", "</td>", "<planted/>", "\x00<planted>",
+)  # fmt: skip
+_HOSTILE = st.lists(st.sampled_from(_MARKUP) | st.text(max_size=5), min_size=1, max_size=4).map("".join)
+
+
+@settings(max_examples=60 if settings.default.max_examples > 12 else 4)
+@given(cell=_HOSTILE, head=_HOSTILE)
+def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head):
+    frame = pd.DataFrame({head: [cell, cell], "other": [1.0, None]}, index=pd.Index([cell, "b"], name=head))
+    timeless = step(cell) | {"model": head, "status": cell, "median_seconds": None, "samples_seconds": None}
+    lines = rows(step(cell) | {"model": head, "cpu": cell, "gpu": head}, step("node_mask"), timeless)
+    shown = [
+        Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
+        frame_html(frame),
+        Sentences([cell, head])._repr_html_(),
+        Rows(lines)._repr_html_(),
+    ]
+    for html in shown:
+        _Planted().feed(html)

@@ -5,9 +5,10 @@ They are in one file, so that one process of the tests imports the compiler.
 
 import copy
 
+import drawn
 import pytest
 import torch
-from test_shared_convs import LAYERS
+from test_shared_convs import LAYERS, run
 from test_spmm import relations
 
 import tclab
@@ -48,8 +49,7 @@ def outcome(graph, strategy, dtype, backend=None):
     ("strategy", "dtype", "backend"),
     [
         ("node_mask", "float32", "aot_eager"),
-        *(pytest.param(one, "float32", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask", "delta")),
-        *(pytest.param(one, "bfloat16", "aot_eager", marks=SLOW) for one in ("edge_mask", "node_mask", "delta")),
+        *(pytest.param(one, "bfloat16", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask", "delta")),
         *(pytest.param(one, "float32", "inductor", marks=SLOW) for one in ("node_mask", "delta")),
     ],
 )
@@ -64,25 +64,10 @@ def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend):
     assert norm_error(found, expected) <= (5e-2 if dtype == "bfloat16" else 1e-5)
 
 
-def run(call, x, *given, **options):
-    own = x.clone().requires_grad_()
-    out = call(own, *given, **options)
-    out.float().square().sum().backward()
-    return out.detach(), own.grad
-
-
-def ring(nodes=40):
-    at = torch.arange(nodes)
-    edge_index = torch.cat([torch.stack([at, (at + step) % nodes]) for step in (0, 1, 3, 3)], dim=1)
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(nodes, 4, generator=generator) < 0.8
-    return tclab.SharedGraph(edge_index, nodes), torch.randn(nodes, 4, 8, generator=generator), keep
-
-
-# a tracing takes a second; that of the others is as the sums' and the first one's
-@pytest.mark.parametrize("name", [one if one in ("gcn", "gatv2") else pytest.param(one, marks=SLOW) for one in LAYERS])
+# a tracing takes a second; the sums alone go through with the view above
+@pytest.mark.parametrize("name", [one if one == "gatv2" else pytest.param(one, marks=SLOW) for one in LAYERS])
 def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
-    (shared, x, keep), conv, cut = ring(), LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
+    (shared, x, keep), conv, cut = drawn.ring(), LAYERS[name](), torch.tensor([[0, 50, 90], [1, 2, 2]])
     compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
     for masks in (keep, (None, keep)):  # each is compiled anew
         torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
@@ -90,23 +75,6 @@ def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
     other = tclab.SharedGraph(torch.randint(40, (2, 60), generator=torch.Generator().manual_seed(0)), 40)
     for graph in (other, other.double()):
         torch.testing.assert_close(compiled(x, graph, keep), conv(x, copy.deepcopy(graph), keep))
-
-
-@pytest.mark.parametrize(
-    ("reduce", "dtype", "backend"),
-    [
-        ("sum", torch.bfloat16, "aot_eager"),
-        ("mean", torch.float32, "aot_eager"),
-        pytest.param("sum", torch.float32, "inductor", marks=SLOW),
-    ],
-)
-def test_a_shared_graph_goes_through_whole(reduce, dtype, backend):
-    graph, x, keep = ring()
-    compiled = torch.compile(graph, backend=backend, fullgraph=True)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
-    torch.testing.assert_close(
-        *(run(call, x.to(dtype), keep, reduce=reduce) for call in (compiled, graph)), **tolerance
-    )
 
 
 def test_products_are_registered_as_torch_asks():

@@ -1,8 +1,10 @@
-"""`CellGraph` and `Network`: synthetic cells, what they are made from and of, and what is refused."""
+"""`CellGraph`, `Network` and `Deletions`: what they are made from and of, and what is refused."""
 
 import weakref
+from decimal import Decimal
 
 import drawn
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,8 +13,8 @@ from torch_geometric.data import HeteroData
 from tclab import CellGraph, InputError
 from tclab.graph import Network
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.perturbation import Deletions
-from tclab.perturbation._deletions import removed_by
+from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.perturbation._dataset import steps_per_epoch
 
 SMALL = CellGraph.synthetic(0.02)
 NODES = SMALL.num_nodes["gene"]
@@ -101,32 +103,6 @@ def test_a_graph_lets_go_of_what_it_copied_to_a_device():
     assert all(copy() is None for copy in copies)
 
 
-@given(drawn.graphs())
-def test_csr_holds_every_edge_and_its_transpose(graph):
-    for network in graph.relations.values():
-        dense = torch.zeros(network.num_targets, network.num_sources, dtype=torch.float64)
-        weight = network.weight if network.weight is not None else torch.ones(network.num_edges).double()
-        for (source, target), value in zip(network.edge_index.t().tolist(), weight, strict=True):
-            dense[target, source] += value
-        assert torch.equal(network.dense(dtype=torch.float64), dense)
-        for transpose, expected in ((False, dense), (True, dense.t())):
-            crow, col, values, columns = network.csr_parts(dtype=torch.float64, transpose=transpose)
-            assert (len(crow) - 1, columns) == expected.shape
-            rows = torch.arange(len(crow) - 1).repeat_interleave(crow.diff())
-            assert torch.equal(values, expected[rows, col.long()])
-            assert len(set(zip(rows.tolist(), col.tolist(), strict=True))) == len(col)  # each entry once
-            assert torch.count_nonzero(values) == torch.count_nonzero(expected)
-
-
-@given(drawn.graphs(bipartite=True))
-def test_deleting_closes_over_reactions_that_need_what_is_lost(graph):
-    needs = graph.relations["gpr"].edge_index.t().tolist()
-    for deleted in ([], [0], list(range(graph.num_nodes["person"]))):
-        deletions = Deletions.of([deleted], num_nodes=graph.num_nodes["person"])
-        lost = {kind: of_kind[0].tolist() for kind, of_kind in removed_by(graph, deletions).items()}
-        assert lost == {"person": deleted, "reaction": sorted({r for p, r in needs if p in deleted}), "metabolite": []}
-
-
 def test_induced_graph_keeps_the_edges_among_its_nodes():
     likes = Network("likes", torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), "node", "node", 4, 4)
     graph = CellGraph({"node": 4}, {"likes": likes}, "node", {"node": ["a", "b", "c", "d"]})
@@ -168,3 +144,63 @@ def roads(num_nodes=3, **more):
 def test_what_is_no_graph_is_refused_with_its_value(call, why):
     with pytest.raises(InputError, match=why):
         call()
+
+
+# ---- deletions
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [[3, 1], []],
+        (iter([3, 1]), range(0)),
+        [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)],
+        [np.array([3, 1], dtype=np.uint8), ()],
+        [[np.int64(3), torch.tensor(1)], []],
+    ],
+)
+def test_lists_of_whole_numbers_are_samples(samples):
+    assert [nodes.tolist() for nodes in Deletions.of(samples, num_nodes=5)] == [[3, 1], []]
+
+
+# what the error says → what is no sample
+NO_SAMPLE = {
+    "expected the numbers of nodes": [[1.0], torch.tensor([1.7]), [np.float32(1)], [Decimal(1)], [float("nan")], [1j]],
+    "expected the numbers": [["YAL001C"], [None], [2**70]],
+    "expected a list of the nodes": [[[1]], np.array([[1], [2]]), {1: 2}, "12", None, 1, torch.tensor(3)],
+    "is a mask": [[True, False], [np.True_], torch.tensor([True, False])],
+    "expected 0 to 4": [[-1], [5]],
+    "deletes a node twice": [[1, 1]],
+}
+
+
+@pytest.mark.parametrize(("words", "sample"), [(w, one) for w, some in NO_SAMPLE.items() for one in some], ids=repr)
+def test_nothing_else_is_one(words, sample):
+    with pytest.raises(InputError, match=f"sample 1 .*{words}"):
+        Deletions.of([[0], sample], num_nodes=5)
+    for samples in (None, 3, "12", {0: [1]}):
+        with pytest.raises(InputError, match="for each expected a list of the nodes it deletes"):
+            Deletions.of(samples, num_nodes=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda value: synthetic_perturbations(SMALL, value), "the samples are"),
+        (lambda value: synthetic_perturbations(SMALL, 3, deleted=value), "of 132 gene nodes a sample deletes"),
+        (lambda value: synthetic_perturbations(SMALL, 3, seed=value), "the seed is"),
+        (lambda value: CellGraph.synthetic(0.02, seed=value), "the seed is"),
+        (lambda value: steps_per_epoch(value, 1), "batch_size is"),
+        (lambda value: steps_per_epoch(1, value), "ranks is"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 2.5, "3", None, True, float("nan")])
+def test_a_count_or_seed_that_is_none_is_refused(make, why, value):
+    with pytest.raises(InputError, match=f"{why} .*, expected a whole number"):
+        make(value)
+
+
+def test_a_sample_deletes_no_more_nodes_than_there_are():
+    assert synthetic_perturbations(SMALL, 2, deleted=132).deletions.most == 132
+    with pytest.raises(InputError, match=r"a sample deletes 133, expected a whole number from 0 to 132"):
+        synthetic_perturbations(SMALL, 2, deleted=133)

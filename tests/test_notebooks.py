@@ -1,22 +1,24 @@
-"""Notebooks: committed clean, and run headlessly with parameters other than their defaults."""
+"""Notebooks: committed clean, run headlessly by other parameters than their defaults, with pictures of a run."""
 
-import ast
-import importlib
+import base64
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import altair as alt
 import pandas as pd
 import pytest
+from notebook_pictures import MOST_BYTES, pictures, renew
+from PIL import Image
 from test_compare import sweep as made_by_hand
 
-import tclab
-from tclab import InputError
+from tclab import InputError, Point, lab, timing
+from tclab.lab.charts._style import empty_chart
+from tclab.lab.charts._sweep_charts import sweep_chart
 from tclab.sweeps.store._row_files import Results
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
@@ -26,9 +28,9 @@ NOTEBOOKS = sorted(path for path in FOLDER.rglob("*.ipynb") if ".ipynb_checkpoin
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def defaults(notebook):
+def defaults(cells):
     """Return the parameters of the one cell that is tagged so."""
-    (cell,) = [cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    (cell,) = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     found = {}
     exec("".join(cell["source"]), {}, found)
     return found
@@ -39,12 +41,9 @@ def test_notebooks_are_committed_clean_and_have_steps_enough_for_a_verdict(path)
     notebook = json.loads(path.read_text())
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert "widgets" not in notebook["metadata"]
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
-            assert not "".join(cell["source"]).rstrip().endswith(";")  # nbval shows such a cell's value
-    given = defaults(notebook)
+    for cell in notebook["cells"]:  # without outputs: tests/test_project.py
+        assert not "".join(cell["source"]).rstrip().endswith(";")  # nbval shows such a cell's value
+    given = defaults(notebook["cells"])
     for kind in ("test_parameters", "picture_parameters"):
         for name, value in notebook["metadata"].get(kind, {}).items():
             assert name in given
@@ -53,45 +52,15 @@ def test_notebooks_are_committed_clean_and_have_steps_enough_for_a_verdict(path)
     assert steps == "auto" or steps >= MIN_OBSERVATIONS  # what "auto" is on a CPU, tests/test_grid.py holds
 
 
-def chains(source):
-    """Return the dotted names of a cell, `lab.charts.race_chart`; magics are no Python."""
-    code = "" if source.startswith("%%") else source
-    for node in ast.walk(compile(code, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
-        names = []
-        while isinstance(node, ast.Attribute):
-            names.append(node.attr)
-            node = node.value
-        if names and isinstance(node, ast.Name):
-            yield [node.id, *names[::-1]]
-
-
-@each_notebook
-def test_every_name_of_tclab_that_a_notebook_uses_is_there(path):
-    modules = {name: importlib.import_module(f"tclab.{name}")
-               for name in ("lab", "sweeps", "timing", "trace", "case_study")} | {"tclab": tclab}  # fmt: skip
-    for cell in json.loads(path.read_text())["cells"]:
-        for first, *names in chains("".join(cell["source"])) if cell["cell_type"] == "code" else ():
-            found = modules.get(first)
-            for name in names if found is not None else ():
-                assert hasattr(found, name), f"{cell['id']}: {first}.{'.'.join(names)}"
-                found = getattr(found, name)
-                if not isinstance(found, ModuleType):
-                    break
-
-
-def papermill(notebook, out, folder=ROOT, **parameters):
-    pairs = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "--execution-timeout", "900"]
-    return subprocess.run([*command, str(notebook), str(out), *pairs], capture_output=True, text=True, cwd=folder,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
-
-
 class Run:
     """What a notebook showed: its outputs by cell."""
 
     def __init__(self, name, into, **parameters):
         path = into / "out.ipynb"
-        done = papermill(name if Path(name).suffix else FOLDER / f"{name}.ipynb", path, **parameters)
+        pairs = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+        command = [sys.executable, "-m", "papermill", "--no-progress-bar", "--execution-timeout", "900"]
+        done = subprocess.run([*command, str(FOLDER / name), str(path), *pairs], capture_output=True,
+                              text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         self.notebook = json.loads(path.read_text())
         self.shown = {cell["id"]: cell["outputs"] for cell in self.notebook["cells"] if cell["cell_type"] == "code"}
@@ -128,7 +97,8 @@ def test_by_its_defaults_it_says_what_it_is_for_and_shows_charts(path, tmp_path,
     if "test_parameters" not in notebook["metadata"]:
         pytest.skip("make test runs it by its defaults")
     monkeypatch.setenv("TCLAB_RUNS", str(tmp_path / "runs"))  # no rows of an earlier run
-    run = Run(path, tmp_path, **({"budget_seconds": 10} if defaults(notebook).get("budget_seconds") else {}))
+    budget = {"budget_seconds": 10} if defaults(notebook["cells"]).get("budget_seconds") else {}
+    run = Run(path, tmp_path, **budget)
     tagged = [cell["id"] for cell in notebook["cells"] if "picture" in cell["metadata"].get("tags", [])]
     assert run.has_pictures(*tagged)
     for cell, words in SAID.get(path.stem, {}).items():
@@ -138,22 +108,12 @@ def test_by_its_defaults_it_says_what_it_is_for_and_shows_charts(path, tmp_path,
         assert not re.search(r">(NaN|None|&lt;NA&gt;)<", html), f"{cell}: {html}"
 
 
-@pytest.mark.slow
-def test_a_notebook_that_was_opened_elsewhere_finds_the_project_after_its_first_cell_has_gone_there(tmp_path):
-    """As docs/index.md says for Colab, but for the installation."""
-    opened = json.loads((FOLDER / "cell_graph.ipynb").read_text())
-    first = {"id": "first", "cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-    opened["cells"].insert(0, {**first, "source": f"%cd {ROOT}"})
-    (tmp_path / "opened.ipynb").write_text(json.dumps(opened))
-    assert Run("opened.ipynb", tmp_path, folder=tmp_path, scale=0.02).has_pictures("reach")
-
-
 SMALL = {"scale": 0.02, "steps": 2, "gpus": 0, "budget_seconds": 0}
 
 
 @pytest.mark.slow
 def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
-    run = Run("sweep", tmp_path, **SMALL, batch_sizes="1,2", networks="1,2", hidden=16, retry=True,
+    run = Run("sweep.ipynb", tmp_path, **SMALL, batch_sizes="1,2", networks="1,2", hidden=16, retry=True,
               strategies="edge_mask,node_mask,indices", results=tmp_path / "rows")  # fmt: skip
     steps = step_rows(tmp_path / "rows")
     assert set(steps["hidden"]) == {16}  # which the cell of parameters does not name
@@ -165,58 +125,16 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
 
 
-@pytest.mark.slow
-def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
-    wanted = {"hidden": 16, "layers": 1, "perturbations": "1", "dtype": "float64"}
-    run = Run("explore", tmp_path, **wanted, scale=0.02, gpus=0, strategies="edge_mask,node_mask", networks=2,
-              batch_sizes="1,3", results=tmp_path / "rows")  # fmt: skip
-    steps = step_rows(tmp_path / "rows").query("status == 'ok'")
-    assert len(steps) == 4
-    assert steps[list(wanted)].drop_duplicates().to_dict("records") == [wanted]
-    assert run.has_pictures("panel")
-    assert "papermill notebooks/sweep.ipynb" in run.text("elsewhere")
-    assert "steps were timed, at least" not in run.text("panel")  # the default steps are enough for a verdict
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("gpus", "four", "gpus is 'four', expected 'auto' or a number from 0 up"),
-        ("graph", "nowhere", "expected 'synthetic' or a folder or file that exists"),
-        ("strategies", "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-    ],
-)
-def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):
-    """The notebook's own cells, in this process: a kernel for each bad value would take most of a minute."""
-    cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
+def test_no_cell_runs_anything_with_a_bad_parameter():
+    """The notebook's own cells, in this process: a kernel would take most of a minute."""
     here, through = {}, []
-    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match=words):  # noqa: PT012
-        for cell in cells:
+    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match="mean 'node_mask'"):  # noqa: PT012
+        for cell in json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]:
             if cell["cell_type"] == "code":
                 exec("".join(cell["source"]), here)
                 through.append(cell["id"])
-                here |= {name: value} if cell["id"] == "parameters" else {}
+                here |= {"strategies": "nodemask"} if cell["id"] == "parameters" else {}
     assert through == ["parameters", "imports"]
-
-
-@pytest.mark.slow
-def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
-    wanted = {**SMALL, "graph": shared_data, "batch_sizes": 2, "networks": 2, "steps": 1}
-    Run("sweep", tmp_path, **wanted, strategies="subgraph,node_mask,indices", results=tmp_path / "rows")
-    steps = step_rows(tmp_path / "rows").query("status == 'ok'")
-    assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
-    assert steps["scale"].isna().all()
-    assert (steps["edges"] > 40_000).all()  # of the real networks; a synthetic graph of these parameters has far fewer
-
-
-@pytest.mark.slow
-def test_sweep_runs_on_a_file_of_perturbations(tmp_path):
-    samples = ROOT / "data_samples" / "cell"
-    wanted = {"graph": samples, "perturbations": samples / "aao1729_data_s1.tsv", "models": "hetero_cell", "steps": 2}
-    Run("sweep", tmp_path, **wanted, strategies="node_mask", batch_sizes=2, networks=1, gpus=0,
-        results=tmp_path / "rows")  # fmt: skip
-    (step,) = step_rows(tmp_path / "rows").to_dict("records")
-    assert (step["status"], step["perturbations"]) == ("ok", str(samples / "aao1729_data_s1.tsv"))
 
 
 @pytest.mark.slow
@@ -224,10 +142,99 @@ def test_trust_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
         made_by_hand(factor, commit=name).to_parquet(tmp_path / f"{name}.parquet")
     old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
-    run = Run("trust", tmp_path, first=old, second=new, margin=0.1, scale=0.01,
+    run = Run("trust.ipynb", tmp_path, first=old, second=new, margin=0.1, scale=0.01,
               strategies="edge_mask,node_mask", networks=1, batch_sizes=1, budget_seconds=6,
               processes=0, results=tmp_path / "trust")  # fmt: skip
     assert "new against old, step:" in run.text("runs")
     assert "they differ in commit: old → new" in run.text("runs")
     assert run.text("runs").count("FASTER, 0.5 × the time") == 4
     assert run.has_pictures("race-chart", "comparison-chart")
+
+
+# ---- pictures that notebooks show without a kernel: small, there, and made from a run
+
+
+_NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
+
+
+def named(path):
+    cells = json.loads(path.read_text())["cells"]
+    near_the_top = [cell for cell in cells[:4] if cell["cell_type"] == "markdown"]
+    return [name for cell in near_the_top for name in _NAMED.findall("".join(cell["source"]))]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_shows_a_picture_near_its_top(path):
+    found = named(path)
+    assert 1 <= len(found) <= 2
+    kept = {f"{path.stem}-{cell['id']}.png" for cell in json.loads(path.read_text())["cells"]
+            if "picture" in cell["metadata"].get("tags", [])}  # fmt: skip
+    assert {name.removeprefix("pictures/") for name in found} == kept
+    for name in found:
+        picture = path.parent / name
+        assert picture.is_file(), f"{name} is missing: make pictures NOTEBOOKS=notebooks/{path.name}"
+        assert picture.stat().st_size <= MOST_BYTES
+        assert Image.open(io.BytesIO(picture.read_bytes())).size[0] >= 300
+
+
+def test_no_picture_is_left_over():
+    wanted = {path.parent / name for path in NOTEBOOKS for name in named(path)}
+    readme = (ROOT / "README.md").read_text()
+    wanted |= {ROOT / name for name in re.findall(r"\]\((notebooks/pictures/[^)]+)\)", readme)}
+    assert set((ROOT / "notebooks").rglob("pictures/*")) == wanted
+
+
+def png(size):
+    file = io.BytesIO()
+    Image.new("RGBA", size, (0, 0, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def notebook(path, *cells, outputs=()):
+    made = [
+        {"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": "",
+         "outputs": [{"data": {"image/png": base64.b64encode(data).decode(), "text/plain": ["alt.Chart(...)"]}}]
+         if data else []}
+        for name, tags, data in cells
+    ]  # fmt: skip
+    made[0]["outputs"] += outputs
+    path.write_text(json.dumps({"cells": made}))
+    return path
+
+
+def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
+    own = tmp_path / "mine.ipynb"
+    run = notebook(
+        tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", ["picture"], png((500, 200))), ("c", [], None)
+    )
+    (kept,) = renew(own, run)
+    assert kept.name == "mine-b.png"
+    drawn = Image.open(kept)
+    assert (drawn.size, drawn.convert("RGB").getpixel((0, 0))) == ((500, 200), (255, 255, 255))  # not transparent
+    (tmp_path / "pictures" / "other-x.png").write_bytes(b"")
+    untagged = notebook(tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", [], png((500, 200))))
+    assert [path.name for path in renew(own, untagged)] == ["mine-a.png"]
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["mine-a.png", "other-x.png"]
+    with pytest.raises(InputError, match="shows no picture"):
+        renew(own, notebook(tmp_path / "none.ipynb", ("a", [], None)))
+    assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
+
+
+def test_pictures_of_a_run_cut_short_without_figures_or_in_a_cell_that_is_a_path_are_not_kept(tmp_path, capsys):
+    own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
+    sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")
+    sweep.stop()
+    sweep.start().join()
+    said = capsys.readouterr().out
+    pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
+    for text in (said, str(pair)):
+        run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
+        with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
+            renew(own, run)
+    for empty in (empty_chart("No mode was measured."), sweep_chart(sweep.rows())):
+        run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"data": {"text/plain": [repr(empty)]}}])
+        with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
+            renew(own, run)
+    with pytest.raises(InputError, match="has a cell with the id"):
+        renew(own, notebook(tmp_path / "run.ipynb", ("../../x", ["picture"], png((40, 20)))))
+    assert not (tmp_path / "pictures").exists()

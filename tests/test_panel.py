@@ -1,15 +1,20 @@
 """The panel: it shows the sweep that its fields describe, runs what is missing of it, and says what is wrong where."""
 
+import asyncio
 import json
 import shlex
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import altair as alt
 import pytest
 from test_compare import rows, step
+from test_notebooks import FOLDER, defaults
 
 import tclab
-from tclab import InputError, lab
+from tclab import InputError, Point, lab
+from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
 from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps import close_workers
@@ -32,11 +37,7 @@ def shown(folder, **parameters):
     return PanelView(panel)
 
 
-def view_of(folder, **parameters):
-    return drawn(shown(folder, **parameters))
-
-
-def until(seen, seconds=120):
+def until(seen, seconds=600):
     end = time.monotonic() + seconds
     while not seen():
         assert time.monotonic() < end
@@ -45,10 +46,13 @@ def until(seen, seconds=120):
 
 def drawn(view):
     """Wait until nothing is left to draw; after a sweep, until it is over."""
-    until(lambda: not view.panel.running)
-    until(lambda: not view._draw_waits)
+    until(lambda: not view.panel.running and not view._draw_waits)
     with view._drawing:
         return view
+
+
+def view_of(folder, **parameters):
+    return drawn(shown(folder, **parameters))
 
 
 def set_to(view, name, value):
@@ -77,19 +81,14 @@ def title_of(view):
 # Its parameters
 
 
-def parameters_of(root, notebook):
-    cells = json.loads((root / "notebooks" / notebook).read_text())["cells"]
-    cell = next(cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    found = {}
-    exec("".join(cell["source"]), {}, found)
-    return found
+def cells_of(name):
+    return json.loads((FOLDER / name).read_text())["cells"]
 
 
-def test_it_has_the_parameters_of_the_sweep_notebook(root):
+def test_it_has_the_parameters_of_the_sweep_notebook():
     names = parameter_defaults()
-    assert set(parameters_of(root, "explore.ipynb")) - {"more"} <= set(names)
-    of_the_cell = parameters_of(root, "sweep.ipynb")
-    assert set(of_the_cell) - {"more"} <= set(names)
+    of_the_cell = defaults(cells_of("sweep.ipynb"))
+    assert {*of_the_cell, *defaults(cells_of("explore.ipynb"))} - {"more"} <= set(names)
     # those that no cell names are in `more`: given to the call of the grid or of the sweep
     behind = {name: value for name, value in names.items() if name not in of_the_cell}
     points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more=behind)
@@ -118,10 +117,10 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
     program, notebook, _, *pairs = shlex.split(panel.papermill())
     assert (program, notebook) == ("papermill", "notebooks/sweep.ipynb")
     given = {n: v if flag == "-r" else _resolve_type(v) for flag, n, v in zip(*[iter(pairs)] * 3, strict=True)}
-    of_the_cell = parameters_of(root, "sweep.ipynb")
+    of_the_cell = defaults(cells_of("sweep.ipynb"))
     names = of_the_cell | {n: v for n, v in given.items() if n in of_the_cell}
     names["more"] = {n: v for n, v in given.items() if n not in of_the_cell}
-    for cell in json.loads((root / "notebooks" / "sweep.ipynb").read_text())["cells"]:
+    for cell in cells_of("sweep.ipynb"):
         if cell["id"] in ("imports", "points"):
             with alt.renderers.enable(alt.renderers.active):
                 exec("".join(cell["source"]), names)
@@ -145,6 +144,7 @@ WRONG = [  # parameter, value, the error
     ("mode", "stap", "unknown mode 'stap'; did you mean 'step'"),
     ("graph", "nowhere", "nowhere', expected 'synthetic' or a folder or file that exists"),
     ("results", "", "results is '', expected a folder"),
+    ("modes", "step", "unknown parameter 'modes'; did you mean 'mod"),
 ]
 
 
@@ -152,7 +152,7 @@ WRONG = [  # parameter, value, the error
 def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
-    if name in ("compile", "mode"):  # no value of their fields is wrong
+    if name in ("compile", "mode", "modes"):  # no value of their fields is wrong
         return
     view = view_of(tmp_path)
     before = view.fields[name].widget.value
@@ -166,11 +166,6 @@ def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be
     set_to(view, name, before)
     assert marked(view) == {}
     assert not view.run_button.disabled
-
-
-def test_an_unknown_parameter_is_refused():
-    with pytest.raises(InputError, match="unknown parameter 'modes'; did you mean 'mod"):
-        lab.Panel(modes="step")
 
 
 def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
@@ -189,48 +184,6 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
 # Running
 
 
-@pytest.mark.slow
-def test_a_persons_way_through_it(tmp_path):
-    folder = tmp_path / "rows"
-    view = view_of(folder)
-    assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
-    assert view.status.value == "0 of 4 points measured"
-    assert not folder.exists()  # looking makes no folder
-
-    view.fields["batch_sizes"].widget.value = ",".join(map(str, range(1, 31)))
-    view.run_button.click()
-    assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
-    assert view.fields["scale"].widget.disabled  # fields, status and chart are of one sweep
-    until(lambda: len(view.panel.sweep.tables) >= 2)
-    again = shown(folder)  # the cell was run again: the sweep goes on in it
-    assert again.panel.sweep is view.panel.sweep
-    assert len(again.panel.points()) == 60
-    again.stop_button.click()
-    drawn(again)
-    done = len(again.panel.sweep.tables)
-    assert 2 <= done < 60
-    assert again.status.value.startswith(f"Stopped: {done} of 60 points in ")
-    assert again.status.value.endswith("; run again to go on")
-    assert "edge_mask" in again.table.value
-    assert not again.fields["scale"].widget.disabled
-
-    set_to(again, "batch_sizes", "1,2")  # another sweep: what the folder has of it
-    kept = len(again.panel.tables())
-    assert again.status.value.startswith(f"{kept} of 4 points measured")
-    assert (again.bar.value, again.bar.max) == (kept, 4)
-    run(again)
-    assert again.status.value.startswith("4 of 4 points in ")
-    assert len([*folder.glob("[!.]*.parquet")]) == done + 4 - kept  # the missing ones alone
-    assert again.answer.value
-    assert "node_mask" in again.findings.value
-
-    later = view_of(folder)  # another kernel, the cell's parameters are as they were: the last sweep's fields
-    assert later.fields["batch_sizes"].value == "1,2"
-    assert later.status.value == "4 of 4 points measured"
-    assert later.table.value == again.table.value
-    assert len(view_of(folder, batch_sizes="1,2,3,4,5,6").panel.points()) == 12  # the cell was changed
-
-
 @pytest.mark.parametrize("text", ["{", '{"given": %s, "parameters": {"scale": "x"}}'])
 def test_settings_that_are_damaged_or_cannot_be_here_hinder_nothing(tmp_path, text):
     given = lab.Panel(**SMALL, results=str(tmp_path))._given
@@ -238,19 +191,26 @@ def test_settings_that_are_damaged_or_cannot_be_here_hinder_nothing(tmp_path, te
     assert view_of(tmp_path).fields["scale"].value == "0.02"
 
 
-def test_two_kernels_do_not_sweep_into_one_folder_at_once(tmp_path):
+def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_write_is_said(tmp_path):
     view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
     with Results(tmp_path).swept():
         view.run_button.click()
         assert "sweeps: wait for its end, or name another folder" in marked(view)["results"]
         assert view.panel.sweep is None
     set_to(view, "steps", "2")
-    run(view)
-    assert marked(view) == {}
-    assert view.status.value.startswith("1 of 1 point in ")
-
-
-def test_a_folder_that_cannot_be_written_is_said_at_its_field(tmp_path):
+    assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
+    view.run_button.click()
+    assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
+    assert view.fields["scale"].widget.disabled  # fields, status and chart are of one sweep
+    again = shown(tmp_path, strategies="node_mask", batch_sizes="1")  # the cell was run again: the sweep goes on in it
+    assert again.panel.sweep is view.panel.sweep
+    drawn(again)
+    assert marked(again) == {}
+    assert again.status.value.startswith("1 of 1 point in ")
+    later = view_of(tmp_path, strategies="node_mask", batch_sizes="1")  # another kernel: the last sweep's fields
+    assert (later.fields["steps"].value, later.status.value) == ("2", "1 of 1 point measured")
+    assert later.table.value == again.table.value
+    assert len(view_of(tmp_path, batch_sizes="1,2,3").panel.points()) == 6  # the cell was changed
     (tmp_path / "file").write_text("")
     view = view_of(tmp_path / "file" / "rows")
     view.run_button.click()
@@ -291,3 +251,84 @@ def test_paths_are_beside_the_notebooks_folder(tmp_path, monkeypatch):
     (tmp_path / "notebooks" / "sweep.ipynb").touch()  # without it, a folder of that name is like any other
     monkeypatch.chdir(tmp_path / "notebooks")
     assert lab.project_path("runs/a") == tmp_path / "runs" / "a"
+
+
+# ---- the sweep beside the notebook: its bar, its stop button, its errors
+
+
+POINT = Point(scale=0.02, batch_size=1, networks=2, steps=1, warmup=0, device="cpu")
+
+
+def points(number):
+    return [replace(POINT, batch_size=b + 1) for b in range(number)]
+
+
+def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    sweep = lab.LiveSweep(points(2), results=tmp_path)
+    assert sweep.panel() is None
+
+    async def cell():
+        return await sweep.start()
+
+    rows = asyncio.run(cell())
+    assert (rows["status"] == "ok").all()
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 points measured", "[1/2]", "[2/2]"]
+    assert len(sweep.rows()) == len(rows)
+    dango = Point(model="dango", strategy="node_mask", scale=0.02)
+    words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()
+    assert words == "2 of 4 points measured · 1 cannot run (dango reads no masked graph)"
+
+
+def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    sweep = lab.LiveSweep(points(1), results=tmp_path)
+    assert sweep.panel(live=True) is not None
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
+    assert [type(one).__name__ for one in shown] == ["VBox"]
+    monkeypatch.setenv("JPY_SESSION_NAME", "explore.ipynb")  # of JupyterLab's server
+    for of_parent, found in (("explore.ipynb", False), (None, True)):  # papermill inherits it from a cell
+        monkeypatch.setattr(front_end, "_of_parent", lambda name, value=of_parent: value)
+        assert front_end.has_front_end() is found
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
+    monkeypatch.setattr(front_end, "_shell", lambda: shell)
+    assert sweep.panel() is not None
+    assert sweep.panel(live=False) is None
+
+
+def test_with_a_front_end_the_bar_moves_until_a_stop_and_nothing_is_printed(tmp_path, capsys):
+    for stop, bars, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
+        sweep = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop))
+        row, label = sweep.panel(live=True).children
+        bar, button = row.children
+        assert (bar.value, bar.max) == (0, 2 + stop)
+        if stop:
+            button.click()  # before the first point
+        rows = sweep.start().join()
+        assert bar.value == bars
+        assert label.value.startswith(words)
+        assert set(rows["status"]) == {"not run: stopped" if stop else "ok"}
+        assert button.disabled  # there is nothing left to stop
+    assert capsys.readouterr().out == ""
+
+
+def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
+    first = lab.LiveSweep([replace(POINT, steps=60)], results=tmp_path / "first")
+    second = lab.LiveSweep([replace(POINT, seed=1)], results=tmp_path / "second")
+    first.start()
+    second.start().stop()
+    assert set(first.join()["status"]) == {"ok"}
+    assert second.join()["status"].tolist() == ["not run: stopped"]
+    second.stop()  # over already: there is nothing of it to end
+
+
+def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):
+    (tmp_path / "file").write_text("")
+    sweep = lab.LiveSweep(points(1), results=tmp_path / "file" / "rows").start()
+    with pytest.raises(InputError, match="expected a folder that can be written"):
+        sweep.join()
+    assert ", then an error" in sweep.status()

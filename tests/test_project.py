@@ -1,8 +1,10 @@
-"""One truth for dependencies and commands: pyproject, environment.yml, lock, Makefile and README agree."""
+"""One truth: pyproject, lock, Makefile and pages agree, and the pages' Python runs as a reader would run it."""
 
+import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from itertools import chain
 
@@ -57,12 +59,6 @@ def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_notebook_is_named_where_the_readme_points_to(root):
-    index = (root / "docs" / "index.md").read_text()
-    for path in NOTEBOOKS:
-        assert f"`{path.relative_to(root)}`" in index, path.name
-
-
 def test_readme_and_make_help_name_commands_that_exist(root):
     made = (root / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", made, re.MULTILINE)[1].split())
@@ -78,3 +74,124 @@ def test_twelve_functions_at_most_say_how_long_something_takes_by_a_real_clock(r
     marked = [line for text in files for line in re.findall(r"^[@p].*mark\.clock\b", text, re.MULTILINE)]
     assert len(marked) <= 12
     assert {*marked} == {"@pytest.mark.clock"}  # a function each, and no whole file
+
+
+# ---- the Python of the README and of `docs/`, block after block, each page by itself
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+# what the pages take for granted: files and folders of the reader's, points, and a cluster
+PREPARE = """
+    import inspect, shutil, sys
+    from pathlib import Path
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    import tclab
+
+    assert Path(tclab.__file__).is_relative_to(Path.cwd() / "installed")  # and not the checkout
+    sys.path.insert(0, str(Path.cwd()))
+    Path("lines.tsv").write_text("a\\tb\\nb\\tc\\n")
+    for name in ("trace", "before", "after"):
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            torch.ones(3).sum()
+        seen.export_chrome_trace(f"{name}.json.gz")
+    point = tclab.Point(scale=0.01, networks=1, batch_size=1, steps=6, device="cpu")
+    tclab.sweep([point], results="runs/before")
+    shutil.copytree("runs/before", "runs/after")
+    signature, sweep = inspect.signature(tclab.sweep), tclab.sweep
+
+    def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
+        signature.bind(*points, **options)
+        assert options["slurm"]["time"] == 90
+
+    pages = {}
+
+    def run(page, code):
+        print(page, flush=True)
+        tclab.sweep = submitted if 'slurm=' in code else sweep
+        exec(compile(code, page, "exec"), pages.setdefault(page, {"tclab": tclab, "points": [point]}))
+"""
+
+
+def pages(root):
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def wheel_of(root, folder):
+    """Build the wheel and install it by itself, as somebody without the checkout has it; return where it is."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(root)], check=True)
+    (wheel,) = folder.glob("tclab-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "installed"), str(wheel)], check=True)
+    return folder / "installed"
+
+
+@pytest.mark.slow
+def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(root, tmp_path):
+    pytest.importorskip("altair")
+    script, number = [textwrap.dedent(PREPARE)], 0
+    for page in pages(root):
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            number += 1
+            name = re.match(r"# (\w+\.py)\n", block)
+            if name:  # a file that the page says to write
+                (tmp_path / name[1]).write_text(block)
+            else:
+                script.append(f"run({page.name!r}, {block!r})")
+    assert number >= 10
+    (tmp_path / "pages.py").write_text("\n".join(script), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "pages.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": str(wheel_of(root, tmp_path))},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    for words in ("fits", "after against before", "accounted for: host", "mine passed"):
+        assert words in " ".join(done.stdout.split())
+    assert (tmp_path / "rows.parquet").is_file()
+
+
+def test_links_and_named_files_are_there(root):
+    for page in [*pages(root), root / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        for link in LINK.findall(text):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        named = re.findall(r"`((?:tclab|tests|tools|benchmarks|data_samples)/[\w/]+\.(?:py|csv))`", text)
+        for path in (path for path in named if "recordings" not in path):
+            assert (root / path).is_file(), f"{page.name}: {path}"
+
+
+class _Asked(Exception):
+    """A command has got as far as measuring."""
+
+
+def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch):
+    from tclab.command import main
+
+    def asked(*arguments, **options):
+        raise _Asked(arguments[0])
+
+    for name in ("_sweep.sweep", "analysis._race_points.race_points", "predict._fits.fits"):
+        monkeypatch.setattr(f"tclab.sweeps.{name}", asked)
+    text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`tclab ((?:sweep|race|fits) [^`]+)`", text)
+    assert len(commands) > 12
+    for command in commands:
+        with pytest.raises(_Asked) as points:
+            main(command.split())
+        if command.startswith("sweep ") and "," in command:
+            assert len(points.value.args[0]) > 1, f"{command}: a list with commas, and one point"
+
+
+def test_the_documentation_has_every_page_every_notebook_and_every_package(root):
+    docs = root / "docs"
+    found = set(re.findall(r": (\S+\.(?:md|ipynb))$", (root / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {str(path.relative_to(docs)) for path in docs.rglob("*.md") if "notebooks" not in path.parts} <= found
+    assert all((docs / name).is_file() for name in found)
+    notebooks = {str(path.relative_to(root)) for path in NOTEBOOKS}
+    assert notebooks <= found
+    assert all(f"`{name}`" in (docs / "index.md").read_text(encoding="utf-8") for name in notebooks)
+    for path in (root / "tclab").rglob("__init__.py"):
+        package = "_".join(path.parent.relative_to(root / "tclab").parts) or "tclab"
+        if "__all__" in path.read_text(encoding="utf-8"):
+            assert f"api/{package}.md" in found

@@ -1,9 +1,12 @@
-"""PyG's convolutions over a shared graph: as PyG's own on the batch of the subgraphs, and its unit tests' cases."""
+"""PyG's convolutions and sums over a shared graph: as PyG's own on the batch of the subgraphs; what is refused."""
 
+import copy
+import doctest
 from functools import partial
 from itertools import product
 from unittest import mock
 
+import drawn
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -24,6 +27,7 @@ from tclab.message_passing import (
     to_grid,
     to_rows,
 )
+from tclab.message_passing import _shared_graph as shared_graph
 from tclab.message_passing.kernels import _edge_blocks
 
 # `--hypothesis-profile wide`, as make test-all has it: at least 300 cases a layer
@@ -37,8 +41,20 @@ def mlp(before, after, norm=False):
     return torch.nn.Sequential(torch.nn.Linear(before, 7), *between, torch.nn.Tanh(), torch.nn.Linear(7, after))
 
 
+class Plain(torch.nn.Module):
+    """The sums or means of a shared graph themselves."""
+
+    def __init__(self, aggr):
+        super().__init__()
+        self.aggr = aggr
+
+    def forward(self, x, shared, keep, *, cut=None):
+        return shared(x[0] if isinstance(x, tuple) else x, keep, reduce=self.aggr, cut=cut)
+
+
 # PyG's layer → what it is made with; "norm" stands for a batch norm in GIN's MLP
 OPTIONS = {
+    "SimpleConv": [{"aggr": "sum"}, {"aggr": "mean"}],
     "GCNConv": [{}, {"improved": True}, {"bias": False}, {"add_self_loops": False}, {"normalize": False}],
     "GINConv": [{}, {"eps": 0.3}, {"train_eps": True}, {"norm": True}],
     "SAGEConv": [{}, {"aggr": "max"}, {"aggr": "sum"}, {"normalize": True}, {"project": True}, {"root_weight": False}],
@@ -47,10 +63,16 @@ OPTIONS = {
 }  # fmt: skip
 
 
+WEIGHTED = ("SimpleConv", "GCNConv")  # of PyG's layers those that take weights
+
+
 def pair(name, options, dtype=torch.float64, channels=4):
     """Return PyG's layer and the shared one, with the same parameters."""
-    theirs, ours = getattr(pyg, name), getattr(tclab.message_passing, f"Shared{name}")
-    if name == "GINConv":
+    theirs = getattr(pyg, name)
+    ours = Plain if name == "SimpleConv" else getattr(tclab.message_passing, f"Shared{name}")
+    if name == "SimpleConv":
+        first, second = theirs(**options), ours(**options)
+    elif name == "GINConv":
         norm, options = options.get("norm", False), {key: value for key, value in options.items() if key != "norm"}
         first, second = (kind(mlp(4, 5, norm), **options) for kind in (theirs, ours))
     else:
@@ -68,7 +90,7 @@ def graphs(draw):
     node = st.integers(0, number - (2 if odd == "isolated node" else 1))
     edges = draw(st.lists(st.tuples(node, node), max_size=0 if odd == "no edge" else 20))
     edges += {"multi-edges": 2 * [(0, 1)] + edges[:4], "self-loops": 2 * [(0, 0)] + [(number - 1,) * 2]}.get(odd, [])
-    edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+    edge_index = drawn.index_of(edges)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     kept = torch.rand(number, size, generator=generator) < (0.0 if odd == "all deleted" else draw(st.floats(0.5, 0.9)))
     others = torch.rand(number, size, generator=generator) < 0.7
@@ -160,7 +182,7 @@ def test_a_layer_is_pygs_on_the_batch_of_subgraphs(name, options, case):
     for dtype in TOLERANCE:
         if dtype == torch.float32 and options.get("norm"):
             continue  # which makes large what rounding leaves of a few rows' variance
-        same_as_pyg(name, options, (edge_index, weight if name == "GCNConv" else None, *rest), dtype)
+        same_as_pyg(name, options, (edge_index, weight if name in WEIGHTED else None, *rest), dtype)
 
 
 @given(case=graphs())
@@ -173,7 +195,8 @@ def test_blocks_of_a_few_edges_change_nothing(case):
 
 
 # Of PyG's own unit tests of these layers (its release 2.7) these are what the batches above have not.
-TWO_KINDS = [("GINConv", {}), ("GINConv", {"train_eps": True})]
+TWO_KINDS = [("SimpleConv", {"aggr": "sum"}), ("SimpleConv", {"aggr": "mean"})]
+TWO_KINDS += [("GINConv", {}), ("GINConv", {"train_eps": True})]
 TWO_KINDS += [("SAGEConv", {"project": p, "aggr": a}) for p in (False, True) for a in ("mean", "sum", "max")]
 TWO_KINDS += [
     ("GATv2Conv", {"heads": 2, "concat": c, "residual": r, "add_self_loops": loops})
@@ -204,12 +227,6 @@ def test_a_bipartite_graph_has_a_mask_for_each_side_and_may_lack_the_targets_row
             assert not out[~sides[1], b].any()
 
 
-def test_one_tensor_for_both_sides_is_masked_on_each(ring):
-    _, x, keep = ring
-    conv, shared = SharedSAGEConv(8, 4), SharedGraph(FOUR, (40, 40))
-    assert torch.equal(conv((x, x), shared, (keep, ~keep)), conv((x, x.clone()), shared, (keep, ~keep)))
-
-
 @st.composite
 def two_types(draw):
     """Draw graphs between genes and reactions, masks of some types, edges that are cut, features, an aggregation."""
@@ -222,9 +239,8 @@ def two_types(draw):
     edges, cut = {}, {}
     for t in types:
         ends = st.tuples(*(st.integers(0, number[k] - 1) for k in (t[0], t[2])))
-        drawn = draw(st.lists(ends, max_size=0 if odd == "no edge" else 12))
-        edges[t] = torch.tensor(drawn, dtype=torch.int64).reshape(-1, 2).t().contiguous()
-        cut[t] = torch.rand(len(drawn), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
+        edges[t] = drawn.index_of(draw(st.lists(ends, max_size=0 if odd == "no edge" else 12)))
+        cut[t] = torch.rand(edges[t].size(1), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
     share = 0.0 if odd == "all deleted" else draw(st.floats(0.5, 0.9))
     masked = list(number) if odd == "all deleted" else draw(st.sampled_from([[], ["gene"], list(number)]))
     keep = {k: torch.rand(number[k], size, generator=generator) < share for k in masked}
@@ -298,6 +314,8 @@ class Related(torch.nn.Module):
 
 
 LAYERS = {
+    "sum": lambda: Plain("sum"),
+    "mean": lambda: Plain("mean"),
     "gcn": lambda: SharedGCNConv(8, 6),
     "gin": lambda: SharedGINConv(mlp(8, 6), train_eps=True),
     "sage": lambda: SharedSAGEConv(8, 6),
@@ -315,30 +333,34 @@ def ports(root, monkeypatch):
 
 @pytest.fixture(scope="module")
 def ring():
-    nodes = torch.arange(40)
-    edge_index = torch.cat([torch.stack([nodes, (nodes + step) % 40]) for step in (0, 1, 3, 3)], dim=1)
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(40, 4, generator=generator) < 0.8
-    return SharedGraph(edge_index, 40), torch.randn(40, 4, 8, generator=generator), keep
+    return drawn.ring()
 
 
-def run(call, x, *args):
+def run(call, x, *given, **options):
+    """Return what a call gives, and the gradient of the sum of its squares."""
     own = x.clone().requires_grad_()
-    out = call(own, *args)
+    out = call(own, *given, **options)
     out.float().square().sum().backward()
     return out.detach(), own.grad
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_each_layer_runs_under_autocast_and_what_deleted_rows_hold_reaches_nothing(ring, name):
-    shared, x, keep = ring
-    conv = LAYERS[name]()
+def test_what_deleted_rows_and_their_gradients_hold_reaches_nothing_even_if_it_is_not_finite(ring, name):
+    (shared, x, keep), conv = ring, LAYERS[name]()
+    deleted, cut, found = ~keep.unsqueeze(-1), torch.stack([torch.arange(0, 154, 7), torch.arange(22) % 4]), []
+    for held in (0.0, float("nan"), float("inf"), -1e30):
+        own = x.masked_fill(deleted, held).requires_grad_()
+        out = conv(own, shared, keep, cut=cut)
+        inputs, outer = [own, *conv.parameters()], out.detach().masked_fill(deleted, held)
+        found.append([out.detach(), *torch.autograd.grad(out, inputs, outer)])
+    for clean, *poisoned in zip(*found, strict=True):
+        assert all(torch.equal(clean, one) for one in poisoned)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_runs_under_autocast(ring, name):
+    (shared, x, keep), conv = ring, LAYERS[name]()
     exact = run(conv, x, shared, keep)
-    gradients = [p.grad.clone() for p in conv.parameters()]
-    conv.zero_grad()
-    found = run(conv, x.masked_fill(~keep.unsqueeze(-1), float("nan")), shared, keep)
-    for one, other in zip([*found, *(p.grad for p in conv.parameters())], [*exact, *gradients], strict=True):
-        assert torch.equal(one, other)
     with torch.autocast("cpu", torch.bfloat16):
         rough = run(conv, x, shared, keep)
     # By norms: bf16 turns the sign of a few sums next to the leaky ReLU's kink, whose gradients are then far off one
@@ -373,15 +395,7 @@ def test_dropout_leaves_out_weights_in_training_and_its_gradient_is_of_those_lef
 
     assert torch.equal(out(x), out(x))
     assert not torch.allclose(out(x), whole)
-    own, direction = (
-        x.clone().requires_grad_(),
-        torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).double(),
-    )
-    (gradient,) = torch.autograd.grad(out(own).sin().sum(), own)
-    step = 1e-6 * direction
-    with torch.no_grad():
-        numeric = (out(own + step).sin().sum() - out(own - step).sin().sum()) / 2e-6
-    torch.testing.assert_close((gradient * direction).sum(), numeric, rtol=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(out, x.clone().requires_grad_(), fast_mode=True)
     mean = torch.stack([conv(x, shared, keep) for _ in range(300)]).mean(0)
     torch.testing.assert_close(mean, whole, rtol=0.3, atol=0.35)
 
@@ -403,34 +417,47 @@ def test_degrees_of_the_whole_graph_stay_where_they_are_cached(ring):
 
 FOUR = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
 WEIGHED = SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))
+ONE = torch.tensor([[0], [1]])
 REFUSED = [
-    (lambda g, x: SharedGCNConv(-1, 4), "in_channels is -1"),
-    (lambda g, x: SharedGCNConv(8, 4, add_self_loops=True, normalize=False), "expected False where normalize"),
-    (lambda g, x: SharedGCNConv(8, 4, aggr="max"), "aggr is 'max', expected 'add': this layer is a sum; SharedSAGE"),
-    (lambda g, x: SharedSAGEConv(8, 4, aggr="mix"), "unknown aggregation 'mix'; did you mean 'max'"),
-    (lambda g, x: SharedSAGEConv(8, 4, aggr=["mean", "max"]), r"unknown aggregation \['mean', 'max'\]; known: add"),
-    (lambda g, x: SharedGCNConv(8, 4)(x, torch.zeros(2, 9).long()), r"shared is a Tensor, expected a SharedGraph\("),
-    (lambda g, x: SharedGCNConv(8, 4)(x, g, edge_weight=x), "edge_weight is a Tensor.*weight=weight"),
-    (lambda g, x: SharedHeteroConv({})({}, {}, edge_attr_dict={}), r"edge_attr_dict is \{\}, expected None: edges"),
-    (lambda g, x: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
-    (lambda g, x: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),
-    (lambda g, x: SharedHeteroConv({}, aggr="most"), "unknown aggregation 'most'"),
-    (lambda g, x: SharedGATv2Conv(8, 4)(x, WEIGHED), "the graph's edges have weights, expected none"),
-    (lambda g, x: SharedGCNConv(8, 4)((x, x), SharedGraph(FOUR, (40, 40))), "is bipartite"),
-    (lambda g, x: SharedGATv2Conv(8, 4)((x, None), SharedGraph(FOUR, (40, 2))), "x has no targets"),
+    (lambda g, x, k: g(x, k, reduce="avg"), "unknown reduction 'avg'"),
+    (lambda g, x, k: g(x[:, 0], k), r"x is \[40, 8\] torch.float32, expected \[40, B, H\]"),
+    (lambda g, x, k: g(x.long(), k), r"torch.int64, expected \[40, B, H\] of floats"),
+    (lambda g, x, k: g(x, k[:, :2]), r"keep is \[40, 2\] torch.bool, expected \[40, 4\]"),
+    (lambda g, x, k: g(x, k.float()), "torch.float32, expected"),
+    (lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [9]]), 5), "index 9 is outside the 5 node nodes"),
+    (lambda g, x, k: tclab.SharedGraph(torch.zeros(2, 0).long(), (5, 4))(x[:5], k), "for a bipartite graph"),
+    (lambda g, x, k: tclab.SharedGraph(ONE, 5, weight=torch.ones(1, requires_grad=True)), "weight requires a grad"),
+    (lambda g, x, k: g(x, cut=torch.tensor([[160], [0]])), "cut has an index outside the 160 edges and 4 samples"),
+    (lambda g, x, k: g(x, cut=torch.tensor([[3, 3], [0, 0]])), "an edge of a sample twice"),
+    (lambda g, x, k: g(x, cut=torch.tensor([3])), r"cut is \[1\] torch.int64, expected \[2, n\]"),
+    (lambda g, x, k: SharedGCNConv(-1, 4), "in_channels is -1"),
+    (lambda g, x, k: SharedGCNConv(8, 4, add_self_loops=True, normalize=False), "expected False where normalize"),
+    (lambda g, x, k: SharedGCNConv(8, 4, aggr="max"), "aggr is 'max', expected 'add': this layer is a sum; SharedSAGE"),
+    (lambda g, x, k: SharedSAGEConv(8, 4, aggr="mix"), "unknown aggregation 'mix'; did you mean 'max'"),
+    (lambda g, x, k: SharedSAGEConv(8, 4, aggr=["mean", "max"]), r"unknown aggregation \['mean', 'max'\]; known: add"),
+    (lambda g, x, k: SharedGCNConv(8, 4)(x, torch.zeros(2, 9).long()), r"shared is a Tensor, expected a SharedGraph\("),
+    (lambda g, x, k: SharedGCNConv(8, 4)(x, g, edge_weight=x), "edge_weight is a Tensor.*weight=weight"),
+    (lambda g, x, k: SharedHeteroConv({})({}, {}, edge_attr_dict={}), r"edge_attr_dict is \{\}, expected None: edges"),
+    (lambda g, x, k: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
+    (lambda g, x, k: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),
+    (lambda g, x, k: SharedHeteroConv({}, aggr="most"), "unknown aggregation 'most'"),
+    (lambda g, x, k: SharedGATv2Conv(8, 4)(x, WEIGHED), "the graph's edges have weights, expected none"),
+    (lambda g, x, k: SharedGCNConv(8, 4)((x, x), SharedGraph(FOUR, (40, 40))), "is bipartite"),
+    (lambda g, x, k: SharedGATv2Conv(8, 4)((x, None), SharedGraph(FOUR, (40, 2))), "x has no targets"),
+    (lambda g, x, k: to_grid(x[:, 0], 3), "40 rows are not 3 graphs"),
 ]
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED)
 def test_bad_input_is_named(ring, call, words):
     with pytest.raises(tclab.InputError, match=words):
-        call(*ring[:2])
-    with pytest.raises(tclab.InputError, match="40 rows are not 3 graphs"):
-        to_grid(torch.ones(40, 2), 3)
+        call(*ring)
 
 
 def test_what_pyg_takes_by_default_is_taken_and_what_nobody_knows_is_not(ring):
-    shared, x, _ = ring
+    shared, x, keep = ring
+    sage, sides = SharedSAGEConv(8, 4), (SharedGraph(FOUR, (40, 40)), (keep, ~keep))
+    assert torch.equal(sage((x, x), *sides), sage((x, x.clone()), *sides))  # one tensor is masked on each side
     conv = SharedGCNConv(8, 4, aggr="add", flow="source_to_target", node_dim=-2, decomposed_layers=1)
     assert torch.equal(conv(x, shared, edge_weight=None), conv(x, shared))
     for call in (partial(SharedGCNConv, 8, 4), partial(conv, x, shared), partial(SharedHeteroConv({}), {}, {})):
@@ -452,12 +479,84 @@ def test_an_edge_of_weight_two_counts_as_two_edges(ring, conv):
         torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
-def test_the_benchmark_of_ports_has_both_ways_of_each_and_prints_a_line(ports, capsys):
+def test_the_benchmark_of_ports_has_both_ways_of_each(ports):
     for name in ports.SIZES:
         arms = ports.arms_of(name)(20, 60, 3, 4)
         for one, other in zip(arms["original"](), arms["shared"](), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    ports.main(["--ports", "gatv2", "--sizes", "natural", "--scale", "0.01", "--seconds", "0.2", "--threads", "1"])
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert lines[0] == ports.HEAD
-    assert lines[2].startswith("| gatv2 | 27, 106, 16, 16 |")
+
+
+# ---- `tclab.SharedGraph` itself: what it sums, what it refuses, and where it can go
+
+
+def test_the_example_of_its_docstring_runs():
+    found = doctest.testmod(shared_graph)
+    assert found.attempted >= 5
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_sums_and_means_have_second_derivatives(reduce):
+    edge_index = torch.tensor([[0, 1, 2, 2, 4, 4, 3], [1, 2, 0, 0, 4, 1, 2]])
+    graph = tclab.SharedGraph(edge_index, 5, weight=torch.linspace(-1.0, 2.0, 7))
+    generator = torch.Generator().manual_seed(0)
+    keep, receives = (torch.rand(5, 3, generator=generator) < 0.7 for _ in range(2))
+    cut = torch.tensor([[2, 4], [0, 1]])
+    x = torch.randn(5, 3, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def squares(x):  # a sum alone is linear, and its second derivative zero
+        return graph(x.square(), (keep, receives), reduce=reduce, cut=cut)
+
+    assert torch.autograd.gradcheck(squares, x)
+    assert torch.autograd.gradgradcheck(squares, x)
+
+
+def test_it_adds_nothing_to_a_modules_state_and_keeps_the_order_of_a_pyg_batch(ring):
+    graph, x, keep = ring
+    model = torch.nn.ModuleDict({"graph": graph, "linear": torch.nn.Linear(8, 8)})
+    assert set(model.state_dict()) == {"linear.weight", "linear.bias"}
+    assert repr(graph) == "SharedGraph(40 → 40, 160 edges)"
+    grid = tclab.message_passing.to_grid(tclab.message_passing.to_rows(x), 4)
+    for reduce in ("sum", "mean"):
+        assert graph(grid, keep, reduce=reduce).transpose(0, 1).is_contiguous()
+
+
+def test_in_another_dtype_and_back_it_has_every_digit_of_its_weights_and_the_bits_of_the_first_run(ring):
+    _, x, keep = ring
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(40, (2, 400), generator=generator)
+    weight = torch.randn(400, generator=generator, dtype=torch.float64)
+    graph = tclab.SharedGraph(edge_index, 40, weight=weight)
+    first, (source, target) = graph(x.double(), keep), edge_index
+    messages = x.double()[source] * (keep[source] & keep[target]).unsqueeze(-1) * weight.view(-1, 1, 1)
+    expected = torch.zeros(40, 4, 8).double().index_add(0, target, messages)
+    torch.testing.assert_close(first, expected, rtol=1e-13, atol=1e-13)
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        rough = graph.to(dtype)(x.to(dtype), keep)  # what it makes for one dtype is not what another gets
+        assert rough.dtype == dtype
+        torch.testing.assert_close(rough.double(), first, rtol=2e-2, atol=5e-2)
+        assert torch.equal(graph(x.double(), keep), first)
+    assert torch.equal(copy.deepcopy(graph)(x.double(), keep), first)
+
+
+def test_degrees_are_whole_numbers_in_every_dtype():
+    leaves = torch.arange(1, 601)
+    graph = tclab.SharedGraph(torch.stack([leaves, torch.zeros_like(leaves)]), 601).to(torch.bfloat16)
+    keep = torch.ones(601, 2, dtype=torch.bool)
+    keep[1:101, 1] = False
+    assert graph.degree(None, 2)[0].tolist() == [600, 600]
+    assert graph.degree(keep)[0].tolist() == [600, 500]
+    means = graph(torch.ones(601, 2, 1, dtype=torch.bfloat16), keep, reduce="mean")
+    assert means[0].flatten().tolist() == [1.0, 1.0]
+    assert means.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize(("sizes", "shape"), [(5, (5, 0, 8)), (5, (5, 3, 0)), ((0, 3), (0, 2, 4)), ((5, 0), (5, 2, 4))])
+def test_no_node_no_sample_and_no_feature_give_nothing(sizes, shape, reduce):
+    graph = tclab.SharedGraph(torch.zeros(2, 0, dtype=torch.int64), sizes)
+    x = torch.zeros(shape, requires_grad=True)
+    summed = graph(x, reduce=reduce)
+    assert summed.shape == (graph.num_targets, *shape[1:])
+    summed.sum().backward()
+    assert not x.grad.any()

@@ -48,24 +48,6 @@ def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
     torch.testing.assert_close(total.double(), expected, rtol=TOLERANCES[dtype], atol=9 * TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_first_and_second_derivatives_are_right(weighted):
-    _, matrices = relations(4, 4, weighted=weighted, number=2)
-    x = torch.randn(2, 4, 1, dtype=torch.float64, requires_grad=True)
-    xs = [torch.randn(2, 4, 1, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    w = torch.randn(2, dtype=torch.float64, requires_grad=True)
-
-    def out(x, w):
-        return tuple(spmm(matrices, x, self_weights=w))
-
-    def into(w, *xs):
-        return spmm_sum(matrices, xs, self_weights=w)
-
-    for function, inputs in ((out, (x, w)), (into, (w, *xs))):
-        assert torch.autograd.gradcheck(function, inputs)
-        assert torch.autograd.gradgradcheck(function, inputs)
-
-
 def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
     dense, matrices = relations(5, 5, weighted=False)
     x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Strategies: what a batch weighs, where the host waits, what is refused; when `delta` gives up."""
+"""Strategies: what a batch weighs, where the host waits, what is refused; `delta` gives up, `fastest` times."""
 
 from collections import Counter
 
@@ -6,10 +6,14 @@ import pytest
 import torch
 
 import tclab
-from tclab import CellGraph, InputError, masking
+from tclab import CellGraph, InputError, Point, masking
 from tclab.masking import Strategy
+from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._measure import setup, strategy_arguments
+from tclab.sweeps.execution._ranks import Ranks
 from tclab.timing import syncs
 from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
@@ -26,17 +30,13 @@ def test_a_batch_of_28_has_seventeen_bytes_an_edge_of_each_sample_or_none():
     edge_mask = batch_of("edge_mask", NETWORKS, 28)
     assert edge_mask.mask_bytes == 28 * NETWORKS.num_edges == edge_mask.edge_bytes / 17
     assert edge_mask.edge_bytes <= edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
-    node_mask = batch_of("node_mask", SMALL.without_metabolism(), 28)
-    assert node_mask.deletions["gene"].nodes.numel() == 84
+    node_mask = batch_of("node_mask", NETWORKS, 28)
     assert node_mask.edge_bytes == node_mask.mask_bytes == 0
     assert node_mask.bytes == 4 * 28 + 8 * (84 + 3 * 29)  # scores; genes, and where each sample begins, of three types
-
-
-@pytest.mark.parametrize("strategy", ["gpu_mask", "gpu_mask_loop", "gpu_mask_cached"])
-def test_shipping_the_edges_costs_sixteen_of_seventeen_bytes(strategy):
-    shipped = batch_of(strategy, NETWORKS, 4, collation="edges")
-    assert (shipped.edge_bytes, shipped.mask_bytes) == (4 * NETWORKS.num_edges * 16, 0)
-    assert batch_of(strategy, NETWORKS, 4).edge_bytes == 0
+    for strategy in ("gpu_mask", "gpu_mask_loop", "gpu_mask_cached"):  # of the seventeen, a mask is one
+        shipped = batch_of(strategy, NETWORKS, 4, collation="edges")
+        assert (shipped.edge_bytes, shipped.mask_bytes) == (4 * NETWORKS.num_edges * 16, 0)
+        assert batch_of(strategy, NETWORKS, 4).edge_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_host_waits_in_the_loop_and_the_filter_alone(strategy, operations):
 
 def test_the_cached_mask_is_restored_by_close_and_lent_once():
     strategy = masking.get("gpu_mask_cached")(SMALL)
-    batch = batch_of("gpu_mask_cached", SMALL, 3)
+    batch = strategy.batch(synthetic_perturbations(SMALL, 3))
     with strategy.view(batch) as view:
         mask = view.edges("physical")[1]
         assert not mask.all()
@@ -137,3 +137,59 @@ def test_under_dropout_delta_makes_every_sample_draw_its_own():
     first, second = model(strategy.view(batch))
     assert first != second  # the same sample twice: only their dropout tells them apart
     assert EquivalenceReference(model.eval(), line, [[], []]).compare("delta").passed
+
+
+# ---- fastest: what is timed once in a process is what both halves and all ranks run
+
+
+GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
+POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
+Fastest = masking.get("fastest")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_chosen(monkeypatch):
+    monkeypatch.setattr(calibrating, "_CHOSEN", {})
+    monkeypatch.setattr(calibrating, "_SPARSEST", float("inf"))  # this graph is small, so sparse
+
+
+@pytest.fixture
+def untimed(monkeypatch):
+    """The arms that were asked for; dense products, and differences, come out fastest."""
+    asked = []
+
+    def least(arms, rounds):
+        asked.append(list(arms))
+        for call in arms.values():
+            call()
+        return {arm: 1.0 if arm in ("dense", True) else 2.0 for arm in arms}
+
+    monkeypatch.setattr(calibrating, "least_seconds", least)
+    return asked
+
+
+def test_each_network_and_the_differences_are_timed_once_in_a_process_and_the_fastest_run(untimed):
+    chosen = {"dense": list(GRAPH.networks), "delta": True}
+    for _ in range(2):
+        assert Fastest.tune(GRAPH, 3, "float32", "cpu") == chosen
+        assert untimed == [["sparse", "dense"]] * 2 + [[True, False]]
+    for other in ((GRAPH, 4, "float32", "cpu"), (GRAPH, 3, "float64", "cpu")):
+        assert Fastest.tune(*other, timing=False) == {"dense": [], "delta": True}  # the likeliest
+    assert masking.get("node_mask").tune(GRAPH, 3, "float32", "cpu") == {}
+
+
+def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
+    with setup(resolve(POINT), 3) as here:
+        halves = here.data.strategy, here.step.strategy
+        assert all((set(half.dense), half.delta) == (set(half.graph.networks), True) for half in halves)
+        here.run(here.batches(), steps=1)
+    assert untimed.count([True, False]) == 1
+
+
+def test_ranks_choose_what_the_first_one_does(untimed, monkeypatch):
+    chosen = strategy_arguments(POINT)
+    assert chosen["delta"] is True
+    monkeypatch.setattr(Ranks, "broadcast", lambda ranks, make: chosen)
+    monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
+    with setup(POINT, POINT.batch_size, Ranks()) as here:
+        here.run(here.batches(), steps=1)
