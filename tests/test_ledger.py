@@ -153,6 +153,18 @@ def test_an_interrupt_anywhere_in_the_ledger_leaves_whole_steps_and_no_open_stag
     assert 50 < place < 999
 
 
+def test_a_ledger_that_lost_time_says_that_it_does_not_add_up(clock, monkeypatch):
+    lost = [0]  # nanoseconds that the raw clock has and no stage
+    monkeypatch.setattr("tclab.timing._ledger.raw_clock_ns", lambda: clock.read() + lost[0])
+    with Ledger() as ledger:
+        for _ in ledger.steps(range(3)):
+            clock.work(0.001)
+            lost[0] += 250_000
+    assert ledger.accounted["host"] == pytest.approx(0.8)
+    assert not ledger.adds_up()
+    assert "does NOT add up" in str(ledger)
+
+
 def test_a_stage_that_is_the_sum_of_others_or_in_no_step_is_refused():
     for name in ("step", "batch"):
         with pytest.raises(InputError, match=f"a stage is called '{name}', which is the sum of all stages"):

@@ -125,6 +125,15 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
 
 
+@pytest.mark.slow
+def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
+    wanted = {**SMALL, "graph": shared_data, "batch_sizes": 2, "networks": 2, "steps": 1}
+    Run("sweep.ipynb", tmp_path, **wanted, strategies="subgraph,node_mask,indices", results=tmp_path / "rows")
+    steps = step_rows(tmp_path / "rows").query("status == 'ok'")
+    assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
+    assert (steps["edges"] > 40_000).all()  # of the real networks; a synthetic graph of these parameters has far fewer
+
+
 def test_no_cell_runs_anything_with_a_bad_parameter():
     """The notebook's own cells, in this process: a kernel would take most of a minute."""
     here, through = {}, []

@@ -183,6 +183,15 @@ def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch)
             assert len(points.value.args[0]) > 1, f"{command}: a list with commas, and one point"
 
 
+def test_the_notebooks_of_the_questions_have_the_parameters(root):
+    commands = re.findall(r"`NB (\S+) out.ipynb([^`]*)`", (root / "docs" / "questions.md").read_text(encoding="utf-8"))
+    assert len(commands) > 8
+    for notebook, options in commands:
+        source = (root / notebook).read_text(encoding="utf-8")
+        for name in re.findall(r"-p (\w+) ", options):
+            assert f'"{name} = ' in source or notebook.endswith("/sweep.ipynb"), f"{notebook}: {name}"
+
+
 def test_the_documentation_has_every_page_every_notebook_and_every_package(root):
     docs = root / "docs"
     found = set(re.findall(r": (\S+\.(?:md|ipynb))$", (root / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._progress import Progress
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import SCHEMA, frame
+from tclab.sweeps.store._rows import frame
 
 STOPPING = "stopping: the point under way takes a moment to end"
 
@@ -103,8 +104,14 @@ class LiveSweep:
     def start(self) -> LiveSweep:
         """Start the thread, and return at once."""
         self._begin = monotonic()
+        atexit.register(self._close)
         self._thread.start()
         return self
+
+    def _close(self) -> None:
+        """Stop before Python ends, which hangs where a thread is within pyarrow then."""
+        self.stop()
+        self._thread.join(10.0)
 
     @property
     def running(self) -> bool:
@@ -136,7 +143,7 @@ class LiveSweep:
 
     def rows(self) -> pd.DataFrame:
         """Return the rows of the points so far."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *self.tables]))
+        return frame(*self.tables)
 
     def join(self) -> pd.DataFrame:
         """Wait for the end of the sweep and return its rows, those of points that were not run among them.
@@ -171,6 +178,7 @@ class LiveSweep:
         except BaseException as error:
             self.error = error
         finally:
+            atexit.unregister(self._close)
             self._end = monotonic()
             if self._listener is not None:
                 self._listener()

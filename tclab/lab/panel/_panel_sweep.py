@@ -20,7 +20,7 @@ from tclab.sweeps.config._fields import checked, declarations, text_value
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point, Points
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import SCHEMA, frame
+from tclab.sweeps.store._rows import frame
 
 _OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
 # seconds on two cores, where those of a point would be minutes
@@ -136,7 +136,7 @@ class PanelSweep:
 
     def rows(self) -> pd.DataFrame:
         """Return the rows that the panel shows: those of its points that have been measured."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *self.tables()]))
+        return frame(*self.tables())
 
     def take_over(self) -> None:
         """Go on where the last panel with this results folder was left, so that no restart loses anything.
