@@ -68,7 +68,7 @@ def in_a_process(part: str, given: argparse.Namespace) -> dict[str, Any]:
     with (
         log.open("ab") as file,
         subprocess.Popen(
-            child_command("gpu_parts", *words), stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment,
+            child_command("gpu_parts", *words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment,
             start_new_session=True,
         ) as child,
     ):  # fmt: skip

@@ -95,8 +95,10 @@ def equivalence(s: Settings) -> Verdict:
         asked += [(name, dtype, True) for name in ("node_mask", "delta") for dtype in dtypes]
     if not s.whole:
         asked = [(name, "bfloat16", False) for name in STRATEGIES]
-    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2).to(s.device)
-    reference = equivalence_reference(tclab.models.get("hetero_cell").sized(hidden=16, layers=2), graph)
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
+    reference = equivalence_reference(
+        tclab.models.get("hetero_cell").sized(hidden=16, layers=2), graph, device=s.device
+    )
     found = []
     for strategy, dtype, compiled in asked:
         torch.compiler.reset()

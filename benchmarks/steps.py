@@ -25,15 +25,15 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def point_of(way: str, options: argparse.Namespace, allocator: str) -> tclab.Point:
+def point_of(way: str, options: argparse.Namespace) -> tclab.Point:
     """Return the point of a way of masking, on a CPU and without loader workers."""
     size = {"scale": options.scale, "batch_size": options.batch_size, "steps": 5}
-    return tclab.Point(**WAYS[way], **size, workers=0, allocator=allocator, device="cpu")
+    return tclab.Point(**WAYS[way], **size, workers=0, allocator=options.allocator, device="cpu")
 
 
 def table(options: argparse.Namespace) -> str:
     """Race all ways and return a Markdown table."""
-    points = {way: point_of(way, options, options.allocator) for way in WAYS}
+    points = {way: point_of(way, options) for way in WAYS}
     race = race_points(points, budget_seconds=options.budget_seconds)
     seconds = race.frame().groupby("arm")["seconds"].median()
     lines = ["| way | seconds a step | samples a second | time beside the way above |", "|---|---|---|---|"]
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS)
     options = parser.parse_args()
     if options.way is not None:
-        step = tclab.run(point_of(options.way, options, "keep_pages")).query("stage == 'step'")
+        step = tclab.run(point_of(options.way, options)).query("stage == 'step'")
         print(*step["median_seconds"].dropna())
         return
     print(f"\nallocator {options.allocator}, batch {options.batch_size}, scale {options.scale:g}, CPU\n")

@@ -50,8 +50,8 @@ class SharedGraph(nn.Module):
 
     It goes through `torch.compile(fullgraph=True)` and autocast, in float64, float32, bfloat16 and float16 (a sum has
     the dtype of `x`, whatever dtype the module was brought to), on a CPU and on CUDA. A sum and a mean can be
-    differentiated twice. On a CPU two runs give the same bits, and on CUDA where Triton serves (float32, float16 and
-    bfloat16, no weights); CUDA's sparse product does not promise it.
+    differentiated twice. On a CPU two runs give the same bits, and on CUDA where Triton serves (float16 and bfloat16,
+    no weights); CUDA's sparse product does not promise it.
 
     Samples are computed one after the other. What it returns is a view of `[B, N, H]` that lies in memory in that
     order, as the rows of a PyG batch do, so `to_rows` of it copies nothing; nor does the sum of an `x` that `to_grid`

@@ -295,7 +295,7 @@ def over_all(pairs: Iterable[Pair]) -> list[Pair]:
 
 def _adjusted(pair: Pair, q: float) -> Pair:
     if pair.verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, verdict=UNDECIDED, notes=(*pair.notes, f"over all comparisons q = {q:.2g}"))
+        return replace(pair, q=q, verdict=UNDECIDED, notes=(f"over all comparisons q = {q:.2g}",))
     return replace(pair, q=q)
 
 

@@ -1,4 +1,4 @@
-"""Work of the devices: temporal breakdown, steps, idle time and its causes, copies, collectives, memory."""
+"""Work of the devices: temporal breakdown, steps, idle time and its causes, copies, collectives."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass

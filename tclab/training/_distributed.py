@@ -15,8 +15,6 @@ from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.timing import Communication
 
-BUCKET_MB = 25.0  # DDP's default
-
 
 @dataclass(frozen=True)
 class Exchange:

@@ -318,6 +318,7 @@ def equivalence_reference(
     kind: ModelKind,
     graph: CellGraph,
     *,
+    device: torch.device | str = "cpu",
     metabolism: str = "off",
     seed: int = 0,
     change: Callable[[nn.Module], None] | None = None,
@@ -327,15 +328,16 @@ def equivalence_reference(
     **Arguments:**
 
     - `kind`: the registered model.
-    - `graph`: its device is where strategies are compared.
+    - `graph`: on the CPU. `device`: where strategies are compared.
     - `metabolism`: passed to the model.
     - `seed`: seed of weights and deletions.
     - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
     """
-    part = equivalence_graph(graph.to("cpu"))
+    part = equivalence_graph(graph)
     torch.manual_seed(seed)
-    model = kind.build(part, metabolism).to(graph.device).eval()
-    candidate = copy.deepcopy(model)
+    model = kind.build(part, metabolism).to(device).eval()
+    candidate = None
     if change is not None:
+        candidate = copy.deepcopy(model)
         change(candidate)
     return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)

@@ -159,7 +159,9 @@ class LiveSweep:
 
     def __await__(self) -> Generator[Any, None, pd.DataFrame]:
         try:
-            return (yield from asyncio.to_thread(self.join).__await__())
+            while self._thread.is_alive():  # an executor's thread would keep Python from ending
+                yield from asyncio.sleep(0.05).__await__()
+            return self.join()
         except asyncio.CancelledError:  # the kernel was interrupted: the thread would go on without its cell
             self.stop()
             raise

@@ -103,12 +103,9 @@ def tiles_for(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, colum
     return _MADE[key][1]
 
 
-@cache
-def _capability(device: torch.device) -> int:
-    """Return the first number of a device's compute capability; 0 for one that runs no such kernel."""
-    if device.type == "cpu":
-        return 9 if _interpreted() else 0
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" and not torch.version.hip else 0
+def forget_tiles() -> None:
+    """Let go of all tiles, and of the matrices that they were made of."""
+    _MADE.clear()
 
 
 def _interpreted() -> bool:
@@ -118,7 +115,12 @@ def _interpreted() -> bool:
 
 @cache
 def _serves(device: torch.device) -> bool:
-    return find_spec("triton") is not None and _capability(device) >= 8
+    """Return whether Triton runs the kernel on a device: of compute capability 8.0 and above, or interpreted."""
+    if find_spec("triton") is None or device.type not in ("cpu", "cuda"):
+        return False
+    if device.type == "cpu":
+        return _interpreted()
+    return not torch.version.hip and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 @cache
@@ -160,13 +162,12 @@ def tile_sums(tiles: Tiles, x: Tensor, *, rows: int) -> Tensor:
     """Return A·X of every sample, [B, rows, H], of `x: [B, sources, H]`, whose features are contiguous."""
     from tclab.message_passing.kernels._tile_kernel import tile_kernel
 
-    launch = LAUNCH
     size, _, width = x.shape
     out = x.new_empty(size, rows, width)
     if out.numel() == 0:
         return out
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        tile_kernel[(len(tiles.rows), -(-size * width // launch.columns))](
+        tile_kernel[(len(tiles.rows), -(-size * width // LAUNCH.columns))](
             x,
             out,
             *tiles,
@@ -175,8 +176,8 @@ def tile_sums(tiles: Tiles, x: Tensor, *, rows: int) -> Tensor:
             *out.stride()[:2],
             H=width,
             BM=ROWS,
-            BN=launch.columns,
-            num_warps=launch.warps,
-            num_stages=launch.stages,
+            BN=LAUNCH.columns,
+            num_warps=LAUNCH.warps,
+            num_stages=LAUNCH.stages,
         )
     return out

@@ -50,8 +50,8 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     **Arguments:**
 
     - `evidence`: rows, a folder or a file of them; or a `tclab.timing.Ledger`.
-    - `now`: the strategy that is run now; unless given, the first of `tclab.masking.BASELINES` that was run, or else
-      the slowest. Of its points the one with the most networks and the largest batch.
+    - `now`: the strategy that is run now; unless given, the first of those that others train with that was run, or
+      else the slowest. Of its points the one with the most networks and the largest batch.
     - `margin`: share of the time below which nothing is called better.
     - `options`: for a ledger, `loaders`.
 

@@ -21,6 +21,7 @@ from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
+from tclab.message_passing.kernels._tile_sums import forget_tiles
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import OVERHEADS
@@ -179,9 +180,8 @@ def _place(ranks: Ranks) -> Iterator[Path]:
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
-    return equivalence_reference(
-        point.kind, cell_graph_of(point).to(point.device), metabolism=point.metabolism, seed=point.seed, change=change
-    )
+    how: dict[str, Any] = {"metabolism": point.metabolism, "seed": point.seed, "change": change}
+    return equivalence_reference(point.kind, cell_graph_of(point), device=point.device, **how)
 
 
 @lru_cache(maxsize=256)
@@ -328,9 +328,12 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
         release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
-    measurement = _train_and_time(point, ranks)
-    if point.device == "cuda":  # or the next point's peak would count this one's matrices, too
-        graph.release(point.device)
-        gc.collect()
-        torch.cuda.empty_cache()
+    try:
+        measurement = _train_and_time(point, ranks)
+    finally:
+        if point.device == "cuda":  # or the next point's peak would count this one's matrices, too
+            forget_tiles()
+            graph.release(point.device)
+            gc.collect()
+            torch.cuda.empty_cache()
     return rows_of_ranks(point, every, [RankMeasurement(**one) for one in ranks.all_gather(asdict(measurement))])

@@ -178,12 +178,11 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
 
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
-    lines = {line.partition(" ")[0] for measured in ranks for line in measured.accounted}
     exchanged = ranks[0].exchanged or {}
     return {
         "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
         **{name: _most(measured.largest[name] for measured in ranks) for name in ranks[0].largest},
-        **{f"{line}_accounted": _farthest(ranks, line) for line in lines},
+        **{f"{line}_accounted": _farthest(one.accounted[line] for one in ranks) for line in ranks[0].accounted},
         "steady": steady_state(cycle_means(np.asarray(step["samples_seconds"]), step["cycle_steps"]).tolist()).verdict,
         "conditions": json.dumps(ranks[0].conditions),
         "gradient_bytes": _most(exchanged.get("bytes", ())),
@@ -195,9 +194,8 @@ def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _farthest(ranks: Sequence[RankMeasurement], line: str) -> float:
-    """Return the share that is farthest from 1 of what a timeline, or one of several workers', accounts for."""
-    shares = [share for one in ranks for name, share in one.accounted.items() if name.partition(" ")[0] == line]
+def _farthest(shares: Iterable[float]) -> float:
+    """Return the share that is farthest from 1."""
     return max(shares, key=lambda share: abs(share - 1.0))
 
 

@@ -69,14 +69,12 @@ def point_rows(point: Point, **limits: Any) -> pa.Table:
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)
 
 
-def rows_of_task(
-    point: Point, task: Callable[..., list[dict[str, Any]]], *, fresh: bool = False, **arguments: Any
-) -> list[dict[str, Any]]:
+def rows_of_task(point: Point, task: Callable[..., list[dict[str, Any]]], **arguments: Any) -> list[dict[str, Any]]:
     """Return what another task than measuring makes of a resolved point, in a worker with its settings.
 
     **Raises:** `RuntimeError` where it could not be done: the strategy is wrong, memory ran out, the process died.
     """
-    answer = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments), fresh=fresh)
+    answer = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments))
     rows = [{"status": answer}] if isinstance(answer, str) else answer
     if (status := rows[0].get("status", "ok")) != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")

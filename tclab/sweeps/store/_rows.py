@@ -61,7 +61,7 @@ MORE_COLUMNS = {
     "exact": _FLAG,
     # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
     "equivalence": _TEXT,
-    "equivalence_fp64_error": _REAL,  # the worst, compiled, checkpointed or sliced as the point is
+    "equivalence_fp64_error": _REAL,  # the worst, compiled or sliced as the point is
     "equivalence_fp32_ratio": _REAL,  # the error over subgraph's own in fp32, or in the dtype where that is worse
     **dict.fromkeys(("equivalence_nodes", "equivalence_edges"), _WHOLE),
     # share of a wall clock of its own that the stages of a timeline account for
