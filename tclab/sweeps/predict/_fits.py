@@ -29,8 +29,7 @@ from tclab.training._step import WITHOUT_MODEL
 # CPU. One that has started CUDA holds more on the host: how much has not been measured, and is in no sum here.
 PROCESS_BYTES = 495 * 1024**2
 # How much more than what it holds glibc's heap takes, where tensors of many sizes come and go: chosen by
-# benchmarks/memory.py, so that the whole process is within 15 % of what it was. Where the graph is not masked (DANGO),
-# most blocks are of a size that every step has, and none is kept in addition; blocks that are mapped one by one, as
+# benchmarks/memory.py, so that the whole process is within 15 % of what it was. Blocks that are mapped one by one, as
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
 _NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
@@ -156,7 +155,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         own += _bytes_in(step.loss)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"
-    share = HEAP_SHARE if on_host and kind.masks_graph and point.allocator != "map_each" else 0.0
+    share = HEAP_SHARE if on_host and point.allocator != "map_each" else 0.0
     in_flight = point.ranks * point.workers * point.prefetch_factor
     return Fits(
         batch=batch.bytes,
