@@ -68,7 +68,7 @@ def small(png: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
     while True:
         file = io.BytesIO()
         drawn = page.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        drawn.quantize(128).save(file, "PNG", optimize=True)
+        drawn.quantize(128, Image.Quantize.MAXCOVERAGE).save(file, "PNG", optimize=True)
         if file.tell() <= most_bytes or min(size) < 100:
             return file.getvalue()
         size = (size[0] * 4 // 5, size[1] * 4 // 5)
