@@ -276,7 +276,7 @@ def traced(s: Settings) -> Verdict:
     s.keep("i_stages", table.reset_index(names="part"))
     others = ", ".join(f"{part} {row.us_per_step:+.0f} µs a step" for part, row in table.iterrows())
     return off <= ALLOWED or not s.whole, (
-        f"trace and ledger agree within {off:.1%} on the parts that take a tenth of the step ({ALLOWED:.0%} allowed at "
+        f"trace and ledger agree within {off:.1%} on each part of a hundredth of the step ({ALLOWED:.0%} allowed at "
         f"full size); each: {others}"
     )
 
