@@ -119,7 +119,7 @@ def layer(s: Settings) -> Verdict:
     sizes = s.either((28, 64), (2,))
     for size in sizes:
         for dtype in dtypes:
-            rows += compare(arms(s.scale, size, dtype, s.device), s.device, batch_size=size, dtype=dtype)
+            rows += compare(arms(s.scale, size, dtype, s.device), batch_size=size)
             frame = s.keep("c_layer", rows)
     ok = frame[frame["status"] == "ok"]
     at = ok[ok["batch_size"] == sizes[-1]].sort_values("seconds")

@@ -80,8 +80,9 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     return Arms(calls, x, keep)
 
 
-def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+def compare(found: Arms, *, batch_size: int) -> list[dict[str, Any]]:
     """Return a row a kernel: `seconds` of forward and backward, and `error` against fp64, with what is `allowed`."""
+    device, dtype = found.x.device.type, found.x.dtype
 
     def both(kernel: str, dtype: torch.dtype = dtype) -> Tensor:
         x = found.x.to(dtype, copy=True).requires_grad_()

@@ -134,7 +134,7 @@ def _ledger_chart(ledger: Ledger) -> Any:
     means["value"] = means["seconds"].astype(float) / means["timeline"].map(steps)
     whole = means.groupby("timeline")["value"].transform("sum")
     means = means.rename(columns={"timeline": "bar", "stage": "part"}).assign(text=whole.map(seconds_text))
-    accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
+    accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
     title = chart_title(
         "Where a step's time goes", f"{machine_text()} · {len(ledger)} steps · accounted for: {accounted}"
     )
