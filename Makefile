@@ -12,7 +12,8 @@
 #              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
 # make paused  the tests without notebooks, TIMES=20 times, while their processes pause at random for up to two seconds
-# make versions   the net of tests with each Python, torch and PyG that can be had, as a table
+# make versions   the net of tests with each Python, torch and PyG that can be had, as a table (CUDA=yes takes builds for
+#              CUDA, of gigabytes, where there is none for CPUs)
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -101,7 +102,7 @@ paused: setup
 	$(BIN)/python tools/paused.py --times $(TIMES) $(BIN)/python -m pytest -q -n $(JOBS) tests -m "not slow and not nightly"
 
 versions:
-	$(PYTHON) tools/versions.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+	$(PYTHON) tools/versions.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) $(if $(CUDA),--cuda)
 
 pictures: setup
 	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)
