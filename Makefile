@@ -1,9 +1,9 @@
 # make help    these lines
 # make setup   the environment, in .venv
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
-# make test    make lint, and beside it unit and property tests and every notebook
+# make test    make lint, and beside it unit and property tests and the nine notebooks
 # make lint    ruff, mypy, and the cap on lines of code
-# make test-all   make test and what is slow by nature, in one go: a browser, Slurm, Inductor, papermill
+# make test-all   make test and what is slow, in one go: a browser, Slurm, Inductor, papermill, the other notebooks
 # make bench   the figures that the README quotes, measured here
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
@@ -65,7 +65,7 @@ test: setup
 	$(MAKE) --no-print-directory -j 2 lint tests
 
 tests: setup
-	$(PYTEST) tests notebooks -m "not slow and not nightly" $(NBVAL)
+	$(PYTEST) tests notebooks/*.ipynb -m "not slow and not nightly" $(NBVAL)
 
 test-all: setup
 	$(MAKE) --no-print-directory -j 2 lint all-tests
