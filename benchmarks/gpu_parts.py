@@ -20,7 +20,9 @@ from torch import distributed
 import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
-from tclab.timing import Ledger, conditions, environment, race
+from tclab.sweeps.execution._run import close_workers
+from tclab.timing import Ledger, race
+from tclab.timing._environment import conditions, environment
 
 STRATEGIES = ("edge_mask", "node_mask", "delta")
 FIRST = ("indices", "fastest", *STRATEGIES)  # the front page's table
@@ -178,7 +180,7 @@ def _recorded(s: Settings, name: str, points: list[Point], budget: float | None)
     folder, kept = s.recordings(), s.out / "rows"  # one file a point; the recording is one of all
     folder.mkdir(parents=True, exist_ok=True)
     step = steps_of(tclab.sweep(points, results=kept, budget_seconds=budget))
-    tclab.sweeps.close_workers()
+    close_workers()
     atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
     s.keep(name, step[["model", "strategy", "networks", "batch_size", "mode", "dtype", "status", "median_seconds",

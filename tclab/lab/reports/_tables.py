@@ -10,7 +10,7 @@ from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
-from tclab.timing import environment
+from tclab.timing._environment import environment
 from tclab.timing._verdict import Pair
 
 _OF_A_POINT = ("allocator_settings", "threads")  # columns of the environment that a point decides, on one machine
