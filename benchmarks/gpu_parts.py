@@ -241,7 +241,7 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.perturbation import synthetic_perturbations
+    from tclab.perturbation import Perturbations
     from tclab.training._distributed import Exchange
     from tclab.training._loading import Batches
     from tclab.training._loops import run_plain
@@ -250,7 +250,7 @@ def one_rank(s: Settings) -> Verdict:
     size = s.either(28, 2)
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
     strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
-    batch = Batches(strategy(graph), synthetic_perturbations(graph, size), size)[0]
+    batch = Batches(strategy(graph), Perturbations.synthetic(graph, size), size)[0]
     backend = "nccl" if s.device == "cuda" else "gloo"
     distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     here = graph.to(s.device)
