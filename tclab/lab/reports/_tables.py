@@ -61,7 +61,7 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
 
 
 def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
-    """Return the rows of some points of a sweep over ranks."""
+    """Return the rows of some points of a sweep over ranks, whose points differ in `KEY` alone."""
     rows = rows_of(rows)
     wanted = {tuple(getattr(point, name) for name in KEY) for point in points}
     keys = pd.Series(list(zip(*(rows[name] for name in KEY), strict=True)), index=rows.index)
