@@ -15,7 +15,8 @@ from itertools import product
 from typing import Any
 
 from tclab import Point
-from tclab.sweeps import close_workers, run_epoch
+from tclab.sweeps import run_epoch
+from tclab.sweeps.execution._run import close_workers
 
 # Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.
 HETERO: dict[str, Any] = {"model": "hetero_cell", "strategy": "subgraph"}

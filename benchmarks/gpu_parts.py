@@ -20,7 +20,9 @@ from torch import distributed
 import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
-from tclab.timing import Ledger, conditions, environment, race
+from tclab.sweeps.execution._run import close_workers
+from tclab.timing import Ledger, race
+from tclab.timing._environment import conditions, environment
 
 STRATEGIES = ("edge_mask", "node_mask", "delta")
 FIRST = ("indices", "fastest", *STRATEGIES)  # the front page's table
@@ -178,7 +180,7 @@ def _recorded(s: Settings, name: str, points: list[Point], budget: float | None)
     folder, kept = s.recordings(), s.out / "rows"  # one file a point; the recording is one of all
     folder.mkdir(parents=True, exist_ok=True)
     step = steps_of(tclab.sweep(points, results=kept, budget_seconds=budget))
-    tclab.sweeps.close_workers()
+    close_workers()
     atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
     s.keep(name, step[["model", "strategy", "networks", "batch_size", "mode", "dtype", "status", "median_seconds",
@@ -239,7 +241,7 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.perturbation import synthetic_perturbations
+    from tclab.perturbation import Perturbations
     from tclab.training._distributed import Exchange
     from tclab.training._loading import Batches
     from tclab.training._loops import run_plain
@@ -248,7 +250,7 @@ def one_rank(s: Settings) -> Verdict:
     size = s.either(28, 2)
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
     strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
-    batch = Batches(strategy(graph), synthetic_perturbations(graph, size), size)[0]
+    batch = Batches(strategy(graph), Perturbations.synthetic(graph, size), size)[0]
     backend = "nccl" if s.device == "cuda" else "gloo"
     distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     here = graph.to(s.device)

@@ -25,7 +25,7 @@ from tclab.masking import get
 from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import Launch, tile_sums, tiles_for, tiles_of
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Perturbations
 from tclab.sweeps.predict._cost_model import clock_of
 from tclab.timing._call_costs import least_seconds
 
@@ -46,7 +46,7 @@ class Arms:
 def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     """Return the kernels over a synthetic graph's networks, for so many samples."""
     graph = tclab.CellGraph.synthetic(scale).without_metabolism()
-    perturbations = synthetic_perturbations(graph, size)
+    perturbations = Perturbations.synthetic(graph, size)
     here, names = graph.to(device), list(graph.networks)
     shared, copies = (
         get(name)(here).view(get(name)(graph).batch(perturbations).to(device)) for name in ("node_mask", "gpu_filter")

@@ -23,7 +23,8 @@ import torch
 
 from tclab import Point
 from tclab.sweeps import loop_of
-from tclab.timing import Ledger, conditions, receipt, spike_in
+from tclab.timing import Ledger, receipt, spike_in
+from tclab.timing._environment import conditions
 from tclab.timing._ledger import NullLedger
 from tclab.timing._self_test import Receipt, SpikeIn
 

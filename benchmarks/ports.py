@@ -28,6 +28,7 @@ from torch_geometric.utils import subgraph
 
 from tclab import SharedGraph, timing
 from tclab.message_passing import SharedGATv2Conv
+from tclab.timing._environment import environment
 
 PORTS = Path(__file__).resolve().parents[1] / "notebooks" / "ports"
 # nodes, directed edges, samples, features
@@ -125,7 +126,7 @@ def main(arguments=None):
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    print(timing.environment(), HEAD, "|---" * 6 + "|", sep="\n", flush=True)
+    print(environment(), HEAD, "|---" * 6 + "|", sep="\n", flush=True)
     for name, kind in product(given.ports, given.sizes):
         nodes, edges, *rest = SIZES[name][kind]
         scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), *rest)

@@ -17,7 +17,7 @@ from tclab import InputError, Point, lab, timing
 from tclab.sweeps.analysis import _advise
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, suggestions_from
-from tclab.timing._environment import HARDWARE
+from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import BatchTiming
 from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
@@ -292,7 +292,7 @@ def test_no_prediction_leads_on_a_busy_machine(looped, monkeypatch):
     assert [one.change for one in disturbed.suggestions] == [one.change for one in plain.suggestions]
     assert disturbed.busy in " ".join(str(disturbed).split()).partition("1. load with 3 workers")[0]
     monkeypatch.setattr(_advise, "others_now", lambda: "other processes keep 1.0 of 2 cores busy now")
-    of_this_machine = {name: timing.environment()[name] for name in HARDWARE}  # which is busy by now
+    of_this_machine = {name: environment()[name] for name in HARDWARE}  # which is busy by now
     here = frame(table(quiet)).assign(**of_this_machine)
     assert "keep 1.0 of 2 cores busy now" in str(tclab.advise(here)).partition("1. ")[0]
     assert tclab.advise(looped([0.004] * 8)).busy == "other processes keep 1.0 of 2 cores busy now"

@@ -16,6 +16,7 @@ from tclab.sweeps.execution import _run
 from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
 from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
 from tclab.sweeps.store._rows import not_measured
+from tclab.timing._environment import conditions
 from tclab.timing._race import Races
 
 
@@ -161,7 +162,7 @@ def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use
     monkeypatch.setattr("tclab._limits.text_of", lambda path: text)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr("os.sysconf", lambda name: 100)
-    found = timing.conditions()
+    found = conditions()
     assert (found["busy_seconds"], found["steal_seconds"]) == (1.9, 0.2)
 
 

@@ -15,6 +15,7 @@ from test_compare import rows, step
 import tclab
 from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
+from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._findings import answer
@@ -53,13 +54,13 @@ PARTS = pd.DataFrame({"bar": ["x", "x", "y"], "part": ["forward", "mine", "forwa
 COLOURS = colours_of(PARTS["part"], STAGE_COLOURS)
 LINES = pd.DataFrame({"line": ["a", "a", "b", "b"], "x": [1, 2, 1, 2], "y": [1.0, 3.0, 1.0, 3.01]})
 MARKS = {
-    "ratios": lambda: lab.charts.ratios(FEW, "t", axis="times", band=(0.95, 1.05)),
-    "ratios of kinds": lambda: lab.charts.ratios(FEW.assign(kind=["p", "q"]), "t", axis="times"),
-    "stacked": lambda: lab.charts.stacked(PARTS, "t", axis="a step [s]", colours=COLOURS),
-    "stacked panels": lambda: lab.charts.stacked(PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=COLOURS),
-    "lines": lambda: lab.charts.lines(LINES, "t", x="x", y="y"),
-    "lines with a legend": lambda: lab.charts.lines(LINES, "t", x="x", y="y", legend=True),
-    "lines in panels": lambda: lab.charts.lines(LINES.assign(panel=LINES["line"]), "t", x="x", y="y", log=""),
+    "ratios": lambda: ratios(FEW, "t", axis="times", band=(0.95, 1.05)),
+    "ratios of kinds": lambda: ratios(FEW.assign(kind=["p", "q"]), "t", axis="times"),
+    "stacked": lambda: stacked(PARTS, "t", axis="a step [s]", colours=COLOURS),
+    "stacked panels": lambda: stacked(PARTS.assign(panel=PARTS["bar"]), "t", axis="[s]", colours=COLOURS),
+    "lines": lambda: lines(LINES, "t", x="x", y="y"),
+    "lines with a legend": lambda: lines(LINES, "t", x="x", y="y", legend=True),
+    "lines in panels": lambda: lines(LINES.assign(panel=LINES["line"]), "t", x="x", y="y", log=""),
 }
 
 

@@ -13,7 +13,7 @@ from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_points
 from tclab.sweeps.analysis._race_points import race_arm
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.timing import Ledger, read_samples, verdicts_of
+from tclab.timing import Ledger, verdicts_of
 from tclab.timing._ledger import NullLedger
 
 
@@ -25,7 +25,7 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
     points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
     race = race_points(points, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
     assert {sample["arm"] for sample in race.samples()} == set(points)
-    again = verdicts_of(read_samples(tmp_path / "race.jsonl"))
+    again = verdicts_of(tmp_path / "race.jsonl")
     assert list(again.values()) == race.pairs
     others = {name: tiny(strategy=name, seed=1) for name in points}
     with pytest.raises(InputError, match="is the record of another race"):

@@ -13,7 +13,7 @@ from torch_geometric.data import HeteroData
 from tclab import CellGraph, InputError
 from tclab.graph import Network
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._dataset import steps_per_epoch
 
 SMALL = CellGraph.synthetic(0.02)
@@ -186,9 +186,9 @@ def test_nothing_else_is_one(words, sample):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda value: synthetic_perturbations(SMALL, value), "the samples are"),
-        (lambda value: synthetic_perturbations(SMALL, 3, deleted=value), "of 132 gene nodes a sample deletes"),
-        (lambda value: synthetic_perturbations(SMALL, 3, seed=value), "the seed is"),
+        (lambda value: Perturbations.synthetic(SMALL, value), "the samples are"),
+        (lambda value: Perturbations.synthetic(SMALL, 3, deleted=value), "of 132 gene nodes a sample deletes"),
+        (lambda value: Perturbations.synthetic(SMALL, 3, seed=value), "the seed is"),
         (lambda value: CellGraph.synthetic(0.02, seed=value), "the seed is"),
         (lambda value: steps_per_epoch(value, 1), "batch_size is"),
         (lambda value: steps_per_epoch(1, value), "ranks is"),
@@ -201,6 +201,6 @@ def test_a_count_or_seed_that_is_none_is_refused(make, why, value):
 
 
 def test_a_sample_deletes_no_more_nodes_than_there_are():
-    assert synthetic_perturbations(SMALL, 2, deleted=132).deletions.most == 132
+    assert Perturbations.synthetic(SMALL, 2, deleted=132).deletions.most == 132
     with pytest.raises(InputError, match=r"a sample deletes 133, expected a whole number from 0 to 132"):
-        synthetic_perturbations(SMALL, 2, deleted=133)
+        Perturbations.synthetic(SMALL, 2, deleted=133)

@@ -4,7 +4,8 @@ import pytest
 
 import tclab
 from tclab import InputError
-from tclab.sweeps.config import in_each_mode, ranks_of, scaling_points
+from tclab.sweeps.config import in_each_mode, scaling_points
+from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of

@@ -8,7 +8,7 @@ from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from tclab.case_study._published import ratios_of_figures
+from tclab.case_study._published import published_figures, ratios_of_figures
 from tclab.sweeps.store._rows import frame, mean_columns, table
 
 
@@ -122,12 +122,13 @@ def test_nothing_measured_is_no_verdict():
 
 @pytest.fixture
 def figures(root):
-    return case_study.published_figures(root / "data_samples" / "published_measurements.csv")
+    return root / "data_samples" / "published_measurements.csv"
 
 
 def test_published_figures_have_a_standing_and_ratios_are_those_that_they_give(figures):
-    assert len(figures) == 24
-    assert set(figures["standing"]) == {"steady", "real training", "expected", "suspect", "artefact", "estimate"}
+    every = published_figures(figures)
+    assert len(every) == 24
+    assert set(every["standing"]) == {"steady", "real training", "expected", "suspect", "artefact", "estimate"}
     found = ratios_of_figures(figures).drop_duplicates("figure").set_index("figure")
     for key, ratio in {"086a": 56.3, "086b": 19.3, "524": 12.5, "trace": 875, "full_step": 1.58}.items():
         assert found.loc[key, "ratio"] == pytest.approx(ratio, rel=0.005)
@@ -150,12 +151,25 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
     assert case_study.ratios_chart(case_study.published_ratios(nothing, figures), nothing).to_dict()
 
 
+def test_a_wrong_ratio_stands_above_the_right_one():
+    rows = frame(table(every_mode(scatter=0)))
+    chart = case_study.artefacts_chart(
+        {"875: nested": 5.0, "51: pages": 2.0}, {"875: nested": 1.5, "51: pages": 1}, rows
+    )
+    (found,) = [data for data in chart.to_dict()["datasets"].values() if "line" in data[0]]
+    assert [(one["line"], one["text"]) for one in found] == [
+        ("875: nested", "5 × wrong"), ("51: pages", "2 × wrong"), ("875: nested", "1.5 × right"),
+        ("51: pages", "1 × right"),
+    ]  # fmt: skip
+    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+
+
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.csv: no such file .*published figures"):
-        case_study.published_figures(tmp_path / "nowhere.csv")
+        case_study.published_ratios(frame(), tmp_path / "nowhere.csv")
     (tmp_path / "other.csv").write_text("key,value\na,1\n")
     with pytest.raises(InputError, match=r"other\.csv: .*columns expected but not found.*model"):
-        case_study.published_figures(tmp_path / "other.csv")
+        case_study.component_table(frame(), tmp_path / "other.csv")
 
 
 # ---- the closing table

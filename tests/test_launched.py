@@ -11,7 +11,6 @@ from orphans import MARK, marked
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import where_measured
@@ -32,7 +31,7 @@ def of_the_step(frame):
 @pytest.fixture(scope="module", autouse=True)
 def no_rank_is_left():
     yield
-    close_workers()
+    _run.close_workers()
 
 
 def processes_of_ranks():

@@ -16,7 +16,7 @@ import torch
 
 import tclab
 from tclab import masking
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import setup
@@ -24,7 +24,7 @@ from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
-SAMPLES = synthetic_perturbations(GRAPH, 12)
+SAMPLES = Perturbations.synthetic(GRAPH, 12)
 
 
 def equal(found, expected):
@@ -141,11 +141,11 @@ def test_what_a_worker_refuses_is_said_in_its_own_words():
 NO_ROOM = """
 import tclab
 from tclab import masking
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Perturbations
 from tclab.training._loading import Batches, Loader
 
 graph = tclab.CellGraph.synthetic(0.03)
-batches = Batches(masking.get("edge_mask")(graph), synthetic_perturbations(graph, 60), 30)
+batches = Batches(masking.get("edge_mask")(graph), Perturbations.synthetic(graph, 60), 30)
 try:
     list(Loader(batches, workers=1, multiprocessing_context="fork"))
 except RuntimeError as error:

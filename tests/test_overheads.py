@@ -10,10 +10,10 @@ from torch_geometric.nn import LayerNorm
 
 import tclab
 from tclab import InputError, masking
-from tclab.case_study import OVERHEADS
 from tclab.models._layers import _Attention
-from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.config._overhead_names import applicable_overheads
+from tclab.perturbation import Perturbations
+from tclab.sweeps.config import with_each_overhead
+from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
 from tclab.timing import Ledger
 from tclab.training._loading import Batches
@@ -34,7 +34,7 @@ def made(model, overheads=(), *, strategy=None, **options):
 
 
 def batches(step, number=2, size=3, **options):
-    data = Batches(step.strategy, synthetic_perturbations(GRAPH, number * size), size, **options)
+    data = Batches(step.strategy, Perturbations.synthetic(GRAPH, number * size), size, **options)
     return [data[i].batch for i in range(number)]
 
 
@@ -49,6 +49,7 @@ def test_every_overhead_belongs_to_a_model_and_there_are_no_others():
     assert {name for model in tclab.models.names() for name in applicable_overheads(model)} == set(OVERHEADS)
     assert {model for overhead in OVERHEADS.values() for model in overhead.models or ()} <= set(tclab.models.names())
     assert applicable_overheads("own") == ["item_logging", "print_loss", "zero_params_loss"]  # those of the loop
+    assert all(name in with_each_overhead.__doc__ for name in OVERHEADS)
     assert [name for name, overhead in OVERHEADS.items() if not overhead.exact] == ["batch_wide_layer_norm"]
 
 

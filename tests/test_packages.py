@@ -93,15 +93,15 @@ def test_a_file_name_says_which_file_it_is():
     assert [name for name, number in times.items() if number > 1] == []
 
 
-def test_what_is_public_has_one_name_in_one_place():
+def test_what_is_public_has_one_name_in_one_place_and_there_are_at_most_110():
     places = {}
     for module in (name for name in MODULES if not re.search(r"\._", name)):
         exported = import_module(module)
         for name in getattr(exported, "__all__", []):
             if not isinstance(value := getattr(exported, name), ModuleType):
                 places.setdefault(id(value), []).append(f"{module}.{name}")
-    assert len(places) > 100
     assert [names for names in places.values() if len(names) > 1] == []
+    assert 100 < len(places) <= 111  # the library's 110, and `main` of the command
 
 
 @pytest.mark.parametrize("package", PACKAGES)

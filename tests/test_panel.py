@@ -17,8 +17,8 @@ from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
 from tclab.lab.panel._panel_sweep import parameter_defaults
-from tclab.sweeps import close_workers
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._run import close_workers
 from tclab.sweeps.store._row_files import Results
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}

@@ -10,7 +10,7 @@ from torch_geometric.utils import subgraph
 import tclab
 from tclab import InputError, masking, models
 from tclab.models import PygModel
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import Perturbations
 from tclab.training._memory_estimate import estimate_memory, meta_batch
 from tclab.training._step import Step
 
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_a_sentence(graph):
 def test_it_is_trained_and_its_memory_is_not_known(graph):
     losses = {"mse": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}
     kind = models.ModelKind("own_gin", lambda graph, metabolism: PygModel(Gin(), nn.Parameter(features())), losses)
-    samples, loading = synthetic_perturbations(graph, 4), masking.get("edge_mask")(graph)
+    samples, loading = Perturbations.synthetic(graph, 4), masking.get("edge_mask")(graph)
     step = Step(kind, loading)
     assert step(loading.batch(samples)).isfinite()
     with pytest.raises(InputError, match="the memory of own_gin cannot be estimated: the sizes of its tensors depend"):

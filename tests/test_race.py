@@ -15,8 +15,9 @@ import pytest
 from synthetic_machine import SyntheticMachine, pair_of
 
 from tclab.errors import InputError
-from tclab.timing import _race, race, race_cells, read_samples, verdicts_of
+from tclab.timing import _race, race, race_cells, verdicts_of
 from tclab.timing._environment import fingerprint
+from tclab.timing._race_blocks import read_samples
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
 
@@ -149,7 +150,7 @@ def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record
     assert result.cells["batch", 1].verdict("a", "b") == FASTER
     assert result.cells["three"].verdict("b", "a") == SLOWER
     assert [race.spent_seconds for race in result.cells.values()] == pytest.approx([20, 50, 25], rel=0.1)
-    again = verdicts_of(read_samples(tmp_path / "cells")).values()
+    again = verdicts_of(tmp_path / "cells").values()
     assert {(pair.cell, pair.verdict) for pair in again} == {(pair.cell, pair.verdict) for pair in result.pairs}
     assert all(pair.q >= pair.p for pair in result.pairs)
     calls = len(machine.calls)
@@ -210,7 +211,7 @@ def test_another_races_record_and_a_damaged_one_are_refused(tmp_path, monkeypatc
         words = f"^{record} is damaged, or no record of a race: line 6 is"
         refused(words)
         with pytest.raises(InputError, match=words):
-            read_samples(record)
+            verdicts_of(record)
     record.write_bytes(b"".join(lines))
     monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint(), "cpu": "Another"})
     refused("cpu was .* and is 'Another'")
@@ -237,7 +238,7 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
     with pytest.raises(InputError, match=r"record is .*taken/race.jsonl', which cannot be written"):
         race({"a": int, "b": int}, budget_seconds=1.0, record=tmp_path / "taken/race.jsonl")
     with pytest.raises(InputError, match="nowhere is no record of a race"):
-        read_samples(tmp_path / "nowhere")
+        verdicts_of(str(tmp_path / "nowhere"))
 
 
 def test_a_file_of_another_kind_is_no_record_and_stays_as_it_is(tmp_path):

@@ -16,7 +16,8 @@ from clock import Clock
 import tclab.timing._commands_race as commands_race
 from tclab.command import main
 from tclab.errors import InputError
-from tclab.timing import race_commands, read_samples
+from tclab.timing import race_commands
+from tclab.timing._race_blocks import read_samples
 
 CAT = ["cat", "seconds.txt"]
 

@@ -19,7 +19,7 @@ from tclab._child_process import end_with_parent
 from tclab._torchrun import command
 from tclab.models import MleWassSupCR
 from tclab.models._hetero_cell import HeteroCellOutput
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.sweeps.execution._run import threads_of
 from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, Loader
@@ -54,7 +54,7 @@ def with_unused(graph, metabolism):
 
 
 def samples_of(graph, case, ranks):
-    samples = synthetic_perturbations(graph, STEPS * BATCH * ranks)
+    samples = Perturbations.synthetic(graph, STEPS * BATCH * ranks)
     if not case.get("some_delete_nothing"):
         return samples
     rows = [samples.deletions[i].tolist() if i % 3 else [] for i in range(len(samples))]

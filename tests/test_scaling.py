@@ -61,7 +61,8 @@ def drawn(chart):
 
 
 def test_speed_up_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
-    chart = lab.charts.speed_up(rows, rows)
+    points = scaling_points("weak", ranks="1,2", batch_size=4, models="hetero_cell", **HOW)
+    chart = lab.charts.speed_up(rows, points, points)
     assert "cpu · gloo · 1 and 2 ranks · 2 cores · Made Up" in str(chart.to_dict()["title"])
     found = drawn(chart)
     one, two = (found["hetero_cell · node_mask", ranks] for ranks in (1, 2))
@@ -69,7 +70,12 @@ def test_speed_up_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
     assert two["low"] < two["y"] < two["high"]
     assert (one["text"], two["text"]) == ("", "80%")
     assert (found["ideal", 2]["y"], found["cores allow", 2]["y"]) == (2, 2)  # two cores, one thread a rank
-    assert drawn(lab.charts.speed_up(rows, rows.assign(threads=2)))["cores allow", 2]["y"] == 1
+    strong = [
+        one for data in lab.charts.speed_up(rows, points[:1], points).to_dict()["datasets"].values() for one in data
+    ]
+    assert {one["x"] for one in strong if one.get("panel", "").startswith("strong")} == {1}
+    assert "rank_wait" not in str(lab.charts.stages(rows, points[:1]).to_dict()["datasets"])
+    assert drawn(lab.charts.speed_up(rows.assign(threads=2), points, points))["cores allow", 2]["y"] == 1
 
 
 def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():

@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tclab
 from tclab import InputError, masking
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
@@ -27,7 +27,7 @@ def made(graph, model="hetero_cell", strategy="node_mask", **options):
 
 
 def batches(graph, number, *, strategy="node_mask", size=3):
-    data = Batches(masking.get(strategy)(graph), synthetic_perturbations(graph, number * size), size)
+    data = Batches(masking.get(strategy)(graph), Perturbations.synthetic(graph, number * size), size)
     return Loader(data, workers=0, pin_memory=False)
 
 
@@ -202,7 +202,7 @@ def gradients(graph, model, strategy, *, micro_batch=None, **options):
     def update():
         found.append([p.grad.clone() for p in step.model.parameters() if p.grad is not None])
 
-    data = Batches(masking.get(strategy)(graph), synthetic_perturbations(graph, 10), 5, micro_batch=micro_batch)
+    data = Batches(masking.get(strategy)(graph), Perturbations.synthetic(graph, 10), 5, micro_batch=micro_batch)
     losses = [step.run(step.transfer(item.batch), update=update) for item in Loader(data, workers=0)]
     return torch.stack(losses), found
 
@@ -224,7 +224,7 @@ def test_slices_give_the_gradients_of_the_whole_batch(graph, model, strategy, op
 
 
 def test_a_batch_in_slices_is_whole_again_wherever_it_goes(graph):
-    samples, loading = synthetic_perturbations(graph, 5), masking.get("edge_mask")(graph)
+    samples, loading = Perturbations.synthetic(graph, 5), masking.get("edge_mask")(graph)
     whole = Batches(loading, samples, 5)[0].batch
     here = Batches(loading, samples, 5, micro_batch=2)
     (sent,) = Loader(here, workers=1)

@@ -10,7 +10,7 @@ from tclab import CellGraph, InputError, Point, masking
 from tclab.masking import Strategy
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import HeteroCell
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import setup, strategy_arguments
 from tclab.sweeps.execution._ranks import Ranks
@@ -23,7 +23,7 @@ NETWORKS = SMALL.without_metabolism()
 
 
 def batch_of(strategy, graph, size, **options):
-    return masking.get(strategy)(graph, **options).batch(synthetic_perturbations(graph, size))
+    return masking.get(strategy)(graph, **options).batch(Perturbations.synthetic(graph, size))
 
 
 def test_a_batch_of_28_has_seventeen_bytes_an_edge_of_each_sample_or_none():
@@ -59,7 +59,7 @@ def test_the_host_waits_in_the_loop_and_the_filter_alone(strategy, operations):
 
 def test_the_cached_mask_is_restored_by_close_and_lent_once():
     strategy = masking.get("gpu_mask_cached")(SMALL)
-    batch = strategy.batch(synthetic_perturbations(SMALL, 3))
+    batch = strategy.batch(Perturbations.synthetic(SMALL, 3))
     with strategy.view(batch) as view:
         mask = view.edges("physical")[1]
         assert not mask.all()

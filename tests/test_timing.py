@@ -8,8 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from tclab.timing import contention, environment
-from tclab.timing._environment import cores_within, gpu_free_bytes, usable_cores
+from tclab.timing._environment import contention, cores_within, environment, gpu_free_bytes, usable_cores
 
 
 def run(code):
@@ -20,7 +19,8 @@ def run(code):
 def test_a_ledger_and_a_race_load_no_torch_and_pandas_for_a_frame_alone():
     loaded = run("""
         import sys, tclab
-        from tclab.timing import Ledger, conditions, environment
+        from tclab.timing import Ledger
+        from tclab.timing._environment import conditions, environment
         with Ledger() as ledger:
             for _ in ledger.steps(range(3)):
                 with ledger.stage("forward"):

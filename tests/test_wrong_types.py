@@ -34,6 +34,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
             "strategy is <class .*Dense'>, expected a name",
         ),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),
+        (lambda _: tclab.trace.analyze("x", rules=["^my_"]), r"rules is \['\^my_'\], expected category → regular"),
         (lambda _: tclab.CellGraph.from_folder(5), "path is 5, expected a folder"),
         (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected the path of a file"),
         (lambda _: tclab.readers.edge_list(5), "path is 5, expected the path of a file"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,12 @@ _COMPONENTS = {
 
 
 def published_figures(path: str | Path) -> pd.DataFrame:
-    """Return the table of published figures, missing words as empty ones.
-
-    **Arguments:**
-
-    - `path`: a CSV file with the columns of `data_samples/published_measurements.csv`.
-
-    **Raises:** `InputError` for a file that is not there or lacks one of these columns.
-    """
+    """Return the table of published figures, missing words as empty ones."""
     with opened(path, "published figures") as content:
         return pd.read_csv(BytesIO(content), usecols=_COLUMNS, keep_default_na=False)[_COLUMNS]
 
 
-def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
+def published_ratios(rows: Runs, figures: str | Path) -> pd.DataFrame:
     """Return how many times longer a step of the hetero model takes than DANGO's, by mode, published and measured.
 
     Columns: mode, figure (a strategy of this machine, or a published key), ratio, `low` and `high` (its 95 % interval,
@@ -61,7 +54,9 @@ def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     **Arguments:**
 
     - `rows`: of points in several modes.
-    - `figures`: as `published_figures` returns them.
+    - `figures`: the published ones, a CSV file with the columns of `data_samples/published_measurements.csv`.
+
+    **Raises:** `InputError` for a file that is not there or lacks one of these columns.
     """
     measured = measured_ratios(rows_of(rows)).rename(columns={"strategy": "figure"})
     both = pd.concat([measured.assign(standing="measured here", caveat=""), ratios_of_figures(figures)])
@@ -69,13 +64,13 @@ def published_ratios(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     return both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
 
-def ratios_of_figures(figures: pd.DataFrame) -> pd.DataFrame:
+def ratios_of_figures(figures: str | Path) -> pd.DataFrame:
     """Return how many times longer the published hetero model took than DANGO, figure by figure.
 
     Ratios are of steps, as they were run: the two models' batch sizes were 28 and 64 except for `full_step`. A ratio of
     epochs is divided by that of their steps.
     """
-    by_key = {row["key"]: row for row in figures.to_dict("records")}
+    by_key = {row["key"]: row for row in published_figures(figures).to_dict("records")}
     found: list[dict[str, Any]] = []
     for key, modes in _PAIRS.items():
         hetero, dango = by_key.get(f"{key}_hetero"), by_key.get(f"{key}_dango")
@@ -134,13 +129,29 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
     return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
 
 
+def artefacts_chart(wrong: Mapping[str, float], right: Mapping[str, float], rows: Runs) -> Any:
+    """Return the chart of wrong ratios, each next to the right one of the same runs.
+
+    **Arguments:**
+
+    - `wrong`, `right`: name of a published ratio and its mistake → how many times as slow, with the mistake and
+      without.
+    - `rows`: those they were made of, for the title.
+    """
+    both = pd.DataFrame({"wrong": wrong, "right": right}).rename_axis("line").reset_index()
+    found = both.melt("line", var_name="kind").assign(low=None, high=None)
+    found["text"] = found["value"].map("{:.3g} × ".format) + found["kind"]
+    title = chart_title("The same runs, five mistakes", rows=rows_of(rows))
+    return ratios(found, title, axis="times as slow (logarithmic)", colours={"wrong": "#d55e00", "right": "#009e73"})
+
+
 def judged(strategies: Iterable[str]) -> str | None:
     """Return the strategy that stands for the team's: `edge_mask`, or else the first of some; `None` of none."""
     names = list(dict.fromkeys(strategies))
     return next((name for name in [*BASELINES, *names] if name in names), None)
 
 
-def component_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
+def component_table(rows: Runs, figures: str | Path) -> pd.DataFrame:
     """Return the mean seconds of each stage of a training step, a column a model, and the published seconds.
 
     The stages of a timeline add up to it; a worker makes a batch while the host takes a step. The published seconds are
@@ -150,13 +161,15 @@ def component_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
 
     - `rows`: of points in mode `step`, each model with its own batch size (`batch_sizes="hetero_cell:28,dango:64"`). Of
       the hetero model the strategy `edge_mask` counts, which the publication was of, or else the first there is.
-    - `figures`: as `published_figures` returns them.
+    - `figures`: the published ones, a CSV file with the columns of `data_samples/published_measurements.csv`.
+
+    **Raises:** `InputError` for a file that is not there or lacks one of these columns.
     """
     parts = stage_parts(one_point_each(rows_of(rows)))
     parts = parts[(parts["mode"] == "step") & (parts["stage"] != "idle")]
     hetero = parts["model"] != "dango"
     parts = parts[~hetero | (parts["strategy"] == judged(parts[hetero]["strategy"]))]
     table = parts.pivot_table("seconds", ["where", "stage"], "model", sort=False)
-    values = dict(zip(figures["key"], figures["value"].astype(float), strict=True))
-    table["published"] = [values.get(_COMPONENTS.get(at, "")) for at in table.index]
+    published = published_figures(figures).set_index("key")["value"].astype(float)
+    table["published"] = [published.get(_COMPONENTS.get(at, "")) for at in table.index]
     return table

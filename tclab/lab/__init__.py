@@ -1,18 +1,19 @@
 """Notebooks' side of tclab: charts, tables, sentences, and a sweep that runs in the background of a notebook.
 
-Charts are `tclab.lab.charts.<name>`, tables and sentences `tclab.lab.reports.<name>`.
+Charts are `tclab.lab.charts.<name>`.
 """
 
 from tclab.errors import need
 
 need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
-from tclab.lab import charts, reports
+from tclab.lab import charts
 from tclab.lab._notebook import project_path, show_charts
 from tclab.lab._parameters import check_parameters
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings
+from tclab.lab.reports._graphs import network_table, reach_rows
 from tclab.lab.reports._tables import equivalence, machine
 from tclab.sweeps.store._code_fingerprint import import_file
 
@@ -25,8 +26,9 @@ __all__ = [
     "findings",
     "import_file",
     "machine",
+    "network_table",
     "project_path",
-    "reports",
+    "reach_rows",
     "show_charts",
 ]
 __dir__ = __all__.copy  # completion offers these

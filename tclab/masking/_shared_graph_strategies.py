@@ -19,7 +19,7 @@ from tclab.masking._delta import Delta
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
 from tclab.message_passing._delta_view import DeltaView
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64  # features a row, as in both models' published configurations
@@ -91,7 +91,7 @@ class Fastest(Delta):
         if asked not in _CHOSEN and timing:
             x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device, dtype=getattr(torch, dtype))
             dense = _faster_dense(graph, x, samples=min(batch_size + 1, max(1, _COLUMNS // width)))
-            samples = synthetic_perturbations(graph, min(batch_size, _SAMPLES), deleted=deleted)
+            samples = Perturbations.synthetic(graph, min(batch_size, _SAMPLES), deleted=deleted)
             views = {delta: cls._view(graph, samples, device, dense, delta) for delta in (True, False)}
             seconds = least_seconds({delta: _layers(view, x) for delta, view in views.items()}, rounds=3)
             _CHOSEN[asked] = {"dense": dense, "delta": seconds[False] >= _MARGIN * seconds[True]}

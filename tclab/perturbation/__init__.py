@@ -1,7 +1,7 @@
 """Perturbations: `Deletions` with their scores, synthetic samples, and stores of encoded samples."""
 
-from tclab.perturbation._dataset import Perturbations, synthetic_perturbations
+from tclab.perturbation._dataset import Perturbations
 from tclab.perturbation._deletions import Deletions
 
-__all__ = ["Deletions", "Perturbations", "synthetic_perturbations"]
+__all__ = ["Deletions", "Perturbations"]
 __dir__ = __all__.copy  # completion offers these

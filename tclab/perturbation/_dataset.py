@@ -39,6 +39,25 @@ class Perturbations:
     deletions: Deletions
     scores: Tensor
 
+    @staticmethod
+    def synthetic(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:
+        """Return `number` samples that each delete `deleted` distinct nodes, drawn evenly, with N(0, 0.1) scores.
+
+        The same seed gives the same samples, and the first samples do not depend on `number`.
+
+        **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
+        """
+        nodes = graph.num_nodes[graph.deleted_type]
+        check_whole("the samples are", number)
+        check_whole("the seed is", seed)
+        check_whole(f"of {nodes} {graph.deleted_type} nodes a sample deletes", deleted, most=nodes)
+        rows, scores = [], []
+        for sample in range(number):
+            rng = np.random.default_rng([seed, sample])
+            rows.append(rng.choice(nodes, deleted, replace=False).tolist())
+            scores.append(rng.normal(0.0, 0.1))
+        return Perturbations(Deletions.of(rows, num_nodes=nodes), torch.tensor(scores, dtype=torch.float32))
+
     def __len__(self) -> int:
         return len(self.deletions)
 
@@ -47,25 +66,6 @@ class Perturbations:
         return Perturbations(
             self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
         )
-
-
-def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:
-    """Return `number` samples that each delete `deleted` distinct nodes, drawn evenly, with N(0, 0.1) scores.
-
-    The same seed gives the same samples, and the first samples do not depend on `number`.
-
-    **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
-    """
-    nodes = graph.num_nodes[graph.deleted_type]
-    check_whole("the samples are", number)
-    check_whole("the seed is", seed)
-    check_whole(f"of {nodes} {graph.deleted_type} nodes a sample deletes", deleted, most=nodes)
-    rows, scores = [], []
-    for sample in range(number):
-        rng = np.random.default_rng([seed, sample])
-        rows.append(rng.choice(nodes, deleted, replace=False).tolist())
-        scores.append(rng.normal(0.0, 0.1))
-    return Perturbations(Deletions.of(rows, num_nodes=nodes), torch.tensor(scores, dtype=torch.float32))
 
 
 TRAINING_SAMPLES = 265_851  # the training split of the published trigenic dataset

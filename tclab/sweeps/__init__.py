@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from tclab.sweeps.analysis._inside import inside as inside
     from tclab.sweeps.analysis._race_points import loop_of as loop_of
     from tclab.sweeps.analysis._race_points import race_points as race_points
-    from tclab.sweeps.execution._run import close_workers as close_workers
     from tclab.sweeps.execution._worker import run_as_rank as run_as_rank
     from tclab.sweeps.predict._epoch import run_epoch as run_epoch
 
 _NAMES = {
-    "close_workers": "execution._run:close_workers",
     "config": "config",
     "inside": "analysis._inside:inside",
     "loop_of": "analysis._race_points:loop_of",

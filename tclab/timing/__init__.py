@@ -8,7 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tclab.timing._communication import Communication
-from tclab.timing._environment import conditions, contention, environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tclab.timing._advice import advise
     from tclab.timing._commands_race import race_commands
     from tclab.timing._race import race, race_cells
-    from tclab.timing._race_blocks import read_samples
     from tclab.timing._verdict import verdicts_of
 
 # name → its module, which takes numpy and is imported at the name's first use
@@ -29,23 +27,18 @@ _MODULES = {
     "race": "_race",
     "race_cells": "_race",
     "race_commands": "_commands_race",
-    "read_samples": "_race_blocks",
     "verdicts_of": "_verdict",
 }
 __all__ = [
     "Communication",
     "Ledger",
     "advise",
-    "conditions",
-    "contention",
-    "environment",
     "lightning_callback",
     "loader_times",
     "profile",
     "race",
     "race_cells",
     "race_commands",
-    "read_samples",
     "receipt",
     "spike_in",
     "syncs",

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, combinations
 from math import exp, expm1, inf, log, log1p
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tclab._display import WIDTH, Display, Shown, counted
+from tclab.timing._race_blocks import read_samples
 from tclab.timing._statistics import Centre, Series, centre_of
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
@@ -299,16 +301,21 @@ def _adjusted(pair: Pair, q: float) -> Pair:
     return replace(pair, q=q)
 
 
-def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
+def verdicts_of(
+    samples: Iterable[Sample] | str | Path, margin: float = MARGIN
+) -> dict[tuple[str | None, str, str], Pair]:
     """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
 
     **Arguments:**
 
-    - `samples`: those of a race, from `Race.samples` or `read_samples`.
+    - `samples`: those of a race, from `Race.samples`; or its record, the file or the folder of a race of several cells,
+      which may have been made on any machine.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
+
+    **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
     cells: dict[str | None, list[Sample]] = {}
-    for sample in samples:
+    for sample in read_samples(samples) if isinstance(samples, str | Path) else samples:
         cells.setdefault(sample.get("cell"), []).append(sample)
     pairs = chain.from_iterable(_pairs_of(cell, of_cell, margin) for cell, of_cell in cells.items())
     return {(pair.cell, pair.a, pair.b): pair for pair in over_all(pairs)}

@@ -24,11 +24,10 @@ from tclab.errors import need
 
 need(__name__, "trace", "pandas", "pyarrow", "msgspec")
 
-from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
 from tclab.trace._events import TraceError
 from tclab.trace._record import example, record
 from tclab.trace._report import analyze
 
-__all__ = ["RULES", "Rule", "TraceError", "analyze", "compare", "example", "record"]
+__all__ = ["TraceError", "analyze", "compare", "example", "record"]
 __dir__ = __all__.copy  # completion offers these

@@ -1,7 +1,6 @@
 """Categories of events, the parts of training: a table of rules, of which the first that matches decides.
 
-`analyze(path, rules=...)` takes any such table, so that further names can be put in front:
-`analyze(path, rules=(Rule("graph_processing", name=r"my_mask|my_sampler"), *RULES))`.
+`analyze(path, rules={"graph_processing": "my_mask|my_sampler"})` puts further rules in front.
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,9 @@
 """Reports on a trace file, or on a folder of them: all tables and findings of a run."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +82,24 @@ def shown_parts(
                 yield by, str(row[column]), row
 
 
-def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
+def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     """Return the report of a torch.profiler trace, or of a folder with one trace per rank as one run.
 
     **Arguments:**
 
     - `path`: a `.json` file, gzipped or not, or a folder of them.
-    - `rules`: which events belong to which category.
+    - `rules`: category → regular expression (RE2), ignoring case, of the names of events that belong to it, tried in
+      this order and before tclab's own rules: `{"graph_processing": "my_mask|my_sampler"}`. A category may be new.
 
-    **Raises:** `InputError` for what is no path; `TraceError` for one that does not exist, a file that is no trace
-    (with the position where its JSON breaks), and files whose ranks are unknown or the same.
+    **Raises:** `InputError` for what is no path, or no such mapping; `TraceError` for a path that does not exist, a
+    file that is no trace (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
     require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
+    require("rules", rules or {}, Mapping, "category → regular expression")
+    table = (*starmap(Rule, (rules or {}).items()), *RULES)
     traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
-    ranks = [_analyzed(trace, rules) for trace in traces]
+    ranks = [_analyzed(trace, table) for trace in traces]
     tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
     tables["categories"] = host_work.main_threads(tables["threads"], "category")
     tables["stages"] = host_work.main_threads(tables.pop("stage_threads"), "stage")

@@ -14,7 +14,7 @@ from tclab.lab.reports._graphs import degrees, gini, network_table, reach_rows
 from tclab.readers import edge_list, string_dango
 
 pytest.importorskip("altair")
-from tclab.lab import charts, reports
+from tclab.lab import charts
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
@@ -58,7 +58,7 @@ def test_the_reach_chart_is_of_its_rows():
     graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
     published = network_table(graphs).set_index(["graph", "network"])["published_edges"]
     assert published.isna().loc[("real", "biogrid_physical")]
-    rows = reports.reach_rows(graphs, samples=5, deleted=2)
+    rows = reach_rows(graphs, samples=5, deleted=2)
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["y"] <= row["high"] <= 1 for row in drawn)

@@ -89,8 +89,7 @@ def test_rules(write_trace, complete, name, kind, category):
 
 def test_a_lab_adds_its_own_rule(write_trace, complete):
     path = write_trace([complete("my_sampler", 0, 10, "user_annotation"), complete("aten::mm", 2, 3)])
-    rules = (trace.Rule("sampling", name="^my_sampler$"), *trace.RULES)
-    report = trace.analyze(path, rules=rules)
+    report = trace.analyze(path, rules={"sampling": "^my_sampler$"})
     assert report.categories.set_index("category")["self_us"]["sampling"] == 7
     assert report.stages.set_index("stage")["self_us"]["sampling"] == 10
 

@@ -1,27 +1,20 @@
 """Charts of rows, graphs, traces, races and predictions, of three marks; each function returns one chart."""
 
 from tclab.lab.charts._graph_charts import reach_chart, speed_up
-from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._mask_pictures import mask_picture
 from tclab.lab.charts._result_charts import break_even_chart, race_chart, result_chart
-from tclab.lab.charts._style import chart_title
 from tclab.lab.charts._sweep_charts import stages, throughput
-from tclab.lab.charts._trace_charts import trace_chart, trace_timeline
+from tclab.lab.charts._trace_charts import trace_timeline
 
 __all__ = [
     "break_even_chart",
-    "chart_title",
-    "lines",
     "mask_picture",
     "race_chart",
-    "ratios",
     "reach_chart",
     "result_chart",
     "speed_up",
-    "stacked",
     "stages",
     "throughput",
-    "trace_chart",
     "trace_timeline",
 ]
 __dir__ = __all__.copy  # completion offers these

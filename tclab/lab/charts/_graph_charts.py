@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pandas as pd
 from tclab.lab.charts._marks import lines
 from tclab.lab.charts._style import chart_title, empty_chart
 from tclab.lab.reports._cells import ratio_of_rows, records
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.lab.reports._tables import rows_of_points
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._row_files import Runs
 
 _GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
 _SHARES = {
@@ -39,14 +42,20 @@ def reach_chart(rows: pd.DataFrame) -> Any:
 # ---- several ranks
 
 
-def speed_up(strong: Runs, weak: Runs) -> Any:
+def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
     """Return samples a second over those of the fewest ranks, strong and weak scaling side by side.
 
     Dashed lines are the ideal, as many times as there are more ranks, and the same where only the cores of the machine
     are shared; the percentage at a point is its efficiency, speed-up over ideal.
+
+    **Arguments:**
+
+    - `rows`: of a sweep over ranks.
+    - `strong`, `weak`: which of its points are of which kind, as `tclab.sweeps.config.scaling_points` returns them.
     """
-    sides = {"strong: one batch shared": rows_of(strong), "weak: a batch for each rank": rows_of(weak)}
-    found = [one for panel, rows in sides.items() for one in _speed_ups(rows, panel)]
+    kinds = {"strong: one batch shared": strong, "weak: a batch for each rank": weak}
+    sides = {panel: rows_of_points(rows, points) for panel, points in kinds.items()}
+    found = [one for panel, side in sides.items() for one in _speed_ups(side, panel)]
     if not found:
         return empty_chart("No number of ranks was measured.")
     points = pd.DataFrame(found)

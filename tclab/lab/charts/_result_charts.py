@@ -1,4 +1,4 @@
-"""Charts of results: races, comparisons, advice, ledgers, epochs, and when filtering pays."""
+"""Charts of results: races, comparisons, advice, ledgers, epochs, traces, and when filtering pays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
+from tclab.lab.charts._trace_charts import trace_chart
 from tclab.lab.reports._tables import pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.predict._cost_model import CostModel
@@ -20,6 +21,7 @@ from tclab.timing._advice import Advice
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
 from tclab.timing._verdict import UNDECIDED, Pair
+from tclab.trace._report import Report
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
 _KINDS = {"measured": _NEUTRAL, "predicted": "#8f9aa8", "at best": "#b9c0c9"}
@@ -170,6 +172,7 @@ _CHARTS: dict[type, Callable[[Any], Any]] = {
     Comparison: _comparison_chart,
     Epoch: _epoch_chart,
     Ledger: _ledger_chart,
+    Report: trace_chart,
 }
 
 
@@ -182,13 +185,15 @@ def result_chart(result: Any) -> Any:
     | `tclab.compare` | the second runs' time over the first's, point by point |
     | `tclab.timing.Ledger` | a bar of stages for each timeline, which add up to the mean step |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
+    | `tclab.trace.analyze` | self time by kind of work and by stage of the step, and what each device did |
 
-    Intervals are of 95 %; what is undecided is hollow. The title names the machine of the result, or this one.
+    Intervals are of 95 %; what is undecided is hollow. The title names the machine of the result, or this one; a
+    trace's its files and their devices.
 
     **Raises:** `InputError` for anything else.
     """
     one = result[0] if isinstance(result, list | tuple) and result else result
-    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, or a list of epochs")
+    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, a trace's report, or a list of epochs")
     draw = next(draw for kind, draw in _CHARTS.items() if isinstance(one, kind))
     return draw(result)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,8 @@ from tclab.lab.reports._cells import (
     step_throughput,
     with_labels,
 )
+from tclab.lab.reports._tables import rows_of_points
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED
 
@@ -153,7 +155,7 @@ def _without_model(rows: pd.DataFrame) -> pd.Series:
     return rows["label"].str.split(" · ", n=1).str[1]
 
 
-def stages(rows: Runs) -> Any:
+def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     """Return bars of stages, the mean of each, which add up to the mean step: a panel for each mode, on one axis.
 
     A bar is a timeline of a model and strategy, at the batch size and networks that the most strategies ran at, the
@@ -163,8 +165,9 @@ def stages(rows: Runs) -> Any:
     **Arguments:**
 
     - `rows`: of a sweep.
+    - `points`: of a sweep over ranks, those to draw; all unless given.
     """
-    rows = rows_of(rows)
+    rows = rows_of(rows) if points is None else rows_of_points(rows, points)
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     cell = fullest(rows)

@@ -10,7 +10,7 @@ from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
-from tclab.timing import environment
+from tclab.timing._environment import environment
 from tclab.timing._verdict import Pair
 
 _OF_A_POINT = ("allocator_settings", "threads")  # columns of the environment that a point decides, on one machine
@@ -61,7 +61,7 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
 
 
 def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
-    """Return the rows of some points of a sweep over ranks."""
+    """Return the rows of some points of a sweep over ranks, whose points differ in `KEY` alone."""
     rows = rows_of(rows)
     wanted = {tuple(getattr(point, name) for name in KEY) for point in points}
     keys = pd.Series(list(zip(*(rows[name] for name in KEY), strict=True)), index=rows.index)

@@ -216,7 +216,10 @@ def with_each_overhead(*, overheads: Listed = "all", rounds: int = 3, seed: int 
 
     **Arguments:**
 
-    - `overheads`: "all", or names. `rounds`: how often each is run. `seed`: of the first round.
+    - `overheads`: "all", or names with commas between: item_logging, print_loss, zero_params_loss, isnan_checks,
+      batch_wide_layer_norm, wild_type_apart, preprocessor_per_sample, quadratic_attention, second_forward,
+      dense_targets. The column `what` of `tclab.case_study.overhead_costs` says what each does.
+    - `rounds`: how often each is run. `seed`: of the first round.
     - `parameters`: as for `in_each_mode`.
     """
     asked = "all" if overheads == "all" else ["none", *listed("overheads", overheads)]

@@ -156,7 +156,7 @@ class Point:
     - `loss`: one of the model's losses by name; its first unless given.
     - `optimizer`: AdamW "fused", "foreach" or "plain".
     - `accumulate`: batches whose gradients are added up for one step of the optimizer; `steps` counts batches.
-    - `overheads`: slow ways of the case study, by name; see `tclab.case_study.OVERHEADS`.
+    - `overheads`: slow ways of the case study, by name; see `tclab.sweeps.config.with_each_overhead`.
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.

@@ -13,7 +13,7 @@ import numpy as np
 from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.perturbation import Perturbations, synthetic_perturbations
+from tclab.perturbation import Perturbations
 from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._point import Point
 
@@ -136,7 +136,7 @@ def samples_of(point: Point, number: int, graph: CellGraph) -> Perturbations:
     """
     screen = screen_of(point)
     if screen is None:
-        return synthetic_perturbations(graph, number, deleted=int(point.perturbations), seed=point.seed)
+        return Perturbations.synthetic(graph, number, deleted=int(point.perturbations), seed=point.seed)
     order = np.random.default_rng(point.seed).permutation(len(screen))
     return screen.read(np.resize(order, number).tolist())
 

@@ -30,8 +30,9 @@ from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample,
 from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
 from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
 from tclab.sweeps.store._rows import columns_of
-from tclab.timing import Ledger, conditions, syncs
+from tclab.timing import Ledger, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
+from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, equivalence_reference

@@ -26,8 +26,7 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._code_fingerprint import files_of, imports_of
 from tclab.sweeps.store._rows import frame, not_measured, table
-from tclab.timing import conditions, contention
-from tclab.timing._environment import usable_cores
+from tclab.timing._environment import conditions, contention, usable_cores
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 STOPPED = "not run: stopped"

@@ -33,7 +33,7 @@ from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._run import request_of
 from tclab.sweeps.store._code_fingerprint import import_user_modules
 from tclab.sweeps.store._rows import columns_of, frame, table
-from tclab.timing import environment
+from tclab.timing._environment import environment
 
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.

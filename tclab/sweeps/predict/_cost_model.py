@@ -36,7 +36,7 @@ from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing import View
 from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._grid import Listed, listed
@@ -106,7 +106,7 @@ def cells(edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -
 
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
     """Return the share of a graph's edges that the deletion of some random nodes removes, on average."""
-    removed = removed_by(graph, synthetic_perturbations(graph, samples, deleted=deleted).deletions)
+    removed = removed_by(graph, Perturbations.synthetic(graph, samples, deleted=deleted).deletions)
     counts = [each.sum() for network in graph.networks.values() for each in removed_counts(network, removed).values()]
     return float(sum(counts) / (samples * graph.num_edges))
 
@@ -322,7 +322,7 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
     x = torch.randn(batch_size, nodes, _WIDTH, device=device)
     square, source = torch.randn(_SIDE, _SIDE, device=device), torch.ones(_COPIED // 4, device=device)
     target = torch.empty_like(source)
-    views = _views(own, synthetic_perturbations(own, batch_size), device)
+    views = _views(own, Perturbations.synthetic(own, batch_size), device)
     calls: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "product": lambda: square @ square,

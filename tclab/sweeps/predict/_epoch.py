@@ -24,8 +24,8 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
 from tclab.sweeps.execution._measure import Setup, loader_options, may_run, setup
 from tclab.sweeps.execution._run import rows_of_task
-from tclab.timing import Ledger, conditions, contention, environment
-from tclab.timing._environment import busy_notes
+from tclab.timing import Ledger
+from tclab.timing._environment import busy_notes, conditions, contention, environment
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 

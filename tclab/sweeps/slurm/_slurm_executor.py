@@ -27,8 +27,7 @@ from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
 from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import not_measured
-from tclab.timing import environment
-from tclab.timing._environment import SOFTWARE
+from tclab.timing._environment import SOFTWARE, environment
 
 _OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
 # These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tclab._display import counted, first_of
-from tclab.timing import contention, environment
-from tclab.timing._environment import BUSY_PERCENT, HARDWARE, cores_within
+from tclab.timing._environment import BUSY_PERCENT, HARDWARE, contention, cores_within, environment
 
 _OWN = re.compile(r"\bgraph-([0-9a-f]{6})[0-9a-f]{6}\.npz$")  # where `keep_graph` puts a graph that was given in memory
 
