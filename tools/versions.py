@@ -24,7 +24,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TORCHES = ("2.11.0", "2.13.0", "2.14.1")
 PYGS = ("2.7.0", "2.8.1")
 NET = ("test_equality", "test_shared_convs", "test_ledger", "test_step")
-OTHERS = ("pytest", "pytest-xdist", "nbval", "hypothesis", "psutil", f"{ROOT}[sweep,data,lightning]")
+OTHERS = ("pytest", "pytest-xdist", "nbval", "hypothesis", "psutil", f"{ROOT}[lab,lightning]")
 
 
 def found(python: str, torch: str, index: list[str], cuda: bool) -> Iterator[tuple[str, str]]:
