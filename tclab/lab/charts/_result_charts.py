@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
+from tclab.lab.charts._style import GREY, STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.reports._tables import pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.predict._cost_model import CostModel
@@ -212,7 +212,9 @@ def break_even_chart(
         for width in widths:
             y, low, high = (min(max(share, 0.0), 1.0) for share in model.break_even(width))
             found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
-    found += [{"line": f"{deleted_share:.2%} removed", "x": x, "y": deleted_share, "dashed": True} for x in widths]
+    removed = f"{deleted_share:.2%} removed"
+    found += [{"line": removed, "x": x, "y": deleted_share, "dashed": True} for x in widths]
     title = chart_title("Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval")
+    colours = colours_of(models, {}) | {removed: GREY}
     return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
-                 x_values=[float(width) for width in widths])  # fmt: skip
+                 colours=colours, x_values=[float(width) for width in widths])  # fmt: skip

@@ -70,7 +70,9 @@ CATEGORY_COLOURS = {
     "other": STAGE_COLOURS["other"],
 }
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
-GREY = "#8a8a8a"  # of words and lines: it can be read on a light page and on a dark one
+GREY = "#8a8a8a"  # of lines: it can be seen on a light page and on a dark one
+INK = alt.ExprRef("luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")  # of words, as the chart's ground asks
+NO_FRAME = alt.ViewBackground(stroke=None)
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins
 
 
@@ -113,7 +115,7 @@ def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any
     if rows is not None:
         shown = [where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))), *lines]
     shown = [line for line in shown if line]
-    more: dict[str, Any] = {"subtitle": shown, "subtitleColor": GREY} if shown else {}
+    more: dict[str, Any] = {"subtitle": shown, "subtitleColor": INK} if shown else {}
     return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
 
 
@@ -125,5 +127,5 @@ class _EmptyChart(alt.Chart):
 def empty_chart(text: str) -> Any:
     """Return a chart whose text says why there are no figures."""
     words = _EmptyChart(pd.DataFrame({"text": [text]})).encode(text="text:N", x=alt.value(10), y=alt.value(15))
-    words = words.mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
-    return words.properties(width=620, height=30 + 16 * text.count("\n"))
+    words = words.mark_text(align="left", fontSize=13, color=INK, lineBreak="\n")
+    return words.properties(width=620, height=30 + 16 * text.count("\n"), view=NO_FRAME)
