@@ -48,7 +48,7 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
     sides = {"strong: one batch shared": rows_of(strong), "weak: a batch for each rank": rows_of(weak)}
     found = [one for panel, rows in sides.items() for one in _speed_ups(rows, panel)]
     if not found:
-        return empty_chart("No number of ranks was measured.")
+        return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
     title = chart_title("Samples a second, over those of the fewest ranks", more, rows=pd.concat(sides.values()))
@@ -62,8 +62,8 @@ def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
     limits: dict[tuple[str, int], dict[str, Any]] = {}
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
     for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
-        first, *_ = each = records(group)
-        for row in each:
+        first, *more_ranks = each = records(group)
+        for row in each if more_ranks else []:
             more = row["ranks"] / first["ranks"]
             times = row["samples_per_second"] / first["samples_per_second"]
             ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ

@@ -144,7 +144,7 @@ def stacked(
     chart = chart.add_params(*params, *([_zoom(["x"])] if zoom else []))
     if (parts["panel"] == "").all():
         return chart.properties(data=parts, title=title)
-    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
+    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=0)
     panels = alt.Row("panel:N", sort=list(dict.fromkeys(parts["panel"])), header=header, title=None)
     return chart.facet(data=parts, row=panels, spacing=6).resolve_scale(y="independent").properties(title=title)
 
@@ -263,7 +263,8 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
 
 def _log_axis() -> dict[str, Any]:
     scale = alt.Scale(type="log", nice=False, padding=16)
-    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4, labelSeparation=6)}
+    faint = {"condition": {"test": "datum.label === ''", "value": 0.08}, "value": 0.4}  # between the labels
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=faint, labelSeparation=6)}
 
 
 def _picked(

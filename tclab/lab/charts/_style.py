@@ -111,10 +111,8 @@ def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any
     Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the
     graph and its scale, batch size and networks.
     """
-    shown = [*lines]
-    if rows is not None:
-        shown = [where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))), *lines]
-    shown = [line for line in shown if line]
+    of = () if rows is None else (where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))))
+    shown = [line for line in (*of, *lines) if line]
     more: dict[str, Any] = {"subtitle": shown, "subtitleColor": INK} if shown else {}
     return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
 
