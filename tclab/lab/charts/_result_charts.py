@@ -28,12 +28,12 @@ _LEFT = "logarithmic; left is faster"
 
 
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
-    """Return the pairs that have a ratio as rows of `ratios`, each with its verdict as words."""
+    """Return pairs as rows of `ratios`, each with its verdict as words; without a ratio there are the words alone."""
     columns = ["line", "value", "low", "high", "sure", "text", "why"]
     found = [
         (name, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
-         f"{pair.ratio:.3g} × {pair.verdict}", pair.why)
-        for name, pair in pairs if pair.ratio is not None
+         f"{pair.ratio:.3g} × {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", pair.why)
+        for name, pair in pairs
     ]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
 
@@ -47,8 +47,7 @@ def race_chart(
 ) -> Any:
     """Return each arm's time over that of one of them, with the interval that decides, and the margin as a band.
 
-    A hollow dot is undecided. In a race of several cells a row is named by its cell, and by its arm where there are
-    others besides.
+    A hollow dot is undecided. A row is named by its arm and, in a race of several cells, its cell.
 
     **Arguments:**
 
@@ -60,15 +59,14 @@ def race_chart(
     - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     chosen = pairs_against(pairs.pairs if isinstance(pairs, Race | Races) else pairs, against)
-    several = len({pair.a for pair in chosen}) > 1
     named = []
     for pair in chosen:
         noun = by.removesuffix("s") if str(pair.cell) == "1" else by
         cell = pair.cell and f"{pair.cell} {noun}".strip()
-        named.append((" · ".join(filter(None, (pair.a if several or not cell else "", cell))), pair))
+        named.append((" · ".join(filter(None, (pair.a, cell))), pair))
     title = title or f"Each arm against {against}"
     rows = _ratio_rows(named)
-    if rows.empty:
+    if rows["value"].isna().all():
         reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in named))
         return empty_chart(f"{title}: no ratio.\n{reasons}")
     if chosen[0].cell is None:
@@ -83,7 +81,7 @@ def race_chart(
 def _comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band."""
     first, second = comparison.names
-    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs)
+    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs if pair.ratio)
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
