@@ -44,7 +44,7 @@ def ratios(
     - `colours`: kind → colour; without kinds a line's.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
-    rows = _with_columns(rows, {"sure": True, "text": "", "why": ""})
+    rows = _with_columns(rows, {"sure": True, "text": ""})
     numbers = ["value", "low", "high"]
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
@@ -63,7 +63,9 @@ def ratios(
         y=alt.Y(
             "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
         ),
-        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="interval from", high="to"),
+        tooltip=_tips(
+            [name for name in ("line", "kind", "why") if name in rows], value=axis, low="interval from", high="to"
+        ),
         **channels,
         **more,
     )
