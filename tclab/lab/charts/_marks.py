@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, INK, NO_FRAME, colours_of
+from tclab.lab.charts._style import GREY, GROUND, INK, NO_FRAME, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
@@ -45,7 +45,7 @@ def ratios(
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
     rows = _with_columns(rows, {"sure": True, "text": ""})
-    numbers = ["value", "low", "high"]
+    numbers, texts = ["value", "low", "high"], [name for name in ("line", "kind", "why") if name in rows]
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
     by = "kind" if several else "line"
@@ -63,9 +63,7 @@ def ratios(
         y=alt.Y(
             "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
         ),
-        tooltip=_tips(
-            [name for name in ("line", "kind", "why") if name in rows], value=axis, low="interval from", high="to"
-        ),
+        tooltip=_tips(texts, value=axis, low="interval from", high="to"),
         **channels,
         **more,
     )
@@ -138,7 +136,7 @@ def stacked(
     tips = _tips(["bar", "label"], value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
-        base.mark_bar(stroke="white", strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
+        base.mark_bar(stroke=GROUND, strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
         inside.encode(x=x, text="name:N"),
         base.mark_text(align="left", dx=6, fontSize=11, color=INK).encode(x="text_at:Q", text="text:N"),
     ]
