@@ -12,7 +12,7 @@ from tclab.lab.charts._style import chart_title, empty_chart
 from tclab.lab.reports._cells import ratio_of_rows, records
 from tclab.sweeps.store._row_files import Runs, rows_of
 
-_GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
+_GRAPHS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7")  # as Okabe and Ito, in the order of the graphs
 _SHARES = {
     "rows": "rows that differ",
     "messages": "edges a delta sends again",

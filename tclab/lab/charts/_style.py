@@ -24,7 +24,7 @@ STRATEGY_COLOURS = {
     "gpu_mask_cached": "#8062c8",
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
-    "indices": "#0072b2",
+    "indices": "#2b8cc4",
     "gene_mask_cache": "#c0508c",
     "dense": "#2f8a4e",
     "delta": "#f783ac",
