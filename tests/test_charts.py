@@ -16,7 +16,7 @@ import tclab
 from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
 from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import EMPTY, GREY, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
+from tclab.lab.charts._style import EMPTY, INK, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._findings import answer
 from tclab.lab.reports._mask_tensors import small_graph, tensors_of
@@ -75,7 +75,7 @@ def test_a_mark_is_a_picture_with_its_number_under_the_mouse_and_words_for_a_dar
     for unit in (unit for unit in every if unit["mark"]["type"] == "text"):
         colour = unit["encoding"].get("color", {})
         ink = colour.get("value", unit["mark"].get("color"))
-        assert ink in (GREY, "#1b1b1b") or "field" in colour  # dark ink stands on the light colour of a part
+        assert ink in (INK.to_dict(), "#1b1b1b")  # dark ink stands on the light colour of a part
 
 
 @pytest.mark.parametrize("name", ["ratios of kinds", "stacked", "lines with a legend"])
@@ -113,6 +113,8 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     assert len(dots) == len({dot["line"] for dot in dots}) == 4
     parts = drawn(lab.charts.stages(rows(*both(**one), *both(**other))), "part")
     assert len(parts) == len({(part["bar"], part["part"]) for part in parts}) == 8
+    assert "batch size: 4 alone was measured." in str(lab.charts.throughput(made, "batch_size").to_dict())
+    made = rows(*both(**one), *both(**one, batch_size=8), *both(**other), *both(**other, batch_size=8))
     assert len({line["line"] for line in drawn(lab.charts.throughput(made, "batch_size"), "line")}) == 4
 
 

@@ -42,7 +42,6 @@ def said(*made):
     "chart",
     [
         partial(lab.charts.throughput, by="batch_size"),
-        partial(lab.charts.throughput, by="networks"),
         lab.charts.throughput,
         lab.charts.stages,
     ],
@@ -135,7 +134,7 @@ def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_
 
     failed = row("node_mask", 0.01, status="failed: no", cpu=None, cores=None)
     one = lab.machine(framed(on("A100", threads=4), on("A100", threads=2), failed))
-    assert one.to_dict() == {0: {"cpu": "Made Up", "cores": "2", "gpu": "A100", "torch": "2.13.0"}}
+    assert one.to_dict() == {"machine 1": {"cpu": "Made Up", "cores": "2", "gpu": "A100", "torch": "2.13.0"}}
     assert lab.machine(framed(on("A100"), on("H100"))).loc["gpu"].tolist() == ["A100", "H100"]
     assert "torch" in lab.machine().index
     assert lab.machine(framed(failed)).empty

@@ -37,9 +37,10 @@ def test_a_race_is_told_against_one_of_its_arms(decided):
 def test_several_cells_of_a_race_are_lines_by_their_names():
     two = [pair("a", "b", "FASTER", size) for size in ("16", "4")]
     drawn = data_of(lab.charts.race_chart(two, "b", by="samples"))
-    assert [row["line"] for row in drawn if "line" in row] == ["16 samples", "4 samples"]
-    drawn = data_of(lab.charts.race_chart([*two, pair("c", "b", "SLOWER", "4")], "b"))
+    assert [row["line"] for row in drawn if "line" in row] == ["a · 16 samples", "a · 4 samples"]
+    drawn = data_of(lab.charts.race_chart([*two, Pair("c", "b", "UNDECIDED", "", cell="4")], "b"))
     assert [row["line"] for row in drawn if "line" in row] == ["a · 16", "a · 4", "c · 4"]
+    assert [row["text"] for row in drawn if row.get("value", 0) is None] == ["UNDECIDED: no ratio"]
 
 
 def pair(a, b, verdict, cell=None):

@@ -15,7 +15,7 @@ from tclab.lab.reports._tables import rows_of_points
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs
 
-_GRAPHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, in the order of the graphs
+_GRAPHS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7")  # as Okabe and Ito, in the order of the graphs
 _SHARES = {
     "rows": "rows that differ",
     "messages": "edges a delta sends again",
@@ -57,7 +57,7 @@ def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
     sides = {panel: rows_of_points(rows, points) for panel, points in kinds.items()}
     found = [one for panel, side in sides.items() for one in _speed_ups(side, panel)]
     if not found:
-        return empty_chart("No number of ranks was measured.")
+        return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
     title = chart_title("Samples a second, over those of the fewest ranks", more, rows=pd.concat(sides.values()))
@@ -71,8 +71,8 @@ def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
     limits: dict[tuple[str, int], dict[str, Any]] = {}
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
     for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
-        first, *_ = each = records(group)
-        for row in each:
+        first, *more_ranks = each = records(group)
+        for row in each if more_ranks else []:
             more = row["ranks"] / first["ranks"]
             times = row["samples_per_second"] / first["samples_per_second"]
             ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ

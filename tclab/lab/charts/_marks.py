@@ -13,11 +13,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, colours_of
+from tclab.lab.charts._style import GREY, GROUND, INK, NO_FRAME, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
+_LEADER = 24  # pixels from a line's last point to its name
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
@@ -43,8 +44,8 @@ def ratios(
     - `colours`: kind → colour; without kinds a line's.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
-    rows = _with_columns(rows, {"sure": True, "text": "", "why": ""})
-    numbers = ["value", "low", "high"]
+    rows = _with_columns(rows, {"sure": True, "text": ""})
+    numbers, texts = ["value", "low", "high"], [name for name in ("line", "kind", "why") if name in rows]
     rows[numbers] = rows[numbers].astype(float)
     several = "kind" in rows
     by = "kind" if several else "line"
@@ -62,7 +63,7 @@ def ratios(
         y=alt.Y(
             "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
         ),
-        tooltip=_tips(["line", *(["kind"] if several else []), "why"], value=axis, low="interval from", high="to"),
+        tooltip=_tips(texts, value=axis, low="interval from", high="to"),
         **channels,
         **more,
     )
@@ -73,7 +74,7 @@ def ratios(
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
         solid.encode(x=x, **shape),
         hollow.encode(x=x, **shape),
-        base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(GREY)),
+        base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(INK)),
     ]
     chart = alt.layer(*layers).add_params(*params)
     return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
@@ -135,15 +136,15 @@ def stacked(
     tips = _tips(["bar", "label"], value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
-        base.mark_bar(stroke="white", strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
+        base.mark_bar(stroke=GROUND, strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
         inside.encode(x=x, text="name:N"),
-        base.mark_text(align="left", dx=6, fontSize=11, color=GREY).encode(x="text_at:Q", text="text:N"),
+        base.mark_text(align="left", dx=6, fontSize=11, color=INK).encode(x="text_at:Q", text="text:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
     chart = chart.add_params(*params, *([_zoom(["x"])] if zoom else []))
     if (parts["panel"] == "").all():
         return chart.properties(data=parts, title=title)
-    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", title=None)
+    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=0)
     panels = alt.Row("panel:N", sort=list(dict.fromkeys(parts["panel"])), header=header, title=None)
     return chart.facet(data=parts, row=panels, spacing=6).resolve_scale(y="independent").properties(title=title)
 
@@ -223,9 +224,12 @@ def lines(
     points["at"], points["name"] = points["y"], points["text"]
     if not legend:
         _name_ends(points, "y" in log, height)
-    named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=8, fontSize=11, clip=False)
-    layers.append(named.encode(y=alt.Y("at:Q"), text="name:N"))
-    chart = alt.layer(*layers).properties(width=width, height=height).add_params(*params, _zoom(["x", "y"]))
+    named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=_LEADER, fontSize=11, clip=False)
+    leader = base.transform_filter("datum.name != datum.text").mark_rule(xOffset=5, x2Offset=_LEADER - 2, clip=False)
+    layers.append(named.encode(y=alt.Y("at:Q"), text="name:N", color=alt.value(INK)))
+    layers.append(leader.encode(y=to_y, y2="at:Q", x2="x:Q"))
+    chart = alt.layer(*layers).properties(width=width, height=height, view=NO_FRAME)  # names would cross it
+    chart = chart.add_params(*params, _zoom(["x", "y"]))
     if (points["panel"] == "").all():
         return chart.properties(data=points, title=title)
     panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
@@ -234,19 +238,19 @@ def lines(
 
 def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
     """Put each line's name at its last point, in place, moved up or down so that no two names overlap."""
+    values = points[["y", "low", "high"]].to_numpy()  # of all panels, which share an axis
+    scaled = np.log(values) if log else np.append(values, 0.0)
+    span = float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
     for _, panel in points.groupby("panel"):
         last = panel.sort_values("x").groupby("line", sort=False).tail(1)
         last = last[last["line"] != ""].sort_values("y")
-        values = panel[["y", "low", "high"]].to_numpy()
-        scaled = np.log(values) if log else np.append(values, 0.0)
-        span = float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
-        least, at = span * _LINE / height, -np.inf
-        for index in last.index.tolist():
-            y = float(last["y"][index])
-            at = max(at + least, float(np.log(y)) if log else y)
-            points.loc[index, "at"] = np.exp(at) if log else at
-            words = [str(points.loc[index, "line"]), str(points.loc[index, "text"])]
-            points.loc[index, "name"] = " · ".join(word for word in words if word)
+        apart = np.arange(len(last)) * span * _LINE / (height - 2 * _LINE)
+        at = np.log(last["y"]) if log else last["y"]
+        at = np.maximum.accumulate(at - apart) + apart
+        at = np.minimum(at, np.nanmax(scaled) - apart[::-1])  # back down, where they would leave the plot
+        points.loc[last.index, "at"] = np.exp(at) if log else at
+        names = zip(last["line"], last["text"], strict=True)
+        points.loc[last.index, "name"] = [" · ".join(filter(None, words)) for words in names]
 
 
 def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
@@ -259,7 +263,8 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
 
 def _log_axis() -> dict[str, Any]:
     scale = alt.Scale(type="log", nice=False, padding=16)
-    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=0.4, labelSeparation=6)}
+    faint = {"condition": {"test": "datum.label === ''", "value": 0.08}, "value": 0.4}  # between the labels
+    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=faint, labelSeparation=6)}
 
 
 def _picked(
@@ -269,7 +274,7 @@ def _picked(
     palette = colours or colours_of(names)
     shown = [name for name in palette if name in set(names)]
     scale = alt.Scale(domain=shown, range=[palette[name] for name in shown])
-    below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1)
+    below = alt.Legend(orient="bottom", title=None, columns=6, labelLimit=300, symbolOpacity=1, symbolStrokeWidth=0)
     colour = alt.Color(f"{field}:N", scale=scale, legend=below if legend else None)
     if not legend:
         return {"color": colour, "opacity": alt.value(1.0)}, []

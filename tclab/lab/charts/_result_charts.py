@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
+from tclab.lab.charts._style import GREY, STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.charts._trace_charts import trace_chart
 from tclab.lab.reports._tables import pairs_against
 from tclab.sweeps.analysis._compare_runs import Comparison
@@ -30,12 +30,12 @@ _LEFT = "logarithmic; left is faster"
 
 
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
-    """Return the pairs that have a ratio as rows of `ratios`, each with its verdict as words."""
+    """Return pairs as rows of `ratios`, each with its verdict as words; without a ratio there are the words alone."""
     columns = ["line", "value", "low", "high", "sure", "text", "why"]
     found = [
         (name, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
-         f"{pair.ratio:.3g} × {pair.verdict}", pair.why)
-        for name, pair in pairs if pair.ratio is not None
+         f"{pair.ratio:.3g} × {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", pair.why)
+        for name, pair in pairs
     ]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
 
@@ -49,8 +49,7 @@ def race_chart(
 ) -> Any:
     """Return each arm's time over that of one of them, with the interval that decides, and the margin as a band.
 
-    A hollow dot is undecided. In a race of several cells a row is named by its cell, and by its arm where there are
-    others besides.
+    A hollow dot is undecided. A row is named by its arm and, in a race of several cells, its cell.
 
     **Arguments:**
 
@@ -62,15 +61,14 @@ def race_chart(
     - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     chosen = pairs_against(pairs.pairs if isinstance(pairs, Race | Races) else pairs, against)
-    several = len({pair.a for pair in chosen}) > 1
     named = []
     for pair in chosen:
         noun = by.removesuffix("s") if str(pair.cell) == "1" else by
         cell = pair.cell and f"{pair.cell} {noun}".strip()
-        named.append((" · ".join(filter(None, (pair.a if several or not cell else "", cell))), pair))
+        named.append((" · ".join(filter(None, (pair.a, cell))), pair))
     title = title or f"Each arm against {against}"
     rows = _ratio_rows(named)
-    if rows.empty:
+    if rows["value"].isna().all():
         reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in named))
         return empty_chart(f"{title}: no ratio.\n{reasons}")
     if chosen[0].cell is None:
@@ -85,7 +83,7 @@ def race_chart(
 def _comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band."""
     first, second = comparison.names
-    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs)
+    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs if pair.ratio)
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
@@ -217,7 +215,9 @@ def break_even_chart(
         for width in widths:
             y, low, high = (min(max(share, 0.0), 1.0) for share in model.break_even(width))
             found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
-    found += [{"line": f"{deleted_share:.2%} removed", "x": x, "y": deleted_share, "dashed": True} for x in widths]
+    removed = f"{deleted_share:.2%} removed"
+    found += [{"line": removed, "x": x, "y": deleted_share, "dashed": True} for x in widths]
     title = chart_title("Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval")
+    colours = colours_of(models, {}) | {removed: GREY}
     return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
-                 x_values=[float(width) for width in widths])  # fmt: skip
+                 colours=colours, x_values=[float(width) for width in widths])  # fmt: skip

@@ -24,7 +24,7 @@ STRATEGY_COLOURS = {
     "gpu_mask_cached": "#8062c8",
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
-    "indices": "#0072b2",
+    "indices": "#2b8cc4",
     "gene_mask_cache": "#c0508c",
     "dense": "#2f8a4e",
     "delta": "#f783ac",
@@ -70,7 +70,10 @@ CATEGORY_COLOURS = {
     "other": STAGE_COLOURS["other"],
 }
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
-GREY = "#8a8a8a"  # of words and lines: it can be read on a light page and on a dark one
+GREY = "#8a8a8a"  # of lines: it can be seen on a light page and on a dark one
+INK = alt.ExprRef("luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")  # of words, as the chart's ground asks
+GROUND = alt.ExprRef("background")  # the chart's, of gaps
+NO_FRAME = alt.ViewBackground(stroke=None)
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins
 
 
@@ -109,11 +112,9 @@ def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any
     Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the
     graph and its scale, batch size and networks.
     """
-    shown = [*lines]
-    if rows is not None:
-        shown = [where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))), *lines]
-    shown = [line for line in shown if line]
-    more: dict[str, Any] = {"subtitle": shown, "subtitleColor": GREY} if shown else {}
+    of = () if rows is None else (where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))))
+    shown = [line for line in (*of, *lines) if line]
+    more: dict[str, Any] = {"subtitle": shown, "subtitleColor": INK} if shown else {}
     return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
 
 
@@ -125,5 +126,5 @@ class _EmptyChart(alt.Chart):
 def empty_chart(text: str) -> Any:
     """Return a chart whose text says why there are no figures."""
     words = _EmptyChart(pd.DataFrame({"text": [text]})).encode(text="text:N", x=alt.value(10), y=alt.value(15))
-    words = words.mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
-    return words.properties(width=620, height=30 + 16 * text.count("\n"))
+    words = words.mark_text(align="left", fontSize=13, color=INK, lineBreak="\n")
+    return words.properties(width=620, height=30 + 16 * text.count("\n"), view=NO_FRAME)

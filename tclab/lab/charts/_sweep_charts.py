@@ -146,6 +146,9 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     shown = rows.merge(best)
     title = chart_title(f"Throughput over {_AXES[by]}", "; ".join(["line: 95 % interval", *words[:4]]), rows=shown)
     ticks = sorted(found["x"].astype(float).unique())
+    if len(ticks) < 2:
+        only = f"{ticks[0]:g} alone" if ticks else "nothing"
+        return empty_chart(f"{_AXES[by]}: {only} was measured.").properties(title=title)
     width = 440 if found["panel"].nunique() == 1 else 300
     return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", x_values=ticks, width=width)
 
@@ -175,7 +178,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
     drawn = found["accounted"].map(adds_up).astype(bool)
-    whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " busy", False: ""})
+    whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = pd.DataFrame(
         {
@@ -212,4 +215,4 @@ def sweep_chart(rows: pd.DataFrame, view: str = "overview") -> Any:
 def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
     text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
-    return empty_chart("\n".join(text[:8])).properties(title=f"{EMPTY} yet")
+    return empty_chart("\n".join(text[:8])).properties(title=chart_title(f"{EMPTY} yet"))

@@ -76,7 +76,7 @@ def _recorded(report: Report) -> str:
 
 
 def _colours(names: pd.Series) -> dict[str, str]:
-    return colours_of(names, {**STAGE_COLOURS, **CATEGORY_COLOURS, **_DEVICE_COLOURS, **_OTHER})
+    return colours_of(names, {**CATEGORY_COLOURS, **STAGE_COLOURS, **_DEVICE_COLOURS, **_OTHER})
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:

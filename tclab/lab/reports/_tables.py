@@ -9,7 +9,7 @@ import pandas as pd
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
+from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS, cell_text
 from tclab.timing._environment import environment
 from tclab.timing._verdict import Pair
 
@@ -31,7 +31,7 @@ def machine(rows: Runs | None = None) -> pd.DataFrame:
         made = made[made["torch"].notna()]
         made = made[["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT)]]
     made = made.drop_duplicates().dropna(axis="columns", how="all")
-    return made.astype("string").reset_index(drop=True).T
+    return made.map(cell_text).set_axis([f"machine {number + 1}" for number in range(len(made))]).T
 
 
 def equivalence(rows: Runs) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tclab._display import Display, Shown, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
@@ -98,7 +98,7 @@ class Epoch(Shown):
         for name, one in (("predicted", self.predicted), ("a full epoch, predicted", self.full)):
             nine_in_ten = f"{seconds_text(one.low, one.high).split()[0]} to {seconds_text(one.high)}"
             lines.append((name, seconds_text(one.seconds, one.high), nine_in_ten, f"{one.steps:,}"))
-        title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
+        title = f"{point.model} by {point.strategy}, mode {point.mode}, {counted(point.workers, 'worker')}"
         waits = f"{self.costs.wait_share:.0%} of a step is the wait for its batch"
         notes = [f"predicted over measured {self.ratio:.3f}; {waits}", *busy_notes(self.busy_percent)]
         return Display(title, ("epoch", "time", "nine in ten", "steps"), lines, notes)

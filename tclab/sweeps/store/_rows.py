@@ -206,7 +206,6 @@ class Rows(Shown, pd.DataFrame):
         ]  # fmt: skip
         notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
         notes += [*without_time(steps), *filter(None, [busy_text(self)])]
-        notes.append(f"{len(self)} rows of {len(self.columns)} columns")
         title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(title, columns if lines else (), lines, notes)
