@@ -162,6 +162,7 @@ def _unlike_any_drawn():
     cell_of_66 = tclab.CellGraph.synthetic(0.01, seed=1).select(["physical", "tflink"])
     return found | {
         "more samples than a word has bits": (pair, [[b % 5] for b in range(66)] + [[]]),
+        "one sample alone": (pair, [[1]]),
         "a sample with nothing left": (pair, [[0, 1, 2, 3, 4], [1], []]),
         "a line, where one node more differs a layer": (line, [[3], [10, 18], []]),
         "a cell with its metabolism": (cell_of_66, [[0, 1, 2], [], [65], [7, 30], [0, 1, 2]]),
@@ -173,8 +174,8 @@ UNLIKE = _unlike_any_drawn()
 
 @pytest.mark.parametrize("which", UNLIKE)
 def test_so_are_they_on_graphs_unlike_any_drawn(which):
-    for column in ("fp64", "fp32"):
-        assert failures(*UNLIKE[which], {"layers": 2}, LEAN, column) == {}, column
+    for column, strategies in (("fp64", STRATEGIES), ("fp32", LEAN)):
+        assert failures(*UNLIKE[which], {"layers": 2}, strategies, column) == {}, column
 
 
 def test_two_runs_on_a_cpu_give_the_same_bits():

@@ -120,6 +120,8 @@ def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     calls = {s["arm"]: s["calls"] for s in race(arms, budget_seconds=30, clock=machine.clock).samples()}
     assert calls["a"] % 3 == calls["b"] % 3 == 0
     assert 0.5 < 0.04 * calls["a"] / (0.001 * calls["b"]) < 2
+    short = race(arms_of(machine, 1e-4), budget_seconds=1, clock=machine.clock).samples()  # long enough for the clock
+    assert 0.0025 < min(sample["calls"] * 1e-4 for sample in short) < 0.01
 
 
 def test_what_an_arm_settles_before_a_block_is_not_in_it():

@@ -121,6 +121,12 @@ def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, comm
     assert "\n" not in str(caught.value)
 
 
+def test_where_there_is_no_git_a_revision_is_refused_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="base is 'fast', expected a revision"):
+        race_commands(CAT, base="fast")
+
+
 @pytest.mark.parametrize(
     ("verdict", "words", "code"),
     [

@@ -400,6 +400,15 @@ def test_dropout_leaves_out_weights_in_training_and_its_gradient_is_of_those_lef
     torch.testing.assert_close(mean, whole, rtol=0.3, atol=0.35)
 
 
+@pytest.mark.parametrize(("name", "options"), [("GCNConv", {}), ("SAGEConv", {}), ("GATv2Conv", {"heads": 3})])
+def test_parameters_begin_as_widely_as_pygs(name, options):
+    theirs, ours = pair(name, options, channels=200)
+    ours.reset_parameters()
+    for one, other in zip(theirs.parameters(), ours.parameters(), strict=True):
+        assert one.std().item() == pytest.approx(other.std().item(), rel=0.6)
+        assert one.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.4)
+
+
 def test_degrees_of_the_whole_graph_stay_where_they_are_cached(ring):
     """PDGrapher's: what goes into a node is cut, weights are those of the whole graph."""
     _, x, keep = ring

@@ -71,6 +71,26 @@ def test_the_cached_mask_is_restored_by_close_and_lent_once():
     strategy.view(batch).close()
 
 
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_only_what_is_within_some_hops_of_a_deleted_node_is_left_and_all_where_none_is_deleted(hops):
+    nodes = torch.arange(12)
+    line = CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=12)
+    samples = [[5], [0, 9], []]
+    left = [
+        (b, node)
+        for b, deleted in enumerate(samples)
+        for node in range(12)
+        if node not in deleted and min((abs(node - one) for one in deleted), default=0) <= hops
+    ]
+    assert tclab.view(line, samples, f"khop_{hops}").rows() == left
+
+
+@pytest.mark.parametrize(("strategy", "collation"), [("node_mask", "lean"), ("subgraph", "pyg"), ("subgraph", "lean")])
+def test_a_batch_moves_to_a_device_whole(strategy, collation):
+    moved = batch_of(strategy, SMALL, 3, collation=collation).to("meta")
+    assert {tensor.device.type for tensor in moved.tensors.values()} == {"meta"}
+
+
 NOBODY = CellGraph.from_edges({"roads": torch.zeros(2, 0, dtype=torch.int64)}, num_nodes=0)
 
 
