@@ -9,6 +9,7 @@ import gc
 import json
 import os
 from itertools import groupby
+from math import log, log1p, sqrt
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_three_arms_have_every_pair_and_adjusted_p(of_three):
     assert of_three.verdict("a", "b") in (SAME, UNDECIDED)
     assert [(p.a, p.b) for p in of_three.pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert all(0 <= p.p <= p.q <= 1 for p in of_three.pairs)
+
+
+def test_an_undecided_race_says_how_long_one_would_have_to_be_half_as_much_again_as_just_reaches_the_margin():
+    machine = SyntheticMachine(0, noise=0.1)
+    result = race(arms_of(machine, ratio=1.03), budget_seconds=20, clock=machine.clock)
+    pair = result.pair("b", "a")
+    low, middle = log(pair.interval[0]), log(pair.ratio)
+    times = pair.needs_seconds / 1.5 / result.samples()[-1]["spent_seconds"]
+    assert 4 < times < 100
+    assert middle - (middle - low) / sqrt(times) == pytest.approx(log1p(pair.margin))
+    assert "s may decide" in pair.why
 
 
 # ---- blocks, rounds and the budget
