@@ -58,6 +58,19 @@ def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
     torch.testing.assert_close(to_w, torch.stack([w.new_zeros(()), x.sum().detach(), w.new_zeros(())]))
 
 
+def test_every_derivative_is_there_self_weights_too():
+    _, matrices = relations(4, 4, weighted=True, number=2)
+    x, w = torch.randn(2, 4, 1, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
+    keep = torch.tensor([[True, True, False, True], [True] * 4])
+    inputs = x.requires_grad_(), w.requires_grad_()
+    for call in (
+        lambda x, w: tuple(spmm(matrices, x, self_weights=w, sources=keep)),
+        lambda x, w: spmm_sum(matrices, [x, x.sin()], self_weights=w, targets=keep),
+    ):
+        assert torch.autograd.gradcheck(call, inputs, fast_mode=True)
+        assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_that_are_strided_give_the_same_bits_and_so_does_a_second_run(threads):
     _, matrices = relations(40, 40, weighted=True)
