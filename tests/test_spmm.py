@@ -48,6 +48,13 @@ def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
     torch.testing.assert_close(total.double(), expected, rtol=TOLERANCES[dtype], atol=9 * TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("nodes", [300, 4100])  # of 64 numbers: alone more than one sample's share, than a CPU's cache
+def test_samples_of_any_size_are_summed(nodes):
+    x, crow = torch.randn(2, nodes, 64), torch.arange(nodes + 1, dtype=torch.int32)
+    sides = (Csr(crow, crow[:-1].roll(by), None) for by in (1, -1))
+    assert torch.equal(spmm([SparseMatrix(*sides)], x)[0], x.roll(1, 1))
+
+
 def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
     dense, matrices = relations(5, 5, weighted=False)
     x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
