@@ -90,6 +90,10 @@ def test_three_arms_have_every_pair_and_adjusted_p(of_three):
     assert of_three.verdict("a", "b") in (SAME, UNDECIDED)
     assert [(p.a, p.b) for p in of_three.pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert all(0 <= p.p <= p.q <= 1 for p in of_three.pairs)
+    still = [
+        {**one, "process": p, "seconds": 1.0, "spent_seconds": 99 * p} for p in (-2, -1) for one in of_three.samples()
+    ]
+    assert pair_of([*still, *of_three.samples()]).floor == 0  # the median over all processes, arms and orders
 
 
 def test_an_undecided_race_says_how_long_one_would_have_to_be_half_as_much_again_as_just_reaches_the_margin():
