@@ -35,7 +35,7 @@ _MEANING: dict[type[Exception], str] = {
     EOFError: "is cut short; copy or download it again",
     zlib.error: "is damaged; copy or download it again",
     gzip.BadGzipFile: "is damaged; copy or download it again",
-    zipfile.BadZipFile: "is damaged or cut short; copy or download it again",
+    zipfile.BadZipFile: "is another kind of file, or is damaged or cut short",
     RecursionError: "is nested too deeply",
     MemoryError: "needs more memory than there is",
 }

@@ -64,7 +64,7 @@ class MissingExtraError(ImportError, InputError):
 def need(what: str, extra: str, *modules: str) -> None:
     """Check that the modules that `what` needs are installed, without importing them; `extra` brings them.
 
-    **Raises:** `MissingExtraError`: "tclab.sweeps needs pandas: pip install 'tclab[sweep]'".
+    **Raises:** `MissingExtraError`: "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'".
     """
     for module in modules:
         try:
@@ -72,4 +72,4 @@ def need(what: str, extra: str, *modules: str) -> None:
         except (ImportError, ValueError):
             there = False
         if not there:
-            raise MissingExtraError(f"{what} needs {module}: pip install 'tclab[{extra}]'", name=module)
+            raise MissingExtraError(f"{what} needs {module}: in tclab's folder, pip install '.[{extra}]'", name=module)

@@ -72,12 +72,12 @@ print(json.dumps(sorted(own)))
 
 
 MISSING = {
-    "import tclab.sweeps": "tclab.sweeps needs pandas: pip install 'tclab[sweep]'",
-    "import tclab; tclab.view": "tclab.masking needs scipy: pip install 'tclab[sweep]'",
-    "import tclab.readers": "tclab.readers needs pandas: pip install 'tclab[readers]'",
-    "import tclab.trace": "tclab.trace needs pandas: pip install 'tclab[trace]'",
-    "import tclab.command": "tclab.command needs cyclopts: pip install 'tclab[sweep]'",
-    "import tclab.case_study": "tclab.case_study needs pandas: pip install 'tclab[lab]'",
+    "import tclab.sweeps": "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'",
+    "import tclab; tclab.view": "tclab.masking needs scipy: in tclab's folder, pip install '.[sweep]'",
+    "import tclab.readers": "tclab.readers needs pandas: in tclab's folder, pip install '.[readers]'",
+    "import tclab.trace": "tclab.trace needs pandas: in tclab's folder, pip install '.[trace]'",
+    "import tclab.command": "tclab.command needs cyclopts: in tclab's folder, pip install '.[sweep]'",
+    "import tclab.case_study": "tclab.case_study needs pandas: in tclab's folder, pip install '.[lab]'",
 }
 
 
@@ -87,6 +87,8 @@ def test_what_is_missing_is_named_with_its_extra(root):
 
 
 def test_a_missing_extra_is_an_import_error_and_an_input_error():
-    with pytest.raises(ImportError, match="the moon needs no_such_package: pip install 'tclab\\[lab\\]'") as raised:
+    with pytest.raises(
+        ImportError, match=r"the moon needs no_such_package: in tclab's folder, pip install '\.\[lab\]'"
+    ) as raised:
         need("the moon", "lab", "no_such_package")
     assert isinstance(raised.value, tclab.InputError)

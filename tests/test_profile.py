@@ -42,7 +42,7 @@ def test_without_a_script_py_spy_or_its_right_to_read_stacks_a_sentence_says_wha
         timing.profile(tmp_path / "no.py")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(InputError, match=r"pip install 'tclab\[profile\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[profile\]'"):
         timing.profile(__file__)
     (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
     (tmp_path / "py-spy").chmod(0o755)

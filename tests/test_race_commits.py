@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 
 import pytest
@@ -91,6 +92,16 @@ def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
     assert found.verdict("head", "base") == "SAME"
     with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):
         raced(base="fast", head="slow", setup="echo no; false")
+
+
+def test_a_race_that_sigterm_ends_leaves_no_worktree_and_no_command(repository, tmp_path):
+    sides = [sys.executable, "-m", "tclab", "race", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
+    race = subprocess.Popen(sides, env={**os.environ, "TMPDIR": str(tmp_path / "temporary")}, stderr=subprocess.DEVNULL)
+    while len(git(repository, "worktree", "list").splitlines()) < 3:
+        assert race.poll() is None
+        time.sleep(0.05)
+    race.terminate()
+    assert race.wait(60) != 0
 
 
 def test_a_record_is_of_two_commits_and_of_no_others(repository, raced, tmp_path):

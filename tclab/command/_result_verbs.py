@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -93,6 +94,7 @@ def race_commands(
     from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, markdown_of
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     begins = f"making head and base ready, and running each once; then {budget_seconds:g} s of runs in turn"
     print(begins, file=sys.stderr, flush=True)
     found = race(

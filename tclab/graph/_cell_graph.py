@@ -348,7 +348,9 @@ class CellGraph:
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{n:,} {kind}" for kind, n in self.num_nodes.items())
-        return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"
+        weighted = sum(network.weight is not None for network in self.networks.values())
+        networks = f"{len(self.networks)} networks" + f", {weighted} of them weighted" * bool(weighted)
+        return f"CellGraph({self.source}: {nodes}; {networks}, {self.num_edges:,} edges)"
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:

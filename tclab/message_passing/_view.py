@@ -81,7 +81,7 @@ class View(Shown, ABC):
     ) -> Tensor:
         """Return for each target row the sum of its kept neighbours' rows, weighted where the relation is.
 
-        An edge is kept where both its ends are.
+        An edge is kept where both its ends are. What a deleted target's row holds is not specified.
 
         **Arguments:**
 

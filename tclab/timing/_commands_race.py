@@ -107,8 +107,8 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     folder = Path(name).expanduser()
     if commit:
         tree = scratch / side
-        _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
         try:
+            _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
             yield tree / _git("rev-parse", "--show-prefix"), commit
         finally:
             _git("worktree", "remove", "--force", str(tree))

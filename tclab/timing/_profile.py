@@ -116,7 +116,7 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
-        raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
+        raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
         samples, result = Path(folder) / "samples", Path(folder) / "result"
         run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]

@@ -9,7 +9,12 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-_PACKAGES = ("site-packages", "dist-packages", "torchinductor_")  # of any environment; what torch.compile writes
+_PACKAGES = (
+    "site-packages",
+    "dist-packages",
+    "torchinductor_",
+    "torch_geometric.",
+)  # of any environment; what they write
 _CELL = "<ipython"  # as IPython of old names a cell; ipykernel's have a file
 _STANDARD = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
 _FOLDERS = tuple(

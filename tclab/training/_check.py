@@ -79,17 +79,15 @@ def _result_text(result: EquivalenceResult) -> str:
         return "the reference"
     if not result.exact:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
+    fp32 = f"in fp32 its error is {result.fp32_ratio:.2g} × the larger of subgraph's own and fp32's rounding"
     if result.passed:
-        return (
-            f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and in fp32 its "
-            f"error is {result.fp32_ratio:.2g} × subgraph's own"
-        )
+        return f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
     if not result.fp64_error <= FP64_TOLERANCE:
         off = "not finite" if result.fp64_error == float("inf") else f"off by {result.fp64_error:.1e}"
         return f"FAILED. It computes something else: in fp64 {off}, at most {FP64_TOLERANCE:.0e} is allowed"
     return (
-        f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but in fp32 its error is {result.fp32_ratio:.2g} × "
-        f"subgraph's own, at most {FP32_RATIO:g} × is allowed: the order of its sums loses digits"
+        f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but {fp32}, at most {FP32_RATIO:g} × is allowed: "
+        "the order of its sums loses digits"
     )
 
 
@@ -143,7 +141,9 @@ def check(
         try:
             results[strategy] = reference.compare(strategy)
         except NeedsEdgesError:
-            broken[strategy] = "skipped: the model needs single edges, which this strategy does not make"
+            broken[strategy] = (
+                "skipped: the model needs single edges; layers such as message_passing.SharedSAGEConv do not"
+            )
         except Exception as error:  # a user's strategy may fail in any way; the others still run
             broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")

@@ -135,7 +135,7 @@ def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
     if passed:
         worst = error[passed].max()
         agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
-        words = [f"{agree} (in fp64 to {worst:.0e} at worst)", *words]
+        words = [f"{agree} on a part of the graph (in fp64 to {worst:.0e} at worst)", *words]
     said = f"The equivalence check failed for {', '.join(failed)}: not what subgraph computes, and therefore not timed."
     return said if failed else "", f"{'; '.join(words)}." if words else ""
 
