@@ -138,7 +138,7 @@ def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
     monkeypatch.setenv("PATH", str(fake.folder))
     refused("there is no sbatch on this machine")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    refused(r"needs submitit: pip install 'tclab\[slurm\]'")
+    refused(r"needs submitit: in tclab's folder, pip install '\.\[slurm\]'")
 
 
 def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not(fake, monkeypatch):

@@ -507,7 +507,7 @@ def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path, monkeypatch):
         read_folder(tmp_path)
     shutil.copy(SAMPLES / "yeast-GEM.yml", tmp_path)
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InputError, match=r"pip install 'tclab\[data\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[data\]'"):
         read_folder(tmp_path)
 
 
