@@ -29,7 +29,7 @@ def test_a_ledger_and_a_race_load_no_torch_and_pandas_for_a_frame_alone():
         print([m for m in ("torch", "numpy", "scipy", "pandas", "lightning", "asyncio") if m in sys.modules])
         from tclab.timing import race
         result = race({"short": lambda: sum(range(3000)), "long": lambda: sum(range(9000))}, budget_seconds=2)
-        print(result.ratio < 1, "pandas" in sys.modules, "torch" in sys.modules)
+        print(len(result.samples()) > 0, "pandas" in sys.modules, "torch" in sys.modules)
         ledger.frame()
         print("pandas" in sys.modules, "torch" in sys.modules)
     """)

@@ -67,9 +67,7 @@ class CellGraph:
             check_whole(f"the graph's {kind} nodes are", n, most=MOST_NODES)
         for name, network in self.relations.items():
             if name != network.name:
-                raise InputError(
-                    f"relation {name!r} holds a network called {network.name!r}, expected one name for both"
-                )
+                raise InputError(f"relation {name!r} holds a network called {network.name!r}")
             for kind, n in ((network.source, network.num_sources), (network.target, network.num_targets)):
                 if self.num_nodes.get(kind) != n:
                     raise InputError(f"network {name!r} counts {n} {kind} nodes, the graph {self.num_nodes.get(kind)}")
