@@ -21,6 +21,7 @@ import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
 from tclab.sweeps.execution._run import close_workers
+from tclab.sweeps.store._rows import columns_of, keys_of
 from tclab.timing import Ledger, race
 from tclab.timing._environment import conditions, environment
 
@@ -181,7 +182,13 @@ def _recorded(s: Settings, name: str, points: list[Point], budget: float | None)
     folder.mkdir(parents=True, exist_ok=True)
     step = steps_of(tclab.sweep(points, results=kept, budget_seconds=budget))
     close_workers()
-    atomic_write(folder / "rows.parquet", tclab.rows(kept).to_parquet(index=False))
+    rows = tclab.rows(kept)
+    rows = rows[~rows["status"].str.startswith("not run")]
+    if (there := folder / "rows.parquet").exists():  # what an earlier run recorded stays until it is measured anew
+        fields = list(columns_of(points[0]))
+        anew, old = set(keys_of(rows, fields)), tclab.rows(there)
+        rows = pd.concat([old[[key not in anew for key in keys_of(old, fields)]], rows], ignore_index=True)
+    atomic_write(there, rows.to_parquet(index=False))
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
     s.keep(name, step[["model", "strategy", "networks", "batch_size", "mode", "dtype", "status", "median_seconds",
                        "samples_per_second", "host_syncs"]])  # fmt: skip
@@ -236,6 +243,7 @@ def recording(s: Settings) -> Verdict:
     points = in_each_mode(models="hetero_cell,dango", strategies=strategies, **common)
     points += _points(s, (middle,), networks=s.either(range(1, 10), (1,)))
     points += _points(s, s.either((1, 32, 128), ()))
+    points.sort(key=lambda p: p.strategy not in FIRST)
     _, passed, words = _recorded(s, "g_steps", list(dict.fromkeys(points)), s.seconds)
     return passed, words
 

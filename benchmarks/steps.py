@@ -1,6 +1,6 @@
 """A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
-    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--budget-seconds 600] [--allocator default]
+    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 600]
     python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race --printed`
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
@@ -26,9 +26,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def point_of(way: str, options: argparse.Namespace) -> tclab.Point:
-    """Return the point of a way of masking, on a CPU and without loader workers."""
+    """Return the point of a way of masking, without loader workers."""
     size = {"scale": options.scale, "batch_size": options.batch_size, "steps": 5}
-    return tclab.Point(**WAYS[way], **size, workers=0, allocator=options.allocator, device="cpu")
+    return tclab.Point(**WAYS[way], **size, workers=0, allocator=options.allocator, device=options.device)
 
 
 def table(options: argparse.Namespace) -> str:
@@ -50,13 +50,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--budget-seconds", type=float, default=600)
     parser.add_argument("--allocator", default="default")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--way", choices=WAYS)
     options = parser.parse_args()
     if options.way is not None:
         step = tclab.run(point_of(options.way, options)).query("stage == 'step'")
         print(*step["median_seconds"].dropna())
         return
-    print(f"\nallocator {options.allocator}, batch {options.batch_size}, scale {options.scale:g}, CPU\n")
+    print(f"\nallocator {options.allocator}, batch {options.batch_size}, scale {options.scale:g}, {options.device}\n")
     print(table(options))
 
 
