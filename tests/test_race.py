@@ -8,9 +8,11 @@ import errno
 import gc
 import json
 import os
+import sys
 from itertools import groupby
 from math import log, log1p, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from synthetic_machine import SyntheticMachine, pair_of
@@ -18,7 +20,7 @@ from synthetic_machine import SyntheticMachine, pair_of
 from tclab.errors import InputError
 from tclab.timing import _race, race, race_cells, verdicts_of
 from tclab.timing._environment import fingerprint
-from tclab.timing._race_blocks import read_samples
+from tclab.timing._race_blocks import BlockRunner, read_samples
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
 
@@ -153,6 +155,26 @@ def test_what_an_arm_settles_before_a_block_is_not_in_it():
     result = race(arms, budget_seconds=60, clock=machine.clock)
     assert result.ratio == pytest.approx(1, rel=1e-6)
     assert len(settled) >= sum(sample["arm"] == "a" for sample in result.samples())
+
+
+def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monkeypatch):
+    """Four processes of four arms on one GPU: each kept what its arms had needed in turn, and the third got no more."""
+    done = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, synchronize=lambda: done.append("wait"),
+        empty_cache=lambda: done.append("release"),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    runner = BlockRunner({"a": lambda: done.append("call")}, 0)
+    runner.make()
+    assert done == ["call", "wait", "release"]
+    del done[:]
+    rounds = runner.rounds(0, {"a": 1}, 0, 1)
+    assert [sample["arm"] for sample in next(rounds)] == ["a", "a"]
+    assert done == ["call", *2 * ["wait", "call", "wait"]]  # the first, unmeasured, allocates anew
+    del done[:]
+    rounds.close()
+    assert done == ["release"]
 
 
 def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record(tmp_path):

@@ -489,6 +489,7 @@ def test_an_edge_of_weight_two_counts_as_two_edges(ring, conv):
 
 
 def test_the_benchmark_of_ports_has_both_ways_of_each(ports):
+    pytest.importorskip("altair", reason="notebooks/ports imports tclab.lab")
     for name in ports.SIZES:
         arms = ports.arms_of(name)(20, 60, 3, 4)
         for one, other in zip(arms["original"](), arms["shared"](), strict=True):

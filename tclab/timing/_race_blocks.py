@@ -61,6 +61,12 @@ def order_of(arms: Sequence[str], i: int) -> list[str]:
     return rotation + rotation[::-1]
 
 
+def _cuda() -> Any:
+    """Return `torch.cuda` where this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+
 class BlockRunner:
     """Runs the blocks of some arms in this process.
 
@@ -90,12 +96,17 @@ class BlockRunner:
         self._arms = {name: made[name] for name in self._given}
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen
+        self._release()
 
     def _wait(self) -> None:
         """Wait for the device, where one is in use."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        if (cuda := _cuda()) is not None:
+            cuda.synchronize()
+
+    def _release(self) -> None:
+        """Return cached memory to the device: the race's processes share it, and one alone is at work."""
+        if (cuda := _cuda()) is not None:
+            cuda.empty_cache()
 
     def _since(self, begin: int) -> float:
         return (self._clock() - begin) / 1e9
@@ -162,6 +173,8 @@ class BlockRunner:
         - `calls`: a block, of each arm.
         - `first`: number of the first round.
         """
+        for call in self._arms.values() if _cuda() is not None else ():
+            call()  # allocates anew what was released
         begin, i, collects = self._clock(), first, gc.isenabled()
         gc.freeze()  # later collections skip what exists
         gc.disable()
@@ -180,6 +193,7 @@ class BlockRunner:
             gc.unfreeze()
             if collects:
                 gc.enable()
+            self._release()
 
 
 class RaceProcess:
