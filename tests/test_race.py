@@ -183,12 +183,12 @@ def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record
     def cell(ratio):
         return lambda: made.append(ratio) or arms_of(machine, ratio=ratio)
 
-    cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.02), "three": cell(3.0)}
+    cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.02), "three/3": cell(3.0)}  # a name that is no path
     how = {"budget_seconds": 120, "clock": machine.clock, "record": tmp_path / "cells"}
     result = race_cells(cells, **how)
     assert made == [2.0, 1.02, 3.0]
     assert result.cells["batch", 1].verdict("a", "b") == FASTER
-    assert result.cells["three"].verdict("b", "a") == SLOWER
+    assert result.cells["three/3"].verdict("b", "a") == SLOWER
     assert [race.spent_seconds for race in result.cells.values()] == pytest.approx([20, 50, 25], rel=0.1)
     again = verdicts_of(tmp_path / "cells").values()
     assert {(pair.cell, pair.verdict) for pair in again} == {(pair.cell, pair.verdict) for pair in result.pairs}
