@@ -16,12 +16,13 @@ from itertools import combinations
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, cell_file, open_record
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, open_record
 from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
@@ -230,7 +231,7 @@ def race_cells(
     left = budget_seconds
     for i, (name, given) in enumerate(cells.items()):
         share = max(left / (len(cells) - i), 1e-3)
-        path = None if record is None else Path(record) / cell_file(str(name))
+        path = None if record is None else Path(record) / f"{quote(str(name), safe=' ,=()')}.jsonl"
         one = race(given() if callable(given) else given, budget_seconds=share, margin=margin, record=path, **options)
         races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
         left -= one.spent_seconds

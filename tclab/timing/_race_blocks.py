@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._io import held, writing
@@ -367,11 +367,6 @@ def read_samples(path: str | Path) -> list[Sample]:
         return _read(place)[1]
     cells = {unquote(one.stem): one for one in sorted(place.glob("*.jsonl"))}
     return [{**sample, "cell": cell} for cell, one in cells.items() for sample in _read(one)[1]]
-
-
-def cell_file(name: str) -> str:
-    """Return the name of the file of a cell's record, in the folder of a race of several cells."""
-    return f"{quote(name, safe=' ,=()')}.jsonl"
 
 
 def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:
