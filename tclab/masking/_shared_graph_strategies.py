@@ -84,24 +84,29 @@ class Fastest(Delta):
         *,
         deleted: int = 3,
         width: int = WIDTH,
+        workers: int = 0,
         timing: bool = True,
     ) -> dict[str, Any]:
-        """Return `dense` and `delta` as they are fastest, timed unless this process has timed the same before."""
-        asked = (graph.fingerprint(), batch_size, dtype, device, deleted, width)
+        """Return `dense` and `delta` as they are fastest, timed unless this process has timed the same before.
+
+        Differences count with what it takes the loader's workers to make their matrices.
+        """
+        asked = (graph.fingerprint(), batch_size, dtype, device, deleted, width, workers)
         if asked not in _CHOSEN and timing:
             x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device, dtype=getattr(torch, dtype))
             dense = _faster_dense(graph, x, samples=min(batch_size + 1, max(1, _COLUMNS // width)))
             samples = Perturbations.synthetic(graph, min(batch_size, _SAMPLES), deleted=deleted)
-            views = {delta: cls._view(graph, samples, device, dense, delta) for delta in (True, False)}
-            seconds = least_seconds({delta: _layers(view, x) for delta, view in views.items()}, rounds=3)
-            _CHOSEN[asked] = {"dense": dense, "delta": seconds[False] >= _MARGIN * seconds[True]}
+            calls: dict[str, Callable[[], Any]] = {}
+            for name, delta in (("shared", False), ("delta", True)):
+                loads, steps = (cls(half, dense=dense, delta=delta) for half in (graph, graph.to(device)))
+                calls[name] = _layers(steps.view(loads.batch(samples).to(device)), x)
+            calls["batch"] = partial(loads.batch, samples)  # of `delta`, the last
+            seconds = least_seconds(calls, rounds=3)
+            carried = seconds["delta"] + seconds["batch"]
+            if workers:  # make batches beside the steps
+                carried = max(seconds["delta"], seconds["batch"] / workers)
+            _CHOSEN[asked] = {"dense": dense, "delta": seconds["shared"] >= _MARGIN * carried}
         return _CHOSEN.get(asked, {"dense": [], "delta": True})
-
-    @classmethod
-    def _view(cls, graph: CellGraph, samples: Perturbations, device: str, dense: list[str], delta: bool) -> View:
-        """Return the view of some samples that would run with a choice."""
-        batch = cls(graph, dense=dense, delta=delta).batch(samples)
-        return cls(graph.to(device), dense=dense, delta=delta).view(batch.to(device))
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Any:
         """Return what `delta` does, where differences are carried."""

@@ -59,6 +59,7 @@ class Strategy(ABC):
         *,
         deleted: int = 3,
         width: int = 64,
+        workers: int = 0,
         timing: bool = True,
     ) -> dict[str, Any]:
         """Return arguments of this class that are fastest for batches of a size; none where there is no choice.
@@ -71,6 +72,7 @@ class Strategy(ABC):
         - `device`: "cpu" or "cuda".
         - `deleted`: nodes that a sample deletes.
         - `width`: features a row.
+        - `workers`: of the loader, which make batches beside the steps; 0 where a step makes its own.
         - `timing`: time what this process has not timed before; without it the likeliest is returned then.
 
         **Returns:** arguments by name, as JSON can hold them: other ranks are handed them.

@@ -105,7 +105,7 @@ class Setup:
 def strategy_arguments(point: Point, *, timing: bool = True) -> dict[str, Any]:
     """Return the arguments of both halves of a resolved point's strategy, with what `Strategy.tune` chose."""
     graph, size = cell_graph_of(point), min(point.batch_size, point.micro_batch or point.batch_size)
-    sizes = {"deleted": deletions_a_sample(point), "width": point.hidden or WIDTH}
+    sizes = {"deleted": deletions_a_sample(point), "width": point.hidden or WIDTH, "workers": point.workers}
     chosen = strategy_of(point.strategy).tune(graph, size, point.dtype, point.device, timing=timing, **sizes)
     return {"collation": point.collation, **chosen}
 
