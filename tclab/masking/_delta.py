@@ -58,7 +58,8 @@ class Delta(Strategy):
         """Return a relation's transpose on the host, a row a source."""
         if name not in self._outgoing:
             crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
-            parts = (values.numpy(), col.numpy(), crow.numpy())
+            ones = bool((values == 1).all())  # whose bytes need not be moved about
+            parts = (values.numpy().astype(np.int8 if ones else np.float64), col.numpy(), crow.numpy())
             self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
         return self._outgoing[name]
 
@@ -70,6 +71,7 @@ class Delta(Strategy):
         for name in self.graph.networks:
             degree += np.diff(self._edges_out_of(name).indptr)
         before = np.empty(0, dtype=np.int64)
+        wild = np.tile(np.arange(n, dtype=np.int32), size)
         changes: list[_Change] = []
         while len(changes) < self.depth:
             sources = np.concatenate([before, deleted])
@@ -78,13 +80,14 @@ class Delta(Strategy):
                 break
             change = _Change(before, {}, {})
             differs = np.zeros(size * n, dtype=bool)
+            first = (sources - sources % n).astype(np.int32)  # row of each one's sample
             for name in self.graph.networks:
                 edges = self._edges_out_of(name)[sources % n]
-                target = np.repeat(sources - sources % n, np.diff(edges.indptr)) + edges.indices
+                target = np.repeat(first, np.diff(edges.indptr)) + edges.indices
                 receives = np.zeros_like(differs)
                 receives[target] = True
                 receives[before] = True  # a row itself enters its next one
-                place = np.where(receives, n - 1 + np.cumsum(receives), np.tile(np.arange(n), size))
+                place = np.where(receives, n - 1 + np.cumsum(receives, dtype=np.int32), wild)
                 rows = n + int(receives.sum())
                 moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
                 change.place[name] = place
@@ -128,7 +131,7 @@ def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) ->
     """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
     wild, nodes = np.arange(n), change.before % n
     minus = _selection(np.concatenate([nodes, deleted]), n)
-    plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr")
+    plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr", dtype=np.int8)
     tensors = {
         f"{key}/nodes": torch.from_numpy(nodes),
         f"{key}/samples": torch.from_numpy(change.before // n),
@@ -145,8 +148,9 @@ def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) ->
 
 def _selection(columns: Int64s, n: int) -> sparse.csr_array:
     """Return the [len(columns), n] matrix that picks one row for each of its rows."""
-    rows = np.arange(len(columns) + 1)
-    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), n))
+    rows = np.arange(len(columns) + 1, dtype=np.int32)
+    ones = np.ones(len(columns), dtype=np.int8)
+    return sparse.csr_array((ones, columns.astype(np.int32), rows), shape=(len(columns), n))
 
 
 def _tensors(key: str, matrix: sparse.sparray) -> dict[str, Tensor]:
@@ -156,11 +160,11 @@ def _tensors(key: str, matrix: sparse.sparray) -> dict[str, Tensor]:
     """
     tensors = {}
     for side, csr in (("csr", matrix.tocsr()), ("transposed", matrix.T.tocsr())):
-        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
+        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32, copy=False))
         if not (np.diff(csr.indptr) == 1).all():
-            tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
+            tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32, copy=False))
         if not (csr.data == 1.0).all():
-            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
+            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data.astype(np.float64, copy=False))
     return tensors
 
 
