@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tclab._display import say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -92,21 +93,20 @@ def race_commands(
     - `markdown`: print Markdown, for a pull request.
     """
     from tclab.timing import race_commands as race
-    from tclab.timing._commands_race import SIDES, markdown_of
+    from tclab.timing._commands_race import SIDES
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
-    begins = f"making head and base ready, and running each once; then {budget_seconds:g} s of runs in turn"
-    print(begins, file=sys.stderr, flush=True)
+    say("making head and base ready")
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
-        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record,
+        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record, progress=True,
     )  # fmt: skip
     pair = found.pair(*SIDES)
     if json:
         more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
         show(vars(pair) | more, as_json=True)
     else:
-        print(markdown_of(found) if markdown else found)
+        print(found.markdown() if markdown else found)
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 

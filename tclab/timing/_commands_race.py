@@ -24,13 +24,50 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
-from tclab._display import counted
+from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
 from tclab.timing._verdict import MARGIN
 
 SIDES = ("head", "base")
+
+
+class CommandsRace(Race):
+    """The result of a race of commands, of the arms "head" and "base"; see `Race`."""
+
+    @property
+    def answer(self) -> str:
+        """How long head takes beside base, in words, with the verdict."""
+        pair = self.pair(*SIDES)
+        if pair.interval is None:
+            return f"{pair.verdict}: {pair.why}."
+        level, (low, high) = 100 * (1 - pair.alpha), pair.interval
+        took = f"head takes {pair.ratio:.4g} times as long as base, {level:g}% interval {low:.4g} to {high:.4g}"
+        return f"{took}: {pair.verdict}."
+
+    def markdown(self) -> str:
+        """Return the result as Markdown, for a comment on a pull request."""
+        shown = self._display()
+        rows = [[cell.replace("|", "\\|") for cell in line] for line in (shown.columns, *shown.lines)]
+        rows.insert(1, ["---"] * len(shown.columns))
+        return "\n".join([f"**{shown.title}**", "", *(f"| {' | '.join(row)} |" for row in rows), "", *shown.notes])
+
+    def _display(self) -> Display:
+        pair, lines = self.pair(*SIDES), []
+        for side in reversed(SIDES):
+            of_side = self.settings["sides"][side]
+            place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
+            seconds = [sample["seconds"] for sample in self.samples() if sample["arm"] == side]
+            typical = seconds_text(median(seconds)) if seconds else ""
+            lines.append((side, f"`{of_side['command']}`", f"`{place}`", typical, str(len(seconds))))
+        turns = (
+            f"Runs took turns for {self.settings['budget_seconds']:g} s on {self.machine['cpu']}, "
+            f"{counted(self.machine['cores'], 'core')}; {pair.floor_text}."
+        )
+        why = [f"Why: {pair.why}."] if pair.interval else []
+        columns = ("", "what ran", "at", "median run", "runs")
+        return Display(self.answer, columns, lines, [*why, turns, *last_notes(self)])
 
 
 @dataclass(frozen=True)
@@ -153,7 +190,8 @@ def race_commands(
     budget_seconds: float = 120.0,
     margin: float = MARGIN,
     record: str | Path | None = None,
-) -> Race:
+    progress: bool = False,
+) -> CommandsRace:
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
     Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
@@ -170,7 +208,7 @@ def race_commands(
       this, and PYTHONPATH begins with the side's folder and its `src`.
     - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
       Otherwise a run is timed whole, its start included.
-    - `budget_seconds`, `margin`, `record`: as for `race`; setup and first runs come before the budget.
+    - `budget_seconds`, `margin`, `record`, `progress`: as for `race`; setup and first runs come before the budget.
 
     **Raises:** `InputError` for what is neither a revision nor a folder; for a command that cannot be run or fails,
     with the last line that it wrote; with `printed`, for one that prints no number.
@@ -189,32 +227,8 @@ def race_commands(
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
             arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
-        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record)
+        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
     sides = {side: arm.identity for side, arm in arms.items()}
-    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
-
-
-def markdown_of(result: Race) -> str:
-    """Return the result of a race of commands as Markdown, for a comment on a pull request."""
-    pair = result.pair(*SIDES)
-    lines = [
-        f"**{pair.verdict}**: head takes {pair.ratio_text} of base; {pair.why}",
-        "",
-        "| | what ran | median seconds | runs |",
-        "|---|---|---|---|",
-        *(_markdown_row(result, side) for side in ("base", "head")),
-        "",
-        f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
-        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}.",
-        *(f"({note})" for note in last_notes(result)),
-    ]
-    return "\n".join(lines)
-
-
-def _markdown_row(result: Race, side: str) -> str:
-    of_side = result.settings["sides"][side]
-    place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
-    what = f"`{of_side['command']}` at `{place}`".replace("|", "\\|")
-    seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
-    return f"| {side} | {what} | {f'{median(seconds):.4g}' if seconds else ''} | {len(seconds)} |"
+    changed = {"pairs": pairs, "settings": {**found.settings, "sides": sides}}
+    return CommandsRace(**{**vars(found), **changed})
