@@ -30,9 +30,8 @@ _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
 _ALLOW = (
-    "py-spy recorded nothing, and has said why. Where the system does not let it read another process (ptrace): start "
-    "a container with --cap-add=SYS_PTRACE (Kubernetes: capabilities add SYS_PTRACE), elsewhere set "
-    "`sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
+    "Where the system does not let it read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
+    "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
 )
 
 Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
@@ -101,7 +100,7 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
 def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
 
-    Ctrl-C ends the script, and what was sampled is returned. py-spy prints two lines of its own.
+    Ctrl-C ends the script, and what was sampled is returned.
 
     **Arguments:**
 
@@ -119,16 +118,22 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
         samples, result = Path(folder) / "samples", Path(folder) / "result"
-        run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
+        outputs = [os.dup(1), os.dup(2)]  # for the script: what py-spy says itself is kept apart
+        run = [sys.executable, "-c", _RUN, *map(str, (*outputs, result, path)), *argv]
         command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         begin = perf_counter()
-        running = subprocess.Popen(command)
-        while running.poll() is None:
-            with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
-                running.wait()
-        seconds = perf_counter() - begin
-        if not samples.exists() or not samples.stat().st_size:
-            raise InputError(_ALLOW)
+        with (Path(folder) / "said").open("w+", errors="replace") as said:
+            running = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=outputs)
+            for output in outputs:
+                os.close(output)
+            while running.poll() is None:
+                with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
+                    running.wait()
+            seconds = perf_counter() - begin
+            if not samples.exists() or not samples.stat().st_size:
+                said.seek(0)
+                last = " ".join(said.read().split())[-500:] or "nothing"
+                raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
 
@@ -145,9 +150,15 @@ class _Ended:
 
 
 def run_script() -> None:
-    """Run the script that the command line names after a file, to which how it ended is written."""
+    """Run the script of the command line: what its outputs are, a file for how it ended, the script, its arguments."""
     import msgspec
 
+    stdout: Any = sys.stdout
+    for i in (1, 2):
+        output = int(sys.argv.pop(1))
+        os.dup2(output, i)
+        os.close(output)
+    stdout.reconfigure(line_buffering=os.isatty(1))  # as of a process that began with it
     result, *sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     ended = _Ended()
