@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from inspect import cleandoc
 from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
-from time import monotonic
 
 WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
@@ -184,27 +182,9 @@ def say(line: object) -> None:
     print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
 
 
-@contextmanager
-def progress_line(shown: bool) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Give a function that prints how far something is, or does nothing unless `shown`.
-
-    It is called as often as one likes, with what makes the line. On a terminal the line is written anew each second;
-    elsewhere one is printed each ten seconds.
-    """
-    is_terminal, next_at = sys.stderr.isatty(), 0.0
-
-    def tell(line: Callable[[], str]) -> None:
-        nonlocal next_at
-        if not shown or monotonic() < next_at:
-            return
-        if is_terminal:
-            print(f"\r\x1b[K{line()[: get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-        else:
-            say(line())
-        next_at = monotonic() + (1.0 if is_terminal else 10.0)
-
-    try:
-        yield tell
-    finally:
-        if next_at and is_terminal:
-            print(file=sys.stderr)
+def say_anew(line: str) -> None:
+    """Print a line of progress in the place of the last one, which "" removes; where there is no terminal, below it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line[: get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+    elif line:
+        say(line)

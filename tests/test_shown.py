@@ -16,7 +16,7 @@ from test_cost_model import SEEN, made_up
 
 import tclab
 from tclab import case_study, lab, timing, trace
-from tclab._display import Display, progress_line
+from tclab._display import Display, say_anew
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.store._rows import frame, frame_html, table
 from tclab.timing._advice import Advice, Suggestion
@@ -193,21 +193,14 @@ def test_rows_without_a_step_show_as_they_are():
     assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])
 
 
-def test_progress_is_one_line_of_a_terminal_and_a_line_now_and_then_elsewhere(capsys, monkeypatch):
-    def told(seconds, is_terminal):
-        monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-        monkeypatch.setattr("tclab._display.monotonic", lambda: 100 + seconds[0])
-        with progress_line(True) as tell:
-            while seconds:
-                tell(lambda: f"after {seconds[0]} s" + 200 * ".")
-                del seconds[0]
-        return capsys.readouterr().err
-
-    line = told([0, 0.5, 1.5], True)
-    assert line.endswith("\n")
-    assert [part.split("s")[0] for part in line.split("\r\x1b[K")] == ["", "after 0 ", "after 1.5 "]
-    assert max(map(len, line.split("\r\x1b[K"))) < 200  # a line that is cut is written over whole
-    assert [part.split(".")[0] for part in told([0, 5, 12], False).splitlines()] == ["after 0 s", "after 12 s"]
-    with progress_line(False) as tell:
-        tell(lambda: 1 / 0)
-    assert capsys.readouterr().err == ""
+def test_progress_is_one_line_of_a_terminal_and_a_line_each_elsewhere(capsys, monkeypatch):
+    lines = ("after 1 s" + 200 * ".", "after 2 s", "")
+    for is_terminal in (True, False):
+        monkeypatch.setattr("sys.stderr.isatty", lambda is_terminal=is_terminal: is_terminal)
+        for line in lines:
+            say_anew(line)
+    told, _, printed = capsys.readouterr().err.rpartition("\r\x1b[K")
+    assert [part[:9] for part in told.split("\r\x1b[K")] == ["", "after 1 s", "after 2 s"]
+    assert max(map(len, told.split("\r"))) < 200  # what is longer than a line could not be written over
+    assert "\n" not in told
+    assert printed.splitlines() == [*lines[:2]]

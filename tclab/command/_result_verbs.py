@@ -90,10 +90,10 @@ def race_commands(
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
     - `record`: a file; the same command goes on with it.
-    - `markdown`: print Markdown, for a pull request.
+    - `markdown`: print it as a block of Markdown, for a pull request.
     """
     from tclab.timing import race_commands as race
-    from tclab.timing._commands_race import SIDES
+    from tclab.timing._commands_race import SIDES, answer_of
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     say("making head and base ready")
@@ -106,7 +106,8 @@ def race_commands(
         more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
         show(vars(pair) | more, as_json=True)
     else:
-        print(found.markdown() if markdown else found)
+        answer = answer_of(found).text()
+        print(f"```\n{answer}\n```" if markdown else answer)
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
@@ -128,7 +129,7 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
 
 @helped
 def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a script, and say which of its lines the time went to, and what its DataLoaders did.
+    """Run a script, and say which of its lines the time went to, what its DataLoaders did and what would help.
 
     - `script`: a Python program.
     - `argv`: its own arguments.
@@ -139,6 +140,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
+    if (advice := seen.advice) is not None and advice.suggestions:
+        print(advice)
     return seen.exit_code
 
 

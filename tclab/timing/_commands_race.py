@@ -33,43 +33,6 @@ from tclab.timing._verdict import MARGIN
 SIDES = ("head", "base")
 
 
-class CommandsRace(Race):
-    """The result of a race of commands, of the arms "head" and "base"; see `Race`."""
-
-    @property
-    def answer(self) -> str:
-        """How long head takes beside base, in words, with the verdict."""
-        pair = self.pair(*SIDES)
-        if pair.interval is None:
-            return f"{pair.verdict}: {pair.why}."
-        level, (low, high) = 100 * (1 - pair.alpha), pair.interval
-        took = f"head takes {pair.ratio:.4g} times as long as base, {level:g}% interval {low:.4g} to {high:.4g}"
-        return f"{took}: {pair.verdict}."
-
-    def markdown(self) -> str:
-        """Return the result as Markdown, for a comment on a pull request."""
-        shown = self._display()
-        rows = [[cell.replace("|", "\\|") for cell in line] for line in (shown.columns, *shown.lines)]
-        rows.insert(1, ["---"] * len(shown.columns))
-        return "\n".join([f"**{shown.title}**", "", *(f"| {' | '.join(row)} |" for row in rows), "", *shown.notes])
-
-    def _display(self) -> Display:
-        pair, lines = self.pair(*SIDES), []
-        for side in reversed(SIDES):
-            of_side = self.settings["sides"][side]
-            place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
-            seconds = [sample["seconds"] for sample in self.samples() if sample["arm"] == side]
-            typical = seconds_text(median(seconds)) if seconds else ""
-            lines.append((side, f"`{of_side['command']}`", f"`{place}`", typical, str(len(seconds))))
-        turns = (
-            f"Runs took turns for {self.settings['budget_seconds']:g} s on {self.machine['cpu']}, "
-            f"{counted(self.machine['cores'], 'core')}; {pair.floor_text}."
-        )
-        why = [f"Why: {pair.why}."] if pair.interval else []
-        columns = ("", "what ran", "at", "median run", "runs")
-        return Display(self.answer, columns, lines, [*why, turns, *last_notes(self)])
-
-
 @dataclass(frozen=True)
 class CommandArm:
     """One side of a race of commands: a call runs the command and returns its seconds.
@@ -191,7 +154,7 @@ def race_commands(
     margin: float = MARGIN,
     record: str | Path | None = None,
     progress: bool = False,
-) -> CommandsRace:
+) -> Race:
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
     Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
@@ -230,5 +193,24 @@ def race_commands(
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
     sides = {side: arm.identity for side, arm in arms.items()}
-    changed = {"pairs": pairs, "settings": {**found.settings, "sides": sides}}
-    return CommandsRace(**{**vars(found), **changed})
+    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
+
+
+def answer_of(result: Race) -> Display:
+    """Return the answer of a race of commands in words, and what ran on each side."""
+    pair, lines = result.pair(*SIDES), []
+    for side, what in reversed(result.settings["sides"].items()):
+        seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
+        typical = seconds_text(median(seconds)) if seconds else ""
+        place = what["commit"][:10] if "commit" in what else what["folder"]
+        lines.append((side, what["command"], place, typical, str(len(seconds))))
+    answer = f"{pair.verdict}: {pair.why}."
+    if pair.interval is not None:
+        low, high = pair.interval
+        took = f"head takes {pair.ratio:.4g} times as long as base"
+        answer = f"{took}, {1 - pair.alpha:.1%} interval {low:.4g} to {high:.4g}: {answer}"
+    turns = (
+        f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
+        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
+    )
+    return Display(answer, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

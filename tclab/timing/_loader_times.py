@@ -44,6 +44,7 @@ class BatchTimes(NamedTuple):
     end_ns: int
     collate_ns: int  # in collate_fn, a part of the whole
     wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
+    arrived_ns: int = 0  # when the loop got it
 
 
 @dataclass
@@ -240,7 +241,7 @@ class _Watch:
             one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
         one.wait_seconds += waited_ns / 1e9
         if times is not None:
-            one.batches.append(times._replace(wait_ns=waited_ns))
+            one.batches.append(times._replace(wait_ns=waited_ns, arrived_ns=end))
         return batch
 
 

@@ -11,24 +11,29 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
 
+if TYPE_CHECKING:
+    from tclab.timing._advice import Advice
+
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
+_WORTH = 0.1  # share of the time from which a change is named
 _MOST = 10  # lines that are shown of the main process, and three of the others
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
+_APART = 'exec "$@" 3>&1 4>&2 >"$0" 2>&1'  # py-spy speaks into a file; 3 and 4 are the outputs of the script
 _ALLOW = (
     "Where the system does not let it read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
     "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
@@ -62,6 +67,21 @@ class Profile(Shown):
         """Return line → share of the time of the main process, of workers or of others, the largest first."""
         seen = self.samples.get(where, Counter())
         return {line: n / seen.total() for line, n in seen.most_common()}
+
+    @property
+    def advice(self) -> Advice | None:
+        """What to change in the loading, where it would save a tenth or more; `None` where no DataLoader was used."""
+        from tclab.timing._advice import advise  # late: the script's process needs none of its imports
+
+        if self.loaders is None or not self.loaders.passes:
+            return None
+        found = advise(loaders=self.loaders, margin=_WORTH)
+        for (file, line, _), share in self.shares(WORKERS).items():
+            if file:
+                largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."
+                suggestions = [replace(one, why=one.why + largest) for one in found.suggestions]
+                return replace(found, suggestions=tuple(suggestions))
+        return found
 
     def _display(self) -> Display:
         lines = []
@@ -118,22 +138,18 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
         samples, result = Path(folder) / "samples", Path(folder) / "result"
-        outputs = [os.dup(1), os.dup(2)]  # for the script: what py-spy says itself is kept apart
-        run = [sys.executable, "-c", _RUN, *map(str, (*outputs, result, path)), *argv]
-        command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
+        said = Path(folder) / "said"
+        run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
+        record = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         begin = perf_counter()
-        with (Path(folder) / "said").open("w+", errors="replace") as said:
-            running = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=outputs)
-            for output in outputs:
-                os.close(output)
-            while running.poll() is None:
-                with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
-                    running.wait()
-            seconds = perf_counter() - begin
-            if not samples.exists() or not samples.stat().st_size:
-                said.seek(0)
-                last = " ".join(said.read().split())[-500:] or "nothing"
-                raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
+        running = subprocess.Popen(["sh", "-c", _APART, str(said), *record])
+        while running.poll() is None:
+            with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
+                running.wait()
+        seconds = perf_counter() - begin
+        if not samples.exists() or not samples.stat().st_size:
+            last = " ".join(said.read_text(errors="replace").split())[-500:] or "nothing"
+            raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
 
@@ -150,15 +166,14 @@ class _Ended:
 
 
 def run_script() -> None:
-    """Run the script of the command line: what its outputs are, a file for how it ended, the script, its arguments."""
+    """Run the script that the command line names after a file, to which how it ended is written."""
     import msgspec
 
+    for output, own in ((1, 3), (2, 4)):
+        os.dup2(own, output)
+        os.close(own)
     stdout: Any = sys.stdout
-    for i in (1, 2):
-        output = int(sys.argv.pop(1))
-        os.dup2(output, i)
-        os.close(output)
-    stdout.reconfigure(line_buffering=os.isatty(1))  # as of a process that began with it
+    stdout.reconfigure(line_buffering=os.isatty(1))  # as in a process that began with it
     result, *sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     ended = _Ended()

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
-from tclab._display import Display, Shown, progress_line, seconds_text
+from tclab._display import Display, Shown, say_anew, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, open_record
@@ -29,6 +29,7 @@ CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blo
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
+_SAID_APART_SECONDS = 5.0  # lines of progress
 _THIS_PROCESS = uuid4().int % 10**9  # a process id would come again
 
 
@@ -189,15 +190,18 @@ def race(
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
     settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
-    stopped = None
+    stopped, said_at = None, monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
-            tell = opened.enter_context(progress_line(progress))
-            tell(lambda: f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
+            if progress:
+                opened.callback(say_anew, "")
+                say_anew(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
                 kept.add(samples)
-                tell(session.how_far)
+                if progress and monotonic() > said_at + _SAID_APART_SECONDS:
+                    said_at = monotonic()
+                    say_anew(session.how_far())
         except KeyboardInterrupt:
             stopped = "interrupted"
         busy = contention(session.began, conditions()).busy_percent if session.began else None

@@ -226,7 +226,11 @@ def test_compare_by_category_step_and_op(write_trace, complete):
     a, b = run(1, 2, "a.json"), run(2, 4, "b.json")
     answer = trace.compare(a, trace.analyze(b))
     row = answer.categories.set_index("category").loc["tensor_ops"]
-    assert (row["a_us"], row["b_us"], row["ratio"], row["ratio_per_step"]) == (100, 400, 4, 2)
+    assert (row["a_us"], row["b_us"], row["ratio"]) == (50, 100, 2)  # of a step
+    assert answer.whole.drop(columns="whole").values.tolist() == [[100, 200, 2], [1100, 3200, pytest.approx(32 / 11)]]
+    assert ["whole", "mean", "step", "100", "µs", "200", "µs", "2", "×"] in [
+        line.split() for line in str(answer).splitlines()
+    ]
     assert answer.categories.set_index("category")["ratio"].isna()["optimizer"]
     assert answer.ops.set_index("name").loc["aten::mm", "b_calls"] == 4
     assert any("a has 2 steps per rank and b 4" in w for w in answer.warnings)
