@@ -71,14 +71,14 @@ def test_the_workers_of_a_loader_are_timed_one_by_one(context, persistent):
     assert min(first.starts.values()) > READY
     assert first.starts[0] <= first.start_seconds  # which waits for the batch of worker 0
     rows = list(found.rows())
-    assert [row.worker for row in rows] == [0, 1]
-    for row in rows:
-        assert (row.batches, row.starts) == (4, 1 if persistent else 2)  # of two passes
-        assert READY * row.starts < row.start_seconds
-        theirs = made[made[:, 1] == row.worker].sum(0).tolist()
-        assert theirs[2] <= row.fetch_seconds == pytest.approx(theirs[2], rel=0.1)
-        assert theirs[3] <= row.collate_seconds == pytest.approx(theirs[3], rel=0.1)
-        assert row.wait_seconds <= first.wait_seconds + second.wait_seconds
+    assert [worker for _, worker, *_ in rows] == [0, 1]
+    for _, worker, batches, starts, start_seconds, fetch_seconds, collate_seconds, wait_seconds in rows:
+        assert (batches, starts) == (4, 1 if persistent else 2)  # of two passes
+        assert READY * starts < start_seconds
+        theirs = made[made[:, 1] == worker].sum(0).tolist()
+        assert theirs[2] <= fetch_seconds == pytest.approx(theirs[2], rel=0.1)
+        assert theirs[3] <= collate_seconds == pytest.approx(theirs[3], rel=0.1)
+        assert wait_seconds <= first.wait_seconds + second.wait_seconds
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(N))  # and afterwards, with workers that go on
     assert (len(found.passes), len(second.batches)) == (2, 4)
 
@@ -93,9 +93,9 @@ def test_every_kind_of_loader_gives_what_it_gave_and_is_counted(make, batches):
     with timing.loader_times() as found:
         timed = list(make())
     assert str(timed) == str(bare)
-    (row,) = found.rows()
-    assert row.batches == batches
-    assert ("main" in str(found)) == (row.worker is None) == (found.passes[0].workers == 0)
+    ((_, worker, made, *_),) = found.rows()
+    assert made == batches
+    assert ("main" in str(found)) == (worker is None) == (found.passes[0].workers == 0)
 
 
 def test_what_a_pinning_thread_gets_is_pinned_inside(monkeypatch):
@@ -171,7 +171,9 @@ def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_i
     lines = {"workers": Counter({("", 0, ""): 5, ("/a/train.py", 19, "f"): 4, ("/a/train.py", 20, "f"): 1})}
     (one,) = Profile(lines, 3.0, loaders=LoaderTimes([slow], 3.0)).advice.suggestions
     assert one.why.endswith("could keep up, on 2 cores. 40% of the workers' time is in train.py:19.")
-    assert Profile(lines, 3.0).advice is None
+    assert Profile(lines, 3.0).advice.suggestions == ()
+    ended = LoaderTimes([LoaderPass("slow", 2, True, True, True, 0)], 3.0)  # by an error in its first batch
+    assert Profile(lines, 3.0, loaders=ended).advice.suggestions == ()
 
 
 @pytest.mark.parametrize("made_anew", [False, True])

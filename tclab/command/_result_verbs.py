@@ -90,7 +90,7 @@ def race_commands(
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
     - `record`: a file; the same command goes on with it.
-    - `markdown`: print it as a block of Markdown, for a pull request.
+    - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
     """
     from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, answer_of
@@ -106,8 +106,7 @@ def race_commands(
         more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
         show(vars(pair) | more, as_json=True)
     else:
-        answer = answer_of(found).text()
-        print(f"```\n{answer}\n```" if markdown else answer)
+        print(answer_of(found).html() if markdown else answer_of(found).text())
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
@@ -140,8 +139,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
-    if (advice := seen.advice) is not None and advice.suggestions:
-        print(advice)
+    if seen.advice.suggestions:
+        print(seen.advice)
     return seen.exit_code
 
 

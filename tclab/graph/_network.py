@@ -66,10 +66,8 @@ class Network(Shown):
     def _display(self) -> Display:
         notes = [] if self.report is None else [str(self.report)]
         if not self.directed:
-            notes.append(
-                "Undirected: each edge is stored once, and messages pass from its first node to its second; "
-                "in_both_directions() passes them both ways."
-            )
+            notes.append("Undirected: each edge is stored once, and messages pass from its first node to its second.")
+            notes.append("To pass them both ways, with an edge's weight on each: in_both_directions().")
         return Display(
             f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)", notes=tuple(notes)
         )

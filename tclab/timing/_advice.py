@@ -140,8 +140,7 @@ class Advice(Shown):
         unknown += self.missing
         if any(one.race is not None and one.measured is None for one in (*self.suggestions, *self.unsure)):
             unknown.append("whether the changes win a race, in which both take turns: measure() (--measure) runs it")
-        todo = "settle what is still open, or measure other settings" if unknown else "measure other settings"
-        nothing = f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
+        nothing = f"no change is known to save {self.margin:.0%} or more."
         if self.refusal:
             nothing = f"no advice yet: {self.refusal}."
             unknown += [self.refusal] if self.suggestions else []
@@ -212,16 +211,10 @@ def _step_times(ledger: Ledger, loaders: LoaderTimes | None) -> StepTimes:
         steps = later
     stages = {str(name): steps[name].to_numpy() for name in steps}
     whole = stages.pop("step", np.zeros(0))
-    waits = stages.get("data_wait", np.zeros_like(whole))
-    return StepTimes(
-        f"from {len(whole)} steps of this loop{left_out}",
-        whole,
-        stages,
-        workers,
-        fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None,
-        usable_cores(),
-        cycle_of(workers if steps_wait(waits, whole) else 0),
-    )
+    subject = f"from {len(whole)} steps of this loop{left_out}"
+    make = fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None
+    waiting = steps_wait(stages.get("data_wait", np.zeros_like(whole)), whole)
+    return StepTimes(subject, whole, stages, workers, make, usable_cores(), cycle_of(workers if waiting else 0))
 
 
 def _loop_times(loaders: LoaderTimes) -> StepTimes:
@@ -229,23 +222,19 @@ def _loop_times(loaders: LoaderTimes) -> StepTimes:
 
     The first step of a pass, which waits for workers that start, is left out.
     """
-    passes = max(loaders.by_loader().values(), key=lambda passes: sum(one.wait_seconds for one in passes))
+    loops = [passes for passes in loaders.by_loader().values() if any(len(one.batches) > 1 for one in passes)]
+    if not loops:
+        return StepTimes("from no DataLoader", np.zeros(0), {})
+    passes = max(loops, key=lambda passes: sum(one.wait_seconds for one in passes))
     made = [batch for one in passes for batch in one.batches]
     steps = [step for one in passes for step in pairwise(one.batches)]
     whole = np.array([now.arrived_ns - before.arrived_ns for before, now in steps]) / 1e9
     waits = np.array([now.wait_ns for _, now in steps]) / 1e9
     make = fmean(one.end_ns - one.begin_ns for one in made) / 1e9
     collate = fmean(one.collate_ns for one in made) / 1e9
-    return StepTimes(
-        f"from {len(whole)} steps over {passes[0].loader}",
-        whole,
-        {"data_wait": waits},
-        passes[0].workers,
-        make,
-        usable_cores(),
-        cycle_of(passes[0].workers),
-        f" ({seconds_text(make - collate)} fetch, {seconds_text(collate)} collate)",
-    )
+    subject, workers = f"from {len(whole)} steps over {passes[0].loader}", passes[0].workers
+    parts = f" ({seconds_text(make - collate)} fetch, {seconds_text(collate)} collate)"
+    return StepTimes(subject, whole, {"data_wait": waits}, workers, make, usable_cores(), cycle_of(workers), parts)
 
 
 # ---- the rules
@@ -266,8 +255,8 @@ def advise(ledger: Ledger | None = None, *, loaders: LoaderTimes | None = None, 
     - `margin`: share of the time below which nothing is called better.
     """
     if ledger is None:
-        times = _loop_times(loaders)
-        suggestions, missing, refusal = [*_loading(times, margin)], list[str](), ""
+        times = _loop_times(loaders or LoaderTimes())
+        suggestions, missing, refusal = [*_loading(times, margin)] if len(times.whole) else [], list[str](), ""
     else:
         times = _step_times(ledger, loaders)
         refusal = times.refusal()

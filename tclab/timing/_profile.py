@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tclab.timing._advice import Advice
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
-_WORTH = 0.1  # share of the time from which a change is named
 _MOST = 10  # lines that are shown of the main process, and three of the others
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
@@ -69,13 +68,11 @@ class Profile(Shown):
         return {line: n / seen.total() for line, n in seen.most_common()}
 
     @property
-    def advice(self) -> Advice | None:
-        """What to change in the loading, where it would save a tenth or more; `None` where no DataLoader was used."""
+    def advice(self) -> Advice:
+        """What to change in the loading, where it would save a tenth or more; see `tclab.timing.advise`."""
         from tclab.timing._advice import advise  # late: the script's process needs none of its imports
 
-        if self.loaders is None or not self.loaders.passes:
-            return None
-        found = advise(loaders=self.loaders, margin=_WORTH)
+        found = advise(loaders=self.loaders, margin=0.1)
         for (file, line, _), share in self.shares(WORKERS).items():
             if file:
                 largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."

@@ -300,12 +300,10 @@ class _Session:
 
     def how_far(self) -> str:
         """Return how far the race is: "round 7, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
-        of_arms: dict[str, list[float]] = {}
-        for sample in self.samples:
-            of_arms.setdefault(sample["arm"], []).append(sample["seconds"])
-        medians = ", ".join(f"{arm} {seconds_text(median(seconds))}" for arm, seconds in of_arms.items())
-        spent = f"{self.samples[-1]['spent_seconds']:.0f} of {self.budget_seconds:g} s"
-        return f"round {len(self.samples) // (2 * len(self.arms))}, {spent}; median so far: {medians}"
+        seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
+        medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
+        i, spent = len(self.samples) // (2 * len(self.arms)), self.samples[-1]["spent_seconds"]
+        return f"round {i}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _is_over(self) -> bool:
         """Return whether every pair is decided by the first half of the budget, and far apart.

@@ -20,7 +20,7 @@ class Comparison(Shown):
     whole: pd.DataFrame  # whole ("mean step"; "all that was recorded", of main threads), a_us, b_us, ratio
     categories: pd.DataFrame  # category, a_us, b_us, ratio: a step's mean where both sides mark steps, else in all
     stages: pd.DataFrame  # as categories, by stage
-    ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us
+    ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us: in all
     warnings: list[str]  # why the two may not be comparable
     a: str  # the files of `a`, or their folder
     b: str
@@ -89,7 +89,7 @@ def _parts(a: Report, b: Report, name: str, key: str) -> pd.DataFrame:
     sides = [getattr(report, name)[[key, "self_us"]] for report in (a, b)]
     if len(a.steps) and len(b.steps):
         sides = [side.assign(self_us=side["self_us"] / len(r.steps)) for side, r in zip(sides, (a, b), strict=True)]
-    return _side_by_side(*sides, [key])
+    return _side_by_side(sides[0], sides[1], [key])
 
 
 def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -108,8 +108,6 @@ def _warnings(a: Report, b: Report) -> Iterator[str]:
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
         yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}: compare mean steps, not all that was recorded"
-    if 0 in steps:
-        yield "without ProfilerStep marks on both sides there is no figure per step"
     for name in _SETTINGS:
         values = [sorted({"unknown" if value is pd.NA else str(value) for value in r.settings[name]}) for r in (a, b)]
         if values[0] != values[1]:

@@ -185,7 +185,7 @@ def test_a_network_says_that_an_undirected_edge_goes_one_way_and_what_was_kept_a
 def test_the_edges_of_an_undirected_network_go_both_ways_with_their_weights(write):
     path = write("lines.csv", "source,target,km\nOlten,Bern,3\nBern,Olten,5\nOlten,Chur,0.5\nChur,Chur,7\n")
     once = edge_list(path)
-    assert "in_both_directions() passes them both ways" in " ".join(str(once).split())
+    assert "To pass them both ways, with an edge's weight on each: in_both_directions()" in " ".join(str(once).split())
     both = once.in_both_directions()
     expected = {("Bern", "Olten"): 5, ("Olten", "Bern"): 5, ("Olten", "Chur"): 0.5, ("Chur", "Olten"): 0.5,
                 ("Chur", "Chur"): 7}  # fmt: skip

@@ -55,7 +55,7 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
     assert [line.startswith("stage ") for line in str(compared).splitlines()].count(True) == 2
     alone = trace.analyze(write_trace([complete("aten::mm", 0, 10)]))
     assert "stage " not in str(alone)
-    assert "A CPU trace, and fewer than two marked steps: nothing to judge there." in " ".join(str(alone).split())
+    assert "to say whether a device was idle (trace.json): it has no device events." in " ".join(str(alone).split())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,6 @@ def test_idle_is_split_by_when_the_next_work_was_launched(write_trace, complete)
     assert report.idle_causes["idle_us"].sum() == 25
     assert said(report, "waited for data during 28.0% of its idle time")
     assert report.gaps["gap_us"].tolist() == [15, 10]
-    assert report.gaps["late_us"].tolist() == [10, 0]
 
 
 def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
@@ -241,7 +240,8 @@ def test_compare_by_category_step_and_op(write_trace, complete):
 def test_compare_warns_of_other_settings(write_trace, complete):
     a = write_trace([complete("aten::mm", 0, 5)], "a.json", distributedInfo={"rank": 0, "world_size": 2})
     b = write_trace([complete("f.py(1): f", 0, 5, "python_function")], "b.json")
-    warnings = " ".join(trace.compare(a, b).warnings)
+    compared = trace.compare(a, b)
+    assert compared.whole["a_us"].isna().tolist() == [True, False]  # no step is marked
+    warnings = " ".join(compared.warnings)
     assert "world size" in warnings
     assert "with_stack differs" in warnings
-    assert "no figure per step" in warnings
