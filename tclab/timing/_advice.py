@@ -256,7 +256,7 @@ def advise(ledger: Ledger | None = None, *, loaders: LoaderTimes | None = None, 
     """
     if ledger is None:
         times = _loop_times(loaders or LoaderTimes())
-        suggestions, missing, refusal = [*_loading(times, margin)] if len(times.whole) else [], list[str](), ""
+        suggestions, missing, refusal = [*_loading(times, margin)], list[str](), ""
     else:
         times = _step_times(ledger, loaders)
         refusal = times.refusal()
@@ -302,6 +302,8 @@ def upper_bound(
 
 def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else what spares the wait."""
+    if not len(times.whole):
+        return
     waits, (low, _) = times.share("data_wait")
     make, workers, whole = times.batch_seconds, times.workers, float(times.whole.mean())
     rest, why = whole * (1 - waits), "a step waits for its batch for {} of its time"
