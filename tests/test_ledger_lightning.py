@@ -85,8 +85,8 @@ def test_each_stage_of_a_trainer_and_each_worker_of_its_loaders_is_where_its_tim
     assert type(trainer.profiler).__name__ == "SimpleProfiler"  # put back, and it went on
     assert trainer.profiler.recorded_durations["run_training_batch"]
     training, validating = found.by_loader()
-    rows = {row.loader: (row.worker, row.batches, row.starts) for row in found.rows()}
-    assert (rows[training][:2], rows[validating]) == ((None, 8), (0, 16, 2))
+    rows = {loader: of_worker[:3] for loader, *of_worker in found.rows()}
+    assert (rows[training][:2], rows[validating]) == ([None, 8], [0, 16, 2])
     (again,) = found.restarts()[validating]
     assert (again.workers, again.training, found.by_loader()[training][0].training) == (1, False, True)
     assert again.starts[0] > 0.2  # what a worker does before its first sample

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections import Counter
 from multiprocessing import active_children
 from time import monotonic_ns, perf_counter, sleep
 
@@ -13,6 +14,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from tclab import InputError, timing
 from tclab.timing._loader_times import BatchTimes, LoaderPass, LoaderTimes, _Timed
+from tclab.timing._profile import Profile
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers
 FETCH, COLLATE, READY, N = 0.01, 0.02, 0.2, 12  # seconds of a sample, of a batch and of a worker's start; samples
@@ -69,14 +71,14 @@ def test_the_workers_of_a_loader_are_timed_one_by_one(context, persistent):
     assert min(first.starts.values()) > READY
     assert first.starts[0] <= first.start_seconds  # which waits for the batch of worker 0
     rows = list(found.rows())
-    assert [row.worker for row in rows] == [0, 1]
-    for row in rows:
-        assert (row.batches, row.starts) == (4, 1 if persistent else 2)  # of two passes
-        assert READY * row.starts < row.start_seconds
-        theirs = made[made[:, 1] == row.worker].sum(0).tolist()
-        assert theirs[2] <= row.fetch_seconds == pytest.approx(theirs[2], rel=0.1)
-        assert theirs[3] <= row.collate_seconds == pytest.approx(theirs[3], rel=0.1)
-        assert row.wait_seconds <= first.wait_seconds + second.wait_seconds
+    assert [worker for _, worker, *_ in rows] == [0, 1]
+    for _, worker, batches, starts, start_seconds, fetch_seconds, collate_seconds, wait_seconds in rows:
+        assert (batches, starts) == (4, 1 if persistent else 2)  # of two passes
+        assert READY * starts < start_seconds
+        theirs = made[made[:, 1] == worker].sum(0).tolist()
+        assert theirs[2] <= fetch_seconds == pytest.approx(theirs[2], rel=0.1)
+        assert theirs[3] <= collate_seconds == pytest.approx(theirs[3], rel=0.1)
+        assert wait_seconds <= first.wait_seconds + second.wait_seconds
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(N))  # and afterwards, with workers that go on
     assert (len(found.passes), len(second.batches)) == (2, 4)
 
@@ -91,9 +93,9 @@ def test_every_kind_of_loader_gives_what_it_gave_and_is_counted(make, batches):
     with timing.loader_times() as found:
         timed = list(make())
     assert str(timed) == str(bare)
-    (row,) = found.rows()
-    assert row.batches == batches
-    assert ("main" in str(found)) == (row.worker is None) == (found.passes[0].workers == 0)
+    ((_, worker, made, *_),) = found.rows()
+    assert made == batches
+    assert ("main" in str(found)) == (worker is None) == (found.passes[0].workers == 0)
 
 
 def test_what_a_pinning_thread_gets_is_pinned_inside(monkeypatch):
@@ -147,7 +149,31 @@ def test_the_batches_of_training_say_how_many_workers_a_loop_needs(monkeypatch):
     others = LoaderPass("validation", 3, True, True, False, 0, batches=[BatchTimes(0, 0, 0, 10**9, 0)])
     one = timing.advise(ledger, loaders=LoaderTimes([training, others], 1.0)).suggestions[0]
     assert one.change == "load with 2 workers instead of 1"
-    assert "a batch is made in 0.008 s" in one.why
+    assert "a batch is made in 8 ms, and the rest" in one.why
+
+
+def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_its_loader(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("tclab.timing._advice"), "usable_cores", lambda: 2)
+    ms = 10**6
+
+    def loop(name, every, wait):
+        made = [BatchTimes(i % 2, 0, 0, 200 * ms, 80 * ms, wait * ms, i * every * ms) for i in range(12)]
+        return LoaderPass(name, 2, True, True, True, 0, wait_seconds=12 * wait / 1e3, batches=made)
+
+    slow, quick = loop("slow", 100, 90), loop("quick", 100, 5)
+    (one,) = timing.advise(loaders=LoaderTimes([quick, slow], 3.0), margin=0.1).suggestions
+    assert (one.change, one.ratio) == ("make a batch cheaper, or carry less in it", pytest.approx(0.1))
+    made = (
+        "a batch is made in 200 ms (120 ms fetch, 80 ms collate), so that 2 workers give one each 100 ms, and the rest"
+    )
+    assert f"waits for its batch for 90% [90%, 90%] of its time; {made} of a step takes 10 ms: 20 workers" in one.why
+    assert timing.advise(loaders=LoaderTimes([quick], 3.0), margin=0.1).suggestions == ()
+    lines = {"workers": Counter({("", 0, ""): 5, ("/a/train.py", 19, "f"): 4, ("/a/train.py", 20, "f"): 1})}
+    (one,) = Profile(lines, 3.0, loaders=LoaderTimes([slow], 3.0)).advice.suggestions
+    assert one.why.endswith("could keep up, on 2 cores. 40% of the workers' time is in train.py:19.")
+    assert Profile(lines, 3.0).advice.suggestions == ()
+    ended = LoaderTimes([LoaderPass("slow", 2, True, True, True, 0)], 3.0)  # by an error in its first batch
+    assert Profile(lines, 3.0, loaders=ended).advice.suggestions == ()
 
 
 @pytest.mark.parametrize("made_anew", [False, True])

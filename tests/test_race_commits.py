@@ -5,11 +5,13 @@ The commands print their seconds and the race reads a clock of the test's own, s
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
+from itertools import count
 
 import pytest
 from clock import Clock
@@ -160,12 +162,26 @@ def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys,
 def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_code(repository, raced, capsys):
     assert main(["race", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
     text = capsys.readouterr().out
-    assert text.startswith("**SLOWER**: head takes 1.2 × the time [1.2, 1.2] of base; ")
-    for tag, seconds in (("fast", 0.1), ("slow", 0.12)):
-        assert f"`cat seconds.txt` at `{git(repository, 'rev-parse', tag)[:10]}` | {seconds} |" in text
+    assert "head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: " in text
+    assert text.strip().count("\n") == 0  # a blank line would end it
+    cells = [re.sub("<.*?>", " ", row).split() for row in text.split("<tr>")]
+    for side, tag, seconds in (("base", "fast", "100"), ("head", "slow", "120")):
+        assert [side, *CAT, git(repository, "rev-parse", tag)[:10], seconds, "ms"] in [row[:6] for row in cells]
     assert "margin ±2.0%" in text
     assert main(["race", "--base", "nowhere", "--", *CAT]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(repository, raced, capsys, monkeypatch):
+    monkeypatch.setattr("tclab.timing._race.monotonic", count(0, 20).__next__)
+    assert main(["race", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
+    out, err = capsys.readouterr()
+    assert "\nmaking head and base, and calling each once; then 30 s of rounds\n" in err
+    assert "\nround 2, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err  # a round is four runs of 1/2 s
+    assert out.startswith("head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: ")
+    commits = {side: git(repository, "rev-parse", tag)[:10] for side, tag in (("base", "fast"), ("head", "slow"))}
+    assert re.search(f"\nbase +cat seconds.txt +{commits['base']} +100 ms ", out)
+    assert re.search(f"\nhead +cat seconds.txt +{commits['head']} +120 ms ", out)
 
 
 def test_a_race_of_commands_imports_nothing_of_graphs():

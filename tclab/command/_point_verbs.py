@@ -145,7 +145,7 @@ def race(
     import_own(own)
     more = {} if processes is None else {"processes": processes or None}
     arms = _points(point, strategies)
-    found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, **more)
+    found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=True, **more)
     show(found.pairs if json else found, as_json=json)
     return 0
 

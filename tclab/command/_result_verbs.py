@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tclab._display import say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -89,24 +90,23 @@ def race_commands(
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
     - `record`: a file; the same command goes on with it.
-    - `markdown`: print Markdown, for a pull request.
+    - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
     """
     from tclab.timing import race_commands as race
-    from tclab.timing._commands_race import SIDES, markdown_of
+    from tclab.timing._commands_race import SIDES, answer_of
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
-    begins = f"making head and base ready, and running each once; then {budget_seconds:g} s of runs in turn"
-    print(begins, file=sys.stderr, flush=True)
+    say("making head and base ready")
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
-        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record,
+        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record, progress=True,
     )  # fmt: skip
     pair = found.pair(*SIDES)
     if json:
         more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
         show(vars(pair) | more, as_json=True)
     else:
-        print(markdown_of(found) if markdown else found)
+        print(answer_of(found).html() if markdown else answer_of(found).text())
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
@@ -128,7 +128,7 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
 
 @helped
 def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a script, and say which of its lines the time went to, and what its DataLoaders did.
+    """Run a script, and say which of its lines the time went to, what its DataLoaders did and what would help.
 
     - `script`: a Python program.
     - `argv`: its own arguments.
@@ -139,6 +139,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
+    if seen.advice.suggestions:
+        print(seen.advice)
     return seen.exit_code
 
 

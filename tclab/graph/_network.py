@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -67,6 +67,7 @@ class Network(Shown):
         notes = [] if self.report is None else [str(self.report)]
         if not self.directed:
             notes.append("Undirected: each edge is stored once, and messages pass from its first node to its second.")
+            notes.append("To pass them both ways, with an edge's weight on each: in_both_directions().")
         return Display(
             f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)", notes=tuple(notes)
         )
@@ -179,6 +180,18 @@ class Network(Shown):
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
         return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))
+
+    def in_both_directions(self) -> Network:
+        """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.
+
+        **Raises:** `InputError` for a directed network.
+        """
+        if self.directed:
+            raise InputError(f"network {self.name!r} is directed, expected one whose edges are stored once")
+        other = self.edge_index[0] != self.edge_index[1]
+        edges = torch.cat([self.edge_index, self.edge_index[:, other].flip(0)], dim=1)
+        weight = None if self.weight is None else torch.cat([self.weight, self.weight[other]])
+        return replace(self, edge_index=edges, weight=weight, directed=True)
 
     def incidence(self, node_type: str) -> Rows:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.

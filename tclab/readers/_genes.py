@@ -82,11 +82,6 @@ class Genes:
         object.__setattr__(self, "_index", index)
 
     @staticmethod
-    def of(genes: Genes | Iterable[str]) -> Genes:
-        """Return a gene list of any names, in their order; a gene list is returned unchanged."""
-        return genes if isinstance(genes, Genes) else Genes(tuple(genes))
-
-    @staticmethod
     def union(lists: Sequence[Genes]) -> Genes:
         """Return the sorted union of gene lists; a name that two of them give to different genes becomes ambiguous."""
         names = tuple(sorted({name for genes in lists for name in genes.names}))
@@ -127,7 +122,8 @@ class Lookup:
     def __init__(
         self, path: str | Path, genes: Genes | Iterable[str], unknown_limit: float, clean: Callable[[str], str] = str
     ) -> None:
-        self.path, self.genes, self.unknown_limit, self.clean = path, Genes.of(genes), unknown_limit, clean
+        self.path, self.unknown_limit, self.clean = path, unknown_limit, clean
+        self.genes = genes if isinstance(genes, Genes) else Genes(tuple(genes))
         self.index_of: dict[str, int] = {}  # name as in the file → index, below 0 where it means no gene
 
     def place(self, name: str) -> int:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from tclab._display import Display, Shown, counted, first_of
+from tclab._display import Display, Shown, counted, first_of, seconds_text
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import NOT_STEADY, cycle_means, cycle_of, made_ahead, share_of, steady_state, steps_wait
+from tclab.timing._step_means import NOT_STEADY, cycle_of, made_ahead, share_of, steady_state, steps_wait
 from tclab.timing._verdict import MARGIN, Pair
 
 # the basis of a prediction
@@ -93,6 +94,7 @@ class Advice(Shown):
     - `margin`: share of the time below which nothing is called better.
     - `busy`: that other processes used the processors, which weakens every figure, and what to do; else empty.
     - `unsure`: changes that look faster and are not certain, each with the reason; a race can settle it.
+    - `refusal`: why the steps' times allow no advice yet, and what to do; else empty.
     """
 
     subject: str
@@ -102,6 +104,7 @@ class Advice(Shown):
     margin: float = MARGIN
     busy: str = ""
     unsure: tuple[Suggestion, ...] = ()
+    refusal: str = ""
 
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
         """Race the changes with the present, in the order of the list, and return the advice with the results.
@@ -137,11 +140,14 @@ class Advice(Shown):
         unknown += self.missing
         if any(one.race is not None and one.measured is None for one in (*self.suggestions, *self.unsure)):
             unknown.append("whether the changes win a race, in which both take turns: measure() (--measure) runs it")
-        todo = "settle what is still open, or measure other settings" if unknown else "measure other settings"
-        nothing = "" if self.suggestions else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
+        nothing = f"no change is known to save {self.margin:.0%} or more."
+        if self.refusal:
+            nothing = f"no advice yet: {self.refusal}."
+            unknown += [self.refusal] if self.suggestions else []
         suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
         notes = [*([self.busy] if self.busy else []), *suggestions, *(f"still open: {text}" for text in unknown)]
-        return Display(f"What to change, {self.subject}: {nothing}".rstrip(), notes=notes)
+        title = f"What to change, {self.subject}:"
+        return Display(title if self.suggestions else f"{title} {nothing}", notes=notes)
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
@@ -163,6 +169,7 @@ class StepTimes:
     batch_seconds: float | None = None  # mean time in which a worker makes a batch
     cores: int | None = None  # that this process may use
     cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`
+    parts: str = ""  # of a batch's making, in words
 
     def share(self, *names: str) -> tuple[float, tuple[float, float]]:
         """Return the share of the time that these stages take together, and its 95 % interval."""
@@ -174,17 +181,16 @@ class StepTimes:
     def refusal(self) -> str:
         """Return why there can be no advice from these times; empty if there can."""
         n = len(self.whole)
-        if n < MIN_OBSERVATIONS:
-            return f"{n} steps were timed, at least {MIN_OBSERVATIONS} are needed"
-        if n < 2 * self.cycle:
-            return f"{n} steps were timed, at least two cycles of {self.cycle} are needed"
-        state = steady_state(cycle_means(self.whole, self.cycle).tolist())
+        least = max(MIN_OBSERVATIONS, 2 * self.cycle)  # two whole cycles
+        if n < least:
+            return f"{n} steps were timed, at least {least} are needed"
+        state = steady_state(self.whole.tolist(), self.cycle)
         if state.verdict == NOT_STEADY:
-            return f"the steps were still changing ({state.why}): warm up longer"
+            return f"the steps were not steady ({state.why}); run more warm-up steps before those that are timed"
         return ""
 
 
-def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTimes:
+def _step_times(ledger: Ledger, loaders: LoaderTimes | None) -> StepTimes:
     """Return the times of a ledger's steps, by the device's timeline on CUDA, with its workers where known.
 
     The first step of a pass waits for workers that start, which no cheaper batch would spare: it is left out where
@@ -205,50 +211,66 @@ def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTim
         steps = later
     stages = {str(name): steps[name].to_numpy() for name in steps}
     whole = stages.pop("step", np.zeros(0))
-    waits = stages.get("data_wait", np.zeros_like(whole))
-    return StepTimes(
-        f"from {len(whole)} steps of this loop{left_out}",
-        whole,
-        stages,
-        workers,
-        fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None,
-        usable_cores(),
-        cycle_of(workers if steps_wait(waits, whole) else 0),
-    )
+    subject = f"from {len(whole)} steps of this loop{left_out}"
+    make = fmean(one.end_ns - one.begin_ns for one in made) / 1e9 if made else None
+    waiting = steps_wait(stages.get("data_wait", np.zeros_like(whole)), whole)
+    return StepTimes(subject, whole, stages, workers, make, usable_cores(), cycle_of(workers if waiting else 0))
+
+
+def _loop_times(loaders: LoaderTimes) -> StepTimes:
+    """Return the times of the steps over the DataLoader that was waited for longest, each from a batch to the next.
+
+    The first step of a pass, which waits for workers that start, is left out.
+    """
+    loops = [passes for passes in loaders.by_loader().values() if any(len(one.batches) > 1 for one in passes)]
+    if not loops:
+        return StepTimes("from no DataLoader", np.zeros(0), {})
+    passes = max(loops, key=lambda passes: sum(one.wait_seconds for one in passes))
+    made = [batch for one in passes for batch in one.batches]
+    steps = [step for one in passes for step in pairwise(one.batches)]
+    whole = np.array([now.arrived_ns - before.arrived_ns for before, now in steps]) / 1e9
+    waits = np.array([now.wait_ns for _, now in steps]) / 1e9
+    make = fmean(one.end_ns - one.begin_ns for one in made) / 1e9
+    collate = fmean(one.collate_ns for one in made) / 1e9
+    subject, workers = f"from {len(whole)} steps over {passes[0].loader}", passes[0].workers
+    parts = f" ({seconds_text(make - collate)} fetch, {seconds_text(collate)} collate)"
+    return StepTimes(subject, whole, {"data_wait": waits}, workers, make, usable_cores(), cycle_of(workers), parts)
 
 
 # ---- the rules
 
 
-def advise(ledger: Ledger, *, loaders: LoaderTimes | None = None, margin: float = MARGIN) -> Advice:
+def advise(ledger: Ledger | None = None, *, loaders: LoaderTimes | None = None, margin: float = MARGIN) -> Advice:
     """Return suggestions for a training loop that a ledger timed, by predicted gain.
 
     Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
-    suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up;
-    but loaders that started their workers anew are named whatever the steps.
+    suggestions from fewer than 6 steps, from steps that were not steady, or from a ledger that does not add up, and
+    `refusal` says so; but loaders that started their workers anew are named whatever the steps.
 
     **Arguments:**
 
-    - `ledger`: a ledger of steps after warm-up.
+    - `ledger`: a ledger of steps after warm-up. Without one the advice is on the loader alone that was waited for
+      longest, by all of its steps, steady or not.
     - `loaders`: what DataLoaders did meanwhile, from `tclab.timing.loader_times`.
     - `margin`: share of the time below which nothing is called better.
     """
-    times = step_times_of(ledger, loaders)
-    suggestions: list[Suggestion] = []
-    if len(times.whole) and not ledger.adds_up():
-        accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
-        missing = [f"the ledger does not add up: its stages account for {accounted}"]
+    if ledger is None:
+        times = _loop_times(loaders or LoaderTimes())
+        suggestions, missing, refusal = [*_loading(times, margin)], list[str](), ""
     else:
-        suggestions, missing = suggestions_from(times, margin)
+        times = _step_times(ledger, loaders)
+        refusal = times.refusal()
+        if len(times.whole) and not ledger.adds_up():
+            accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
+            refusal = f"the ledger does not add up: its stages account for {accounted}"
+        suggestions, missing = ([], []) if refusal else suggestions_from(times, margin)
     if loaders is not None:
         suggestions += _restarts(loaders, margin)
-    return Advice(times.subject, ranked(suggestions), tuple(missing), margin=margin)
+    return Advice(times.subject, ranked(suggestions), tuple(missing), margin=margin, refusal=refusal)
 
 
 def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Suggestion], list[str]]:
-    """Return the suggestions from the times of steps, and sentences on what they leave unknown."""
-    if why := times.refusal():
-        return [], [why]
+    """Return the suggestions from the times of steps that allow them, and sentences on what they leave unknown."""
     ahead = ""
     if times.workers and times.batch_seconds is not None:
         ahead = made_ahead(times.workers, times.batch_seconds, float(times.whole.mean()))
@@ -280,6 +302,8 @@ def upper_bound(
 
 def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else what spares the wait."""
+    if not len(times.whole):
+        return
     waits, (low, _) = times.share("data_wait")
     make, workers, whole = times.batch_seconds, times.workers, float(times.whole.mean())
     rest, why = whole * (1 - waits), "a step waits for its batch for {} of its time"
@@ -291,7 +315,9 @@ def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
         return
     enough = max(1, ceil(make / rest))
     more = enough if times.cores is None else min(enough, times.cores - 1)
-    why += f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s: "
+    each = f", so that {workers} workers give one each {seconds_text(make / workers)}" if workers > 1 else ""
+    why += f"; a batch is made in {seconds_text(make)}{times.parts}{each}, "
+    why += f"and the rest of a step takes {seconds_text(rest)}: "
     why += f"{counted(enough, 'worker')} could keep up" + f", on {times.cores} cores" * (more < enough)
     change = "make a batch cheaper, or carry less in it"
     if enough <= workers:

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
-from tclab._display import counted
+from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
@@ -153,6 +153,7 @@ def race_commands(
     budget_seconds: float = 120.0,
     margin: float = MARGIN,
     record: str | Path | None = None,
+    progress: bool = False,
 ) -> Race:
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
@@ -170,7 +171,7 @@ def race_commands(
       this, and PYTHONPATH begins with the side's folder and its `src`.
     - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
       Otherwise a run is timed whole, its start included.
-    - `budget_seconds`, `margin`, `record`: as for `race`; setup and first runs come before the budget.
+    - `budget_seconds`, `margin`, `record`, `progress`: as for `race`; setup and first runs come before the budget.
 
     **Raises:** `InputError` for what is neither a revision nor a folder; for a command that cannot be run or fails,
     with the last line that it wrote; with `printed`, for one that prints no number.
@@ -189,32 +190,27 @@ def race_commands(
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
             arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
-        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record)
+        found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
     sides = {side: arm.identity for side, arm in arms.items()}
     return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
 
 
-def markdown_of(result: Race) -> str:
-    """Return the result of a race of commands as Markdown, for a comment on a pull request."""
-    pair = result.pair(*SIDES)
-    lines = [
-        f"**{pair.verdict}**: head takes {pair.ratio_text} of base; {pair.why}",
-        "",
-        "| | what ran | median seconds | runs |",
-        "|---|---|---|---|",
-        *(_markdown_row(result, side) for side in ("base", "head")),
-        "",
+def answer_of(result: Race) -> Display:
+    """Return the answer of a race of commands in words, and what ran on each side."""
+    pair, lines = result.pair(*SIDES), []
+    for side, what in reversed(result.settings["sides"].items()):
+        seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
+        typical = seconds_text(median(seconds)) if seconds else ""
+        place = what["commit"][:10] if "commit" in what else what["folder"]
+        lines.append((side, what["command"], place, typical, str(len(seconds))))
+    answer = f"{pair.verdict}: {pair.why}."
+    if pair.interval is not None:
+        low, high = pair.interval
+        took = f"head takes {pair.ratio:.4g} times as long as base"
+        answer = f"{took}, {1 - pair.alpha:.1%} interval {low:.4g} to {high:.4g}: {answer}"
+    turns = (
         f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
-        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}.",
-        *(f"({note})" for note in last_notes(result)),
-    ]
-    return "\n".join(lines)
-
-
-def _markdown_row(result: Race, side: str) -> str:
-    of_side = result.settings["sides"][side]
-    place = of_side["commit"][:10] if "commit" in of_side else of_side["folder"]
-    what = f"`{of_side['command']}` at `{place}`".replace("|", "\\|")
-    seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
-    return f"| {side} | {what} | {f'{median(seconds):.4g}' if seconds else ''} | {len(seconds)} |"
+        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
+    )
+    return Display(answer, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

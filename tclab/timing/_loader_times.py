@@ -22,19 +22,6 @@ from tclab.errors import InputError
 from tclab.timing._user_code import short_place, user_frame
 
 
-class WorkerTimes(NamedTuple):
-    """The sums of a loader's worker; seconds of all its starts, and of all its batches."""
-
-    loader: str
-    worker: int | None  # its number; `None` for the process that iterates
-    batches: int
-    starts: int
-    start_seconds: float | None  # from the begin of a pass until it was ready; `None` where it never started
-    fetch_seconds: float  # the dataset, without collate_fn
-    collate_seconds: float
-    wait_seconds: float  # that the loop waited for its batches; without workers that is the making
-
-
 class BatchTimes(NamedTuple):
     """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
 
@@ -44,6 +31,7 @@ class BatchTimes(NamedTuple):
     end_ns: int
     collate_ns: int  # in collate_fn, a part of the whole
     wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
+    arrived_ns: int = 0  # when the loop got it
 
 
 @dataclass
@@ -110,8 +98,13 @@ class LoaderTimes(Shown):
         fresh = {name: [one for one in of if one.fresh] for name, of in self.by_loader().items()}
         return {name: of[1:] for name, of in fresh.items() if len(of) > 1}
 
-    def rows(self) -> Iterator[WorkerTimes]:
-        """Yield a line of `WorkerTimes` for each loader and worker, of all passes."""
+    def rows(self) -> Iterator[tuple[str, int | None, int, int, float | None, float, float, float]]:
+        """Yield the sums of each loader and worker over all passes.
+
+        They are the loader, the worker's number (`None` for the process that iterates), batches, starts, and seconds:
+        of all starts (`None` where it never started), and of all batches in the dataset, in collate_fn, and of the
+        loop's waits for them, which without workers are the making.
+        """
         for name, passes in self.by_loader().items():
             batches = [batch for one in passes for batch in one.batches]
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
@@ -121,7 +114,7 @@ class LoaderTimes(Shown):
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
                 start = sum(starts) if starts else None
-                yield WorkerTimes(name, worker, len(made), len(starts), start, fetch, collate, wait)
+                yield name, worker, len(made), len(starts), start, fetch, collate, wait
 
     def _display(self) -> Display:
         lines = []
@@ -240,7 +233,7 @@ class _Watch:
             one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
         one.wait_seconds += waited_ns / 1e9
         if times is not None:
-            one.batches.append(times._replace(wait_ns=waited_ns))
+            one.batches.append(times._replace(wait_ns=waited_ns, arrived_ns=end))
         return batch
 
 

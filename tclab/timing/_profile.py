@@ -11,17 +11,20 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
+
+if TYPE_CHECKING:
+    from tclab.timing._advice import Advice
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 10  # lines that are shown of the main process, and three of the others
@@ -29,10 +32,10 @@ _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
+_APART = 'exec "$@" 3>&1 4>&2 >"$0" 2>&1'  # py-spy speaks into a file; 3 and 4 are the outputs of the script
 _ALLOW = (
-    "py-spy recorded nothing, and has said why. Where the system does not let it read another process (ptrace): start "
-    "a container with --cap-add=SYS_PTRACE (Kubernetes: capabilities add SYS_PTRACE), elsewhere set "
-    "`sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
+    "Where the system does not let it read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
+    "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
 )
 
 Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
@@ -63,6 +66,19 @@ class Profile(Shown):
         """Return line → share of the time of the main process, of workers or of others, the largest first."""
         seen = self.samples.get(where, Counter())
         return {line: n / seen.total() for line, n in seen.most_common()}
+
+    @property
+    def advice(self) -> Advice:
+        """What to change in the loading, where it would save a tenth or more; see `tclab.timing.advise`."""
+        from tclab.timing._advice import advise  # late: the script's process needs none of its imports
+
+        found = advise(loaders=self.loaders, margin=0.1)
+        for (file, line, _), share in self.shares(WORKERS).items():
+            if file:
+                largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."
+                suggestions = [replace(one, why=one.why + largest) for one in found.suggestions]
+                return replace(found, suggestions=tuple(suggestions))
+        return found
 
     def _display(self) -> Display:
         lines = []
@@ -101,7 +117,7 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
 def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
 
-    Ctrl-C ends the script, and what was sampled is returned. py-spy prints two lines of its own.
+    Ctrl-C ends the script, and what was sampled is returned.
 
     **Arguments:**
 
@@ -119,16 +135,18 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
         samples, result = Path(folder) / "samples", Path(folder) / "result"
+        said = Path(folder) / "said"
         run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
-        command = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
+        record = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         begin = perf_counter()
-        running = subprocess.Popen(command)
+        running = subprocess.Popen(["sh", "-c", _APART, str(said), *record])
         while running.poll() is None:
             with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
                 running.wait()
         seconds = perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
-            raise InputError(_ALLOW)
+            last = " ".join(said.read_text(errors="replace").split())[-500:] or "nothing"
+            raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
 
@@ -148,6 +166,11 @@ def run_script() -> None:
     """Run the script that the command line names after a file, to which how it ended is written."""
     import msgspec
 
+    for output, own in ((1, 3), (2, 4)):
+        os.dup2(own, output)
+        os.close(own)
+    stdout: Any = sys.stdout
+    stdout.reconfigure(line_buffering=os.isatty(1))  # as in a process that began with it
     result, *sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     ended = _Ended()

@@ -14,12 +14,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from time import perf_counter_ns
+from statistics import median
+from time import monotonic, perf_counter_ns
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from tclab._display import Display, Shown
+from tclab._display import Display, Shown, say_anew, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, open_record
@@ -29,6 +30,7 @@ CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blo
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
+_SAID_APART_SECONDS = 5.0  # lines of progress
 _THIS_PROCESS = uuid4().int % 10**9  # a process id would come again
 
 
@@ -150,6 +152,7 @@ def race(
     processes: int | None = None,
     record: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
+    progress: bool = False,
     clock: Clock = perf_counter_ns,
 ) -> Race:
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
@@ -174,6 +177,8 @@ def race(
     - `record`: a file to which each round is written as it ends. The same race, interrupted, goes on from it; one of
       other arms, another machine, budget or setting is refused, and so is a second one at the same time.
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
+    - `progress`: print to standard error, between rounds, how many there were, how much of the budget is spent, and
+      each arm's median seconds so far.
     - `clock`: returns nanoseconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
@@ -186,12 +191,18 @@ def race(
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
     settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
-    stopped = None
+    stopped, said_at = None, monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
+            if progress:
+                opened.callback(say_anew, "")
+                say_anew(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
                 kept.add(samples)
+                if progress and monotonic() > said_at + _SAID_APART_SECONDS:
+                    said_at = monotonic()
+                    say_anew(session.how_far())
         except KeyboardInterrupt:
             stopped = "interrupted"
         busy = contention(session.began, conditions()).busy_percent if session.began else None
@@ -287,6 +298,13 @@ class _Session:
             left = self.budget_seconds * (half + 1) / LOOKS - ends[-1]
             if left > (ends[-1] - ends[0]) / 2:  # half a round
                 yield from self._rounds_of(left, half)
+
+    def how_far(self) -> str:
+        """Return how far the race is: "round 7, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
+        seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
+        medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
+        i, spent = len(self.samples) // (2 * len(self.arms)), self.samples[-1]["spent_seconds"]
+        return f"round {i}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _is_over(self) -> bool:
         """Return whether every pair is decided by the first half of the budget, and far apart.

@@ -188,7 +188,7 @@ class SteadyState(NamedTuple):
     why: str
 
 
-def steady_state(seconds: Sequence[float]) -> SteadyState:
+def steady_state(seconds: Sequence[float], cycle: int = 1) -> SteadyState:
     """Return whether a series of steps is steady: without a change of more than 1 % in its larger half.
 
     While Pettitt's test finds such a change, everything before it is left out, down to half of the steps: fewer may be
@@ -198,13 +198,14 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     **Arguments:**
 
     - `seconds`: [steps] time of each step from the first one on.
+    - `cycle`: steps after which the loop does the same again; what follows is then of the means of cycles.
 
     **Raises:** `InputError` for times that are not above 0.
     """
-    n = len(seconds)
+    times = cycle_means(np.asarray(seconds, dtype=np.float64), cycle)
+    n = len(times)
     if n < _MIN_STEPS:
-        return SteadyState(None, f"{n} steps, at least {_MIN_STEPS} are needed for a verdict")
-    times = np.asarray(seconds, dtype=np.float64)
+        return SteadyState(None, f"{len(seconds)} steps, at least {_MIN_STEPS * cycle} are needed for a verdict")
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
     values = np.log(times)
@@ -212,11 +213,14 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
         size = _batch_size(values)
         batches = np.median(values[len(values) % size :].reshape(-1, size), axis=1)
         at, p = pettitt(batches)
-        change = np.expm1(np.median(batches[at + 1 :]) - np.median(batches[: at + 1]))
+        before, after = (float(np.exp(np.median(part))) for part in (batches[: at + 1], batches[at + 1 :]))
+        change = after / before - 1
         if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
-            return SteadyState(STEADY, f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values)} steps")
+            unchanged = f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values) * cycle} steps"
+            return SteadyState(STEADY, unchanged)
         values = values[len(values) % size + (at + 1) * size :]
-    return SteadyState(NOT_STEADY, f"the last {len(values)} of {n} steps differ from those before by {change:+.1%}")
+    went = f"from {seconds_text(before)} to {seconds_text(after)}"
+    return SteadyState(NOT_STEADY, f"{went}, which the last {len(values) * cycle} of {len(seconds)} steps took")
 
 
 def pettitt(values: Reals) -> tuple[int, float]:

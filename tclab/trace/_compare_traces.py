@@ -17,28 +17,31 @@ _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "devi
 class Comparison(Shown):
     """Times of `a` and `b` with ratios b / a; null where one side is missing or 0."""
 
-    categories: pd.DataFrame  # category, a_us, b_us, ratio, a_us_per_step, b_us_per_step, ratio_per_step
+    whole: pd.DataFrame  # whole ("mean step"; "all that was recorded", of main threads), a_us, b_us, ratio
+    categories: pd.DataFrame  # category, a_us, b_us, ratio: a step's mean where both sides mark steps, else in all
     stages: pd.DataFrame  # as categories, by stage
-    ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us
+    ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us: in all
     warnings: list[str]  # why the two may not be comparable
     a: str  # the files of `a`, or their folder
     b: str
 
     def _display(self) -> Display:
-        lines = [
-            (by, name, us_text(row["a_us"]), us_text(row["b_us"]),
-             "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×")
-            for by, name, row in shown_parts(self.stages, self.categories, ["a_us", "b_us"])
-        ]  # fmt: skip
+        of = "of a mean step" if self.whole["ratio"].notna().all() else "in all"
+        title = f"a is {self.a}, b is {self.b}; stages and kinds of work are self time of the main threads {of}"
+        parts = [("whole", row["whole"], row) for row in self.whole.to_dict("records")]
+        parts += shown_parts(self.stages, self.categories, ["a_us", "b_us"])
+        lines = []
+        for by, name, row in parts:
+            times = ["" if np.isnan(row[side]) else us_text(row[side]) for side in ("a_us", "b_us")]
+            lines.append((by, name, *times, "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×"))
         warnings = [f"Beware: {warning}" for warning in self.warnings]
-        title = f"Self time of the main threads: a is {self.a}, b is {self.b}"
         return Display(title, ("by", "", "a", "b", "b : a"), lines, warnings)
 
 
 def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     """Return the comparison of two runs. Ratios are b / a; times in µs are self times.
 
-    `warnings` lists where the two differ in steps, ranks or profiler settings; then compare per step, or not at all.
+    `warnings` lists where the two differ in steps, ranks or profiler settings; then compare steps, or not at all.
 
     **Arguments:**
 
@@ -48,8 +51,9 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     """
     a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
     return Comparison(
-        categories=_per_step(a.categories, b.categories, "category", a, b),
-        stages=_per_step(a.stages, b.stages, "stage", a, b),
+        whole=_wholes(a, b),
+        categories=_parts(a, b, "categories", "category"),
+        stages=_parts(a, b, "stages", "stage"),
         ops=_ops(a.ops, b.ops),
         warnings=list(_warnings(a, b)),
         a=_place(a),
@@ -73,12 +77,19 @@ def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataF
     return table.assign(ratio=_ratio(table["b_us"], table["a_us"]))
 
 
-def _per_step(a: pd.DataFrame, b: pd.DataFrame, key: str, of_a: Report, of_b: Report) -> pd.DataFrame:
-    table = _side_by_side(a[[key, "self_us"]], b[[key, "self_us"]], [key])
-    # Without ProfilerStep marks there is no step to divide by: null.
-    table["a_us_per_step"] = table["a_us"] / (len(of_a.steps) or np.nan)
-    table["b_us_per_step"] = table["b_us"] / (len(of_b.steps) or np.nan)
-    return table.assign(ratio_per_step=_ratio(table["b_us_per_step"], table["a_us_per_step"]))
+def _wholes(a: Report, b: Report) -> pd.DataFrame:
+    table = pd.DataFrame({"whole": ["mean step", "all that was recorded"]})
+    for name, report in (("a_us", a), ("b_us", b)):
+        table[name] = [report.steps["wall_us"].mean(), report.categories["self_us"].sum()]
+    return table.assign(ratio=_ratio(table["b_us"], table["a_us"]))
+
+
+def _parts(a: Report, b: Report, name: str, key: str) -> pd.DataFrame:
+    """Return a table of both sides by their parts, of a step where both mark steps."""
+    sides = [getattr(report, name)[[key, "self_us"]] for report in (a, b)]
+    if len(a.steps) and len(b.steps):
+        sides = [side.assign(self_us=side["self_us"] / len(r.steps)) for side, r in zip(sides, (a, b), strict=True)]
+    return _side_by_side(sides[0], sides[1], [key])
 
 
 def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -96,9 +107,7 @@ def _warnings(a: Report, b: Report) -> Iterator[str]:
         yield f"a has {len(a.traces)} ranks and b {len(b.traces)}"
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
-        yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals"
-    if 0 in steps:
-        yield "without ProfilerStep marks on both sides there is no figure per step"
+        yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}: compare mean steps, not all that was recorded"
     for name in _SETTINGS:
         values = [sorted({"unknown" if value is pd.NA else str(value) for value in r.settings[name]}) for r in (a, b)]
         if values[0] != values[1]:

@@ -159,8 +159,7 @@ def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     late = np.clip(launched - gaps.start, 0, length)
     queued = known & (launched < gaps.start)
     thread = np.where(known, trace.track[launch], -1 if host.main is None else host.main)
-    late_us = np.where(known, trace.us(late), np.nan)
-    table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by, "late_us": late_us})
+    table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by})
     split = (late[known], (length - late)[known & ~queued], length[queued])
     return Idle(
         gaps=_longest(trace, device, host, table),
@@ -188,7 +187,7 @@ def _causes(trace: Trace, host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _longest(trace: Trace, device: DeviceWork, host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
-    """Return the ten longest gaps: start_us, gap_us, the work after and before which, host_mostly_in, late_us."""
+    """Return the ten longest gaps: start_us, gap_us, the work after and before which, host_mostly_in."""
     gaps = gaps.assign(length=gaps["end"] - gaps["begin"])
     by_end = device.rows[np.argsort(trace.stop[device.rows], kind="stable")]
     rows = []
@@ -199,8 +198,8 @@ def _longest(trace: Trace, device: DeviceWork, host: HostWork, gaps: pd.DataFram
         doing: Any = pd.Series(held[where]).groupby(host.owner[where]).sum()
         most = trace.name_of(host.rows[doing.idxmax()]) if len(doing) else None
         after, then = trace.name_of(before), trace.name_of(gap["next"])
-        rows.append((trace.us(gap["begin"]), trace.us(gap["length"]), after, then, most, gap["late_us"]))
-    return pd.DataFrame(rows, columns=["start_us", "gap_us", "after", "before", "host_mostly_in", "late_us"])
+        rows.append((trace.us(gap["begin"]), trace.us(gap["length"]), after, then, most))
+    return pd.DataFrame(rows, columns=["start_us", "gap_us", "after", "before", "host_mostly_in"])
 
 
 def copy_table(trace: Trace) -> pd.DataFrame:
@@ -228,7 +227,6 @@ def copy_table(trace: Trace) -> pd.DataFrame:
         copies=("time_us", "size"),
         bytes=("bytes", lambda sizes: sizes.sum(skipna=False)),
         time_us=("time_us", "sum"),
-        median_bytes=("bytes", "median"),
     ).reset_index()
     table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     return trace.ranked(table).sort_values("time_us", ascending=False, ignore_index=True)

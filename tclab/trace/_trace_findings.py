@@ -41,7 +41,6 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
     """Return all findings of a run: per rank first, then across ranks."""
     found: list[str] = []
     for rank in ranks:
-        found += _where_time_went(rank.trace, rank.tables["threads"])
         if not rank.devices:
             found.append(_not_enough("whether a device was idle", rank.trace.label, "it has no device events"))
         for device, idle in rank.devices:
@@ -51,21 +50,6 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
         for rank in ranks:
             found += of_rank(rank.trace, rank.tables[name])
     return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
-
-
-def _where_time_went(trace: Trace, threads: pd.DataFrame) -> Iterator[str]:
-    place = trace.label
-    if len(threads) == 0:
-        yield _not_enough("where the host's time went", place, "it has no host events")
-        return
-    mine = threads[threads["is_main"].astype(bool)]
-    wall = float(mine["self_us"].sum())
-    if wall <= 0:
-        return
-    top = mine.sort_values("self_us", ascending=False).head(3)
-    parts = ", ".join(f"{row['category']} {row['share']:.1%}" for row in top.to_dict("records") if row["share"] > 0)
-    thread = mine["thread"].iloc[0]
-    yield f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, process and thread {thread})."
 
 
 def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:

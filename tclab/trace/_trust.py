@@ -8,7 +8,7 @@ import pandas as pd
 
 from tclab._display import counted, us_text
 from tclab.trace._device_work import DeviceWork, calls_of, launches
-from tclab.trace._events import ANNOTATION, DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
+from tclab.trace._events import ANNOTATION, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._nesting import union
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
@@ -45,7 +45,7 @@ def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> tuple[pd.D
         doubts += _unaligned(traces[0], ahead[i - 1]) if i else []
         rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
     table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
-    return table, _verdict(table, list(_not_judged(traces, ahead)))
+    return table, _verdict(table, clocks_compared=all(map(len, ahead)))
 
 
 def _not_torch(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
@@ -210,20 +210,8 @@ def _unaligned(first: Trace, ahead: Floats) -> Iterator[Doubt]:
         yield Doubt("unaligned clocks", len(ahead), abs(us), "times of this rank beside those of another", what)
 
 
-def _not_judged(traces: Sequence[Trace], ahead: Sequence[Floats]) -> Iterator[str]:
-    if not any((trace.kind == DEVICE).any() or trace.is_runtime.any() for trace in traces):
-        yield "a CPU trace"
-    elif not any((trace.is_runtime & (trace.correlation > 0)).any() for trace in traces):
-        yield "no correlation ids between calls and kernels"
-    if all(len(trace.steps.names) < 2 for trace in traces):
-        yield "fewer than two marked steps"
-    if any(len(each) == 0 for each in ahead):
-        yield "ranks that share fewer than three collectives with the first"
-
-
-def _verdict(table: pd.DataFrame, not_judged: list[str]) -> str:
-    said = ", and ".join(", ".join(not_judged).rsplit(", ", 1))
-    rest = f" {said[0].upper()}{said[1:]}: nothing to judge there." if said else ""
+def _verdict(table: pd.DataFrame, *, clocks_compared: bool) -> str:
+    rest = "" if clocks_compared else " Ranks share fewer than three collectives: their clocks are not compared."
     if len(table) == 0:
         return f"Nothing found that speaks against this trace's figures.{rest}"
     spoilt = ", ".join(dict.fromkeys(", ".join(table["spoils"]).split(", ")))

@@ -182,6 +182,22 @@ def test_a_network_says_that_an_undirected_edge_goes_one_way_and_what_was_kept_a
     assert "stored once" not in str(both)
 
 
+def test_the_edges_of_an_undirected_network_go_both_ways_with_their_weights(write):
+    path = write("lines.csv", "source,target,km\nOlten,Bern,3\nBern,Olten,5\nOlten,Chur,0.5\nChur,Chur,7\n")
+    once = edge_list(path)
+    assert "To pass them both ways, with an edge's weight on each: in_both_directions()" in " ".join(str(once).split())
+    both = once.in_both_directions()
+    expected = {("Bern", "Olten"): 5, ("Olten", "Bern"): 5, ("Olten", "Chur"): 0.5, ("Chur", "Olten"): 0.5,
+                ("Chur", "Chur"): 7}  # fmt: skip
+    ends = [[NAMES[node] for node in side] for side in both.edge_index.tolist()]
+    assert dict(zip(zip(*ends, strict=True), both.weight.tolist(), strict=True)) == expected
+    assert both.num_edges == 5
+    assert (both.report.node_names, "stored once" in str(both)) == (tuple(NAMES), False)
+    assert edge_list(path, columns=(0, 1)).in_both_directions().weight is None
+    with pytest.raises(InputError, match="network 'lines' is directed"):
+        both.in_both_directions()
+
+
 def test_a_graph_of_anything_in_three_lines(write):
     path = write("lines.tsv", "# from\tto\nBern\tOlten\nOlten\tChur\nBern\tOlten\n")
     lines = edge_list(path, directed=True, node_type="station")

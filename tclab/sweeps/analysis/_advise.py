@@ -65,7 +65,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
     steps = ok[ok["stage"] == "step"]
     if steps.empty:
-        return Advice("from no point", (), ("no point in mode step was measured",), margin=margin)
+        return Advice("from no point", (), margin=margin, refusal="no point in mode step was measured")
     base = _base(steps, now)
     row = base.iloc[0]
     here = ok[_same(ok, row, OF_THE_PLACE)]
@@ -73,8 +73,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     others = list(_others(near, row))
     measured, unsure = _alternatives(others, base, margin)
     times = _step_times(here, row)
-    found, missing = suggestions_from(times, margin)
-    if not times.refusal():
+    found, missing, refusal = list[Suggestion](), list[str](), times.refusal()
+    if not refusal:
+        found, missing = suggestions_from(times, margin)
         found += _without_edges(times, row, margin)
     tried = {(name, python_value(other.iloc[0][name])) for name, other in others}
     tried |= {(name, python_value(row[name])) for name in _FIELDS}
@@ -89,7 +90,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     if elsewhere := len(steps) - len(near):
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
-    return Advice(times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure))
+    return Advice(
+        times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure), refusal
+    )
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:

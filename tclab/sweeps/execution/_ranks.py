@@ -17,7 +17,7 @@ from torch import distributed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import mean_columns
 from tclab.timing import Ledger
-from tclab.timing._step_means import cycle_means, cycle_of, steady_state, steps_wait
+from tclab.timing._step_means import cycle_of, steady_state, steps_wait
 
 Samples = list[float | None]
 Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
@@ -183,7 +183,7 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
         "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
         **{name: _most(measured.largest[name] for measured in ranks) for name in ranks[0].largest},
         **{f"{line}_accounted": _farthest(one.accounted[line] for one in ranks) for line in ranks[0].accounted},
-        "steady": steady_state(cycle_means(np.asarray(step["samples_seconds"]), step["cycle_steps"]).tolist()).verdict,
+        "steady": steady_state(step["samples_seconds"], step["cycle_steps"]).verdict,
         "conditions": json.dumps(ranks[0].conditions),
         "gradient_bytes": _most(exchanged.get("bytes", ())),
         "buckets": _most(exchanged.get("buckets", ())),
