@@ -101,17 +101,10 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     rows = rows[rows["lane"].between(0, lanes - 1)]
     tracks = rows.groupby("track", sort=False)["us"].sum().nlargest(_TRACKS).index
     rows = rows[rows["track"].isin(tracks)].sort_values(["lane", "start_us"])
-    parts = pd.DataFrame(
-        {
-            "panel": pd.Categorical(rows["track"], tracks),
-            "bar": rows["lane"].map("{:02}".format),
-            "part": rows["category"],
-            "label": rows["name"],
-            "start": rows["start_us"] * _US,
-            "value": rows["us"] * _US,
-        }
-    ).sort_values("panel", kind="stable")
-    parts = parts.astype({"panel": object})
+    parts = rows[["track", "category", "name"]].set_axis(["panel", "part", "label"], axis=1)
+    parts["bar"] = rows["lane"].map("{:02}".format)
+    parts["start"], parts["value"] = rows["start_us"] * _US, rows["us"] * _US
+    parts = parts.sort_values("panel", key=lambda names: names.map(tracks.get_loc), kind="stable")
     title = chart_title("Timeline, a lane a depth", trace.path.name)
     return stacked(parts, title, axis="time since the first event [s]", colours=_colours(rows["category"]), zoom=True,
                    named=False, width=620)  # fmt: skip
