@@ -136,7 +136,7 @@ def _ledger_chart(ledger: Ledger) -> Any:
     means = means.rename(columns={"timeline": "bar", "stage": "part"}).assign(text=whole.map(seconds_text))
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
     title = chart_title(
-        "Where a step's time goes", f"{machine_text()} · {len(ledger)} steps · accounted for: {accounted}"
+        "Where a step's time goes", f"{machine_text(result=ledger)} · {len(ledger)} steps · accounted for: {accounted}"
     )
     colours = colours_of(means["part"], STAGE_COLOURS)
     return stacked(means.drop(columns="seconds"), title, axis="a step [s], mean of each stage", colours=colours)
@@ -217,7 +217,8 @@ def break_even_chart(
             found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
     removed = f"{deleted_share:.2%} removed"
     found += [{"line": removed, "x": x, "y": deleted_share, "dashed": True} for x in widths]
-    title = chart_title("Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval")
+    busy = next((model for model in models.values() if model.busy_percent is not None), None)
+    title = chart_title("Filtering is faster above the line", f"{machine_text(where, busy)} · bars: 95 % interval")
     colours = colours_of(models, {}) | {removed: GREY}
     return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
                  colours=colours, x_values=[float(width) for width in widths])  # fmt: skip

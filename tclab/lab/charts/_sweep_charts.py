@@ -75,14 +75,14 @@ def _overview(cell: pd.DataFrame) -> Any:
         cell = cell.assign(label=_without_model(cell))
     found = step_throughput(one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
-    words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
+    said = found["label"].map(_verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")]))
     ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
+    speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
-    texts = [found["samples_per_second"].map(figure_text).where(ok, status), carried, found["label"].map(words)]
     dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
-    dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(*texts, strict=True)]
+    dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
     parts = _kinds_of_stages(cell)
     parts["value"] /= parts.groupby("bar")["value"].transform("sum")
