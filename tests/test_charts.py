@@ -17,7 +17,7 @@ from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, INK, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
-from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.reports._findings import answer
 from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 from tclab.masking import names
@@ -122,7 +122,7 @@ def test_parts_that_cannot_be_seen_are_one_which_lists_them_and_words_take_no_ro
 def test_a_logarithmic_axis_has_two_labels_at_least(ends):
     one = FEW.assign(value=ends, low=ends, high=ends)
     along = LINES.assign(y=[*ends, *ends])
-    for chart in (ratios(one, "t", axis="times", one=None), lines(along, "t", x="x", y="y", log="y", x_values=[1.0])):
+    for chart in (ratios(one, "t", axis="times", one=None), lines(along, "t", x="x", y="y", log="y")):
         svg = vl_convert.vegalite_to_svg(chart.to_json())
         axes = re.findall(r'<g class="mark-text role-axis-label".*?</g>', svg, re.DOTALL)
         shown = [re.findall(r'<text(?![^>]*opacity="0")[^>]*>([\d.]+)</text>', axis) for axis in axes]
@@ -171,7 +171,7 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
 
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
-    chart = sweep_chart(rows(*(one for seed in range(3) for one in both(seed=seed))), view)
+    chart = SWEEP_CHARTS[view](rows(*(one for seed in range(3) for one in both(seed=seed))))
     for column in ("sure", "share", "at"):
         lines = drawn(chart, column)
         assert len({(line.get("line"), line.get("bar"), line.get("part")) for line in lines}) == len(lines)
@@ -209,7 +209,7 @@ def test_what_has_no_time_is_named_under_the_title_of_its_axis():
     made = rows(*(step(name, batch_size=batch) for name in ("node_mask", "edge_mask") for batch in (1, 2)), lost)
     chart = lab.charts.throughput(made, "batch_size").to_dict()
     assert "oom at 4: hetero_cell · edge_mask" in str(chart["title"]["subtitle"])
-    none = sweep_chart(rows(lost))
+    none = lab.charts.throughput(rows(lost))
     assert repr(none).startswith(EMPTY)
     assert "1 × oom" in str(none.to_dict())
 

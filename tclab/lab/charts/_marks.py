@@ -66,14 +66,10 @@ def ratios(
         kinds = list(dict.fromkeys(rows["kind"]))
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
         shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
-    base = alt.Chart(rows).encode(
-        y=alt.Y(
-            "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
-        ),
-        tooltip=_tips(texts, value=axis, low="interval from", high="to"),
-        **channels,
-        **more,
-    )
+    of_rows = alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
+    y = alt.Y("line:N", title=None, sort=order, axis=of_rows)
+    tips = _tips(texts, value=axis, low="interval from", high="to")
+    base = alt.Chart(rows).encode(y=y, tooltip=tips, **channels, **more)
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
     hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
     layers = [
@@ -94,9 +90,8 @@ def _references(one: float | None, band: tuple[float, float] | None) -> list[Any
         ends = alt.Chart(pd.DataFrame({"from": band[:1], "to": band[1:]}))
         layers.append(ends.mark_rect(color=GREY, opacity=0.25).encode(x="from:Q", x2="to:Q"))
     if one is not None:
-        layers.append(
-            alt.Chart(pd.DataFrame({"one": [one]})).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q")
-        )
+        at = alt.Chart(pd.DataFrame({"one": [one]}))
+        layers.append(at.mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q"))
     return layers
 
 
@@ -142,9 +137,8 @@ def stacked(
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
     of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
-    tips = _tips(["bar", "text"], value=axis)
-    if several:
-        tips = _tips(["bar", "label", *(["rest"] if "rest" in parts else [])], value=axis, share="share")
+    texts = [name for name in ("bar", "label", "rest") if name in parts]
+    tips = _tips(texts, value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
         base.mark_bar(stroke=GROUND, strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
@@ -185,20 +179,14 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
 
 
 def _with_rest(parts: pd.DataFrame, seconds: bool) -> pd.DataFrame:
-    """Return parts with those of less than 1 % of their bar as one; where there are any, the column `rest` lists them.
-
-    A bar that is all of one size, or empty, has none.
-    """
+    """Return parts with those of less than 1 % of their bar as one, and the column `rest`, which lists them."""
     bar = ["panel", "bar"]
     small = parts["value"] < _SLIVER * parts.groupby(bar)["value"].transform("sum")
-    if not small.any():
-        return parts
     figures = parts["value"].map(seconds_text if seconds else "{:.2%}".format)
     listed = parts[bar].assign(rest=parts["label"] + " " + figures)[small].groupby(bar)["rest"].agg(", ".join)
     parts.loc[small, ["part", "label"]] = "rest"
-    by = [*bar, "part", "label"]
-    summed = parts.groupby(by, sort=False, as_index=False).agg({"value": "sum", "text": "first"})
-    return summed.merge(listed, how="left", on=bar).fillna({"rest": "none"})
+    parts = parts.groupby([*bar, "part", "label"], sort=False, as_index=False).agg({"value": "sum", "text": "first"})
+    return parts.merge(listed, how="left", on=bar).fillna({"rest": "none"})
 
 
 def lines(
@@ -209,13 +197,14 @@ def lines(
     y: str,
     colours: Mapping[str, str] | None = None,
     log: str = "xy",
-    x_values: list[float] | None = None,
     percent: bool = False,
     legend: bool = False,
     width: int = 440,
     height: int = 300,
 ) -> Any:
     """Return lines with their points, intervals and, at the last point, their names, in panels beside one another.
+
+    The ticks of the first axis are at the points.
 
     **Arguments:**
 
@@ -225,7 +214,6 @@ def lines(
     - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
     - `colours`: kind, or else line → colour.
-    - `x_values`: of the ticks.
     - `legend`: name the colours in a legend and not at the lines.
     """
     more = {"low": np.nan, "high": np.nan, "dashed": False, "faint": False, "panel": "", "text": ""}
@@ -234,15 +222,15 @@ def lines(
     colours = {**(colours or colours_of(points["kind"])), **_OTHERS}
     points["kind"] = points["kind"].mask(points["faint"], *_OTHERS)
     channels, params = _picked("kind", points["kind"], colours, legend=legend)
-    given: dict[str, dict[str, Any]] = {}
-    for name, columns in {"x": ["x"], "y": ["y", "low", "high"]}.items():
-        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
-        given[name] = _log_axis(points[columns].to_numpy()) if name in log else plain
+    plain = alt.Scale(zero=False, padding=14, nice=False)
+    x_scale = _log_axis(points["x"].to_numpy())["scale"] if "x" in log else plain
+    x_axis = alt.Axis(values=sorted(points["x"].unique()), format="~g", grid=False)
+    of_y = {"scale": alt.Scale(padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
+    if "y" in log:
+        of_y = _log_axis(points[["y", "low", "high"]].to_numpy())
     if percent:
-        given["y"]["axis"] = alt.Axis(format="%", gridOpacity=0.4)
-    if x_values is not None:
-        given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
-    to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
+        of_y["axis"] = alt.Axis(format="%", gridOpacity=0.4)
+    to_x, to_y = alt.X("x:Q", title=x, scale=x_scale, axis=x_axis), alt.Y("y:Q", title=y, **of_y)
     tips = _tips(["line"], x=x, y=y, low="interval from", high="to")
     base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **channels)
     faint = base.transform_filter("datum.faint")

@@ -32,16 +32,12 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED
 
 # Stages of a step as the overview has them; each has the colour of the one that names it.
-_KINDS = {
-    "loading": ("sample", "data_wait", "collate", "transfer"),
-    "mask": ("mask",),
-    "forward": ("forward", "loss", "gather"),
-    "backward": ("backward",),
+_KIND_OF = {
+    **dict.fromkeys(("sample", "data_wait", "collate", "transfer"), "loading"),
+    **dict.fromkeys(("loss", "gather"), "forward"),
+    **{kind: kind for kind in ("mask", "forward", "backward")},
 }
-_KIND_OF = {stage: kind for kind, stages_ in _KINDS.items() for stage in stages_}
-_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"]} | {
-    n: STAGE_COLOURS[n] for n in ("mask", "forward", "backward", "other")
-}
+_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
 _WORDS = {UNDECIDED: "undecided", SAME: "as fast"}  # verdicts against the fastest that intervals alone do not show
 _COLOURED = 4  # lines of a model
 _AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
@@ -49,6 +45,11 @@ _AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
     """Return samples a second: an overview with a row a strategy, or a line a strategy over batch size or networks.
+
+    Rows of mode `step` count, or of the first mode there is where that was not run.
+
+    Lines have the colour of their strategy for at most four of each model: the fastest, `edge_mask` or else the
+    slowest, and those that are the fastest elsewhere, or nearly. The others are grey, and named under the mouse.
 
     The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
     second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
@@ -86,8 +87,8 @@ def _overview(cell: pd.DataFrame) -> Any:
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
     parts = _kinds_of_stages(cell)
     parts["value"] /= parts.groupby("bar")["value"].transform("sum")
-    parts = found[["label"]].rename(columns={"label": "bar"}).merge(parts, how="left")  # in the order of the dots
-    parts = parts.fillna({"part": "other", "value": 0.0})
+    bars = found[["label"]].rename(columns={"label": "bar"})  # in the order of the dots
+    parts = bars.merge(parts, how="left").fillna({"part": "other", "value": 0.0})
     heads = ["samples a second · bytes of a batch · against the fastest", "where a step's time goes"]
     small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
     both = [
@@ -130,20 +131,20 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
     coloured = _in_colour(comparable(ok), by)
     many = ok.groupby("model")["label"].transform("nunique") > _COLOURED
-    found = ok[["strategy", by, "samples_per_second", "low", "high"]].set_axis(
-        ["kind", "x", "y", "low", "high"], axis=1
-    )
+    columns = {"strategy": "kind", by: "x", "samples_per_second": "y"}
+    found = ok[[*columns, "low", "high"]].rename(columns=columns)
     found["line"], found["faint"] = _without_model(ok), many & ~ok["label"].isin(coloured)
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
     shown = rows.merge(best)
-    words = ["line: 95 % interval", *["grey: others, named under the mouse"][: found["faint"].sum()], *words[:4]]
-    title = chart_title(f"Throughput over {_AXES[by]}", "; ".join(words), rows=shown)
+    grey = "grey: others, named under the mouse" if found["faint"].any() else ""
+    said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
+    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=shown)
     ticks = sorted(found["x"].astype(float).unique())
     if len(ticks) < 2:
         only = f"{ticks[0]:g} alone" if ticks else "nothing"
         return empty_chart(f"{_AXES[by]}: {only} was measured.").properties(title=title)
     width = 440 if found["panel"].nunique() == 1 else 300
-    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", x_values=ticks, width=width)
+    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", width=width)
 
 
 def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
@@ -209,11 +210,6 @@ SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "over edge types": partial(throughput, by="networks"),
     "stages of a step": stages,
 }
-
-
-def sweep_chart(rows: pd.DataFrame, view: str = "overview") -> Any:
-    """Return one of `SWEEP_CHARTS`; without any time, a chart that says why."""
-    return _without_figures(rows) if rows.empty else SWEEP_CHARTS[view](rows)
 
 
 def _without_figures(rows: pd.DataFrame) -> Any:

@@ -65,8 +65,7 @@ def answer(rows: pd.DataFrame) -> list[str]:
     or else the slowest strategy. A sentence claims what its verdicts do: what an interval across the margin leaves
     open is named as undecided. Sweeps run points one after the other, which each sentence says.
     """
-    ok = comparable(in_one_mode(rows))
-    groups = with_labels(ok).groupby(["model", "setting"], sort=False)
+    groups = with_labels(comparable(in_one_mode(rows))).groupby(["model", "setting"], sort=False)
     return [sentence for (_, setting), group in groups if (sentence := _answer(group, str(setting)))]
 
 

@@ -213,8 +213,7 @@ class CostModel(Shown):
         for name, (symbol, meaning) in _MEANINGS.items():
             best, low, high = (f"{1e9 * one:.3g}" for one in _with_interval(self.costs[name]))
             lines.append((symbol, meaning, f"{best} [{low}, {high}]"))
-        notes = busy_notes(self.busy_percent)
-        return Display(columns=("cost", "of", "ns [95 % interval]"), lines=lines, notes=notes)
+        return Display("", ("cost", "of", "ns [95 % interval]"), lines, busy_notes(self.busy_percent))
 
     def break_even(self, width: int) -> tuple[float, float, float]:
         """Return the p from which on filtering pays at H features, and its 95 % interval.

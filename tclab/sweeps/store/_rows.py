@@ -203,7 +203,7 @@ class Rows(Shown, pd.DataFrame):
         order = [name for name in ("model", "batch_size", "networks") if name in shown]
         lines = [
             (*(cell_text(row[name]) for name in shown), _time(row), cell_text(row["samples_per_second"]),
-             "" if pd.isna(row["batch_bytes"]) else bytes_text(row["batch_bytes"]))
+             cell_text(row["batch_bytes"], "batch_bytes"))
             for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
         notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
