@@ -165,6 +165,7 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
     if "start" not in parts:
         parts = _with_rest(parts, seconds)
         ranks = parts["part"].map({name: place for place, name in enumerate(order)})
+        # the rest stands first: behind a worker's idle time it would look like work after it
         inside = parts.assign(rank=ranks.fillna(-1)).sort_values("rank", kind="stable")
         parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
@@ -225,7 +226,7 @@ def lines(
     plain = alt.Scale(zero=False, padding=14, nice=False)
     x_scale = _log_axis(points["x"].to_numpy())["scale"] if "x" in log else plain
     x_axis = alt.Axis(values=sorted(points["x"].unique()), format="~g", grid=False)
-    of_y = {"scale": alt.Scale(padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
+    of_y: dict[str, Any] = {"scale": alt.Scale(padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
     if "y" in log:
         of_y = _log_axis(points[["y", "low", "high"]].to_numpy())
     if percent:
@@ -247,7 +248,7 @@ def lines(
     if not legend:
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=_LEADER, fontSize=11, clip=False)
-    dotted = {"strokeDash": [1, 2], "xOffset": 5, "x2Offset": _LEADER - 2, "clip": False}
+    dotted: dict[str, Any] = {"strokeDash": [1, 2], "xOffset": 5, "x2Offset": _LEADER - 2, "clip": False}
     leader = base.transform_filter("datum.name != datum.text").mark_rule(**dotted)
     ink = alt.condition("datum.faint", alt.value(GREY), alt.value(INK))
     layers.append(named.encode(x=alt.X("end:Q"), y=alt.Y("at:Q"), text="name:N", color=ink))

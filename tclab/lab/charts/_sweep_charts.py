@@ -135,10 +135,9 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     found = ok[[*columns, "low", "high"]].rename(columns=columns)
     found["line"], found["faint"] = _without_model(ok), many & ~ok["label"].isin(coloured)
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
-    shown = rows.merge(best)
     grey = "grey: others, named under the mouse" if found["faint"].any() else ""
     said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
-    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=shown)
+    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=rows.merge(best))
     ticks = sorted(found["x"].astype(float).unique())
     if len(ticks) < 2:
         only = f"{ticks[0]:g} alone" if ticks else "nothing"

@@ -43,8 +43,7 @@ def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
             rows.append((graph_name, name, int((degree > 0).sum()), *edges, *degrees_of, *sizes))
     columns = ["graph", "network", "nodes", "edges", "directed", "self_loops", "largest", "gini"]
     published_columns = ["published_nodes", "published_edges"]
-    table = pd.DataFrame(rows, columns=[*columns, *published_columns])
-    return table.astype(dict.fromkeys(published_columns, "Int64"))
+    return pd.DataFrame(rows, columns=[*columns, *published_columns]).astype(dict.fromkeys(published_columns, "Int64"))
 
 
 def reach_rows(

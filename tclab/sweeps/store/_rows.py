@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,10 @@ from tclab.timing._step_means import mean_step
 
 SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
 
-_UNITS = {"seconds": seconds_text, "bytes": bytes_text}  # of columns whose names end so
+_UNITS: dict[str, Callable[[float], str]] = {
+    "seconds": seconds_text,
+    "bytes": bytes_text,
+}  # of columns whose names end so
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 _TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
@@ -252,7 +255,7 @@ def cell_text(value: Any, column: str = "") -> str:
         return ""
     with_unit = _UNITS.get(column.rpartition("_")[2])
     if with_unit and isinstance(value, (int, float, np.integer)):
-        return with_unit(value)
+        return with_unit(float(value))
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 9999.5 or abs(value) > 1e15 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else str(value)
