@@ -102,7 +102,12 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     for shown in (made, Races({1: calm, 2: made}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words not in " ".join(str(calm).split())
-    for chart in (lab.charts.race_chart(made, "a"), lab.charts.result_chart([*epochs(), epoch])):
+    around = iter(json.loads(moments(78.4)))
+    monkeypatch.setattr("tclab.timing._ledger.conditions", lambda: next(around))
+    with timing.Ledger() as ledger:
+        list(ledger.steps(range(3)))
+    charts = [lab.charts.result_chart(one) for one in ([*epochs(), epoch], ledger)]
+    for chart in (lab.charts.race_chart(made, "a"), *charts):
         assert this_machine() in titles(chart)
         assert "· busy" in titles(chart)
     there = titles(lab.charts.race_chart(calm, "a", where="cuda · H200"))

@@ -17,7 +17,7 @@ from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, INK, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
-from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.reports._findings import answer
 from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 from tclab.masking import names
@@ -103,6 +103,57 @@ def test_parts_stand_end_to_end_names_apart_and_what_is_undecided_is_hollow():
     }  # fmt: skip
 
 
+def test_parts_that_cannot_be_seen_are_one_which_lists_them_and_words_take_no_room_from_another_bar():
+    made = {"forward": 0.888, "clip": 0.005, "log": 0.004, "mask": 0.003}
+    parts = pd.DataFrame({"bar": "x", "part": list(made), "value": list(made.values()), "text": "0.9 s"})
+    parts.loc[len(parts)] = ["y", "forward", 0.0, "word " * 12]
+    chart = stacked(parts, "t", axis="a step [s]", colours=STAGE_COLOURS)
+    bars = {line["part"]: line for line in drawn(chart, "part") if line["bar"] == "x"}
+    assert list(bars) == ["forward", "rest"]
+    assert bars["rest"]["value"] == pytest.approx(12)  # ms
+    assert bars["forward"]["end"] == pytest.approx(900)
+    assert {line["rest"] for line in bars.values()} == {"clip 5 ms, log 4 ms, mask 3 ms"}
+    (bar,) = [unit for unit in units(chart.to_dict()) if unit["mark"]["type"] == "bar"]
+    assert "rest" in [tip["field"] for tip in bar["encoding"]["tooltip"]]
+    assert bar["encoding"]["x"]["scale"]["domain"][1] < 1000
+
+
+@pytest.mark.parametrize("ends", [(78.57, 80.14), (1627.1203, 1627.1203), (0.98, 1.04), (3.1, 9.9), (11, 900)])
+def test_a_logarithmic_axis_has_two_labels_at_least(ends):
+    one = FEW.assign(value=ends, low=ends, high=ends)
+    along = LINES.assign(y=[*ends, *ends])
+    for chart in (ratios(one, "t", axis="times", one=None), lines(along, "t", x="x", y="y", log="y")):
+        svg = vl_convert.vegalite_to_svg(chart.to_json())
+        axes = re.findall(r'<g class="mark-text role-axis-label".*?</g>', svg, re.DOTALL)
+        shown = [re.findall(r'<text(?![^>]*opacity="0")[^>]*>([\d.]+)</text>', axis) for axis in axes]
+        assert max(len(set(labels)) for labels in shown) >= 2, svg
+        assert max(len(label) for labels in shown for label in labels) < 7
+
+
+@pytest.mark.parametrize("by", ["batch_size", "networks"])
+def test_of_many_lines_the_fastest_what_it_is_compared_with_and_two_more_have_a_colour(by):
+    """node_mask is the fastest at 8, dense at 1; loading alone and what is inexact lead nowhere."""
+    seconds = {"node_mask": 0.1, "gpu_mask": 0.2, "gpu_filter": 0.3, "dense": 0.4, "delta": 0.41, "edge_mask": 0.9}
+    made = [step(name, took, **{by: n}) for name, took in seconds.items() for n in (2, 8)]
+    made += [step("dense", 0.01, **{by: 1}), step("stored_mask", 0.05, **{by: 8})]  # the latter is no line
+    made += [step(name, 0.001, **{by: n}, **more) for n in (2, 8)
+             for name, more in (("khop_1", {"exact": False}), ("subgraph", {"mode": "data"}))]  # fmt: skip
+    made += [step("indices", 0.1, model="dango", **{by: n}) for n in (2, 8)]
+    chart = lab.charts.throughput(rows(*made), by)
+    found = pd.DataFrame(drawn(chart, "at"))
+    hetero = found[found["panel"] == "hetero_cell"]
+    assert set(hetero[~hetero["faint"]]["line"]) == {"node_mask", "edge_mask", "dense", "gpu_mask"}
+    assert set(hetero[hetero["faint"]]["line"]) == {"gpu_filter", "delta", "stored_mask", "khop_1"}
+    assert set(hetero[hetero["faint"]]["kind"]) == {"others"}
+    assert not found[found["line"] == "indices"]["faint"].any()
+    named = hetero[hetero["name"] != ""].sort_values("at")
+    assert {"node_mask", "edge_mask", "dense", "gpu_mask"} <= set(named["name"])
+    assert named["end"].unique().tolist() == [8.0]
+    assert (named["at"].to_numpy()[1:] / named["at"].to_numpy()[:-1]).min() > 1.05
+    assert "grey: others, named under the mouse" in str(chart.to_dict()["title"])
+    assert any(tip["field"] == "line" for unit in units(chart.to_dict()) for tip in unit["encoding"].get("tooltip", []))
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [({"hidden": None}, {"hidden": 64}), ({"cpu": "One"}, {"cpu": "Two", "cores": 16, "memory_bytes": 9})],
@@ -120,7 +171,7 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
 
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
-    chart = sweep_chart(rows(*(one for seed in range(3) for one in both(seed=seed))), view)
+    chart = SWEEP_CHARTS[view](rows(*(one for seed in range(3) for one in both(seed=seed))))
     for column in ("sure", "share", "at"):
         lines = drawn(chart, column)
         assert len({(line.get("line"), line.get("bar"), line.get("part")) for line in lines}) == len(lines)
@@ -158,7 +209,7 @@ def test_what_has_no_time_is_named_under_the_title_of_its_axis():
     made = rows(*(step(name, batch_size=batch) for name in ("node_mask", "edge_mask") for batch in (1, 2)), lost)
     chart = lab.charts.throughput(made, "batch_size").to_dict()
     assert "oom at 4: hetero_cell · edge_mask" in str(chart["title"]["subtitle"])
-    none = sweep_chart(rows(lost))
+    none = lab.charts.throughput(rows(lost))
     assert repr(none).startswith(EMPTY)
     assert "1 × oom" in str(none.to_dict())
 

@@ -1,5 +1,8 @@
 """Mask or filter: costs that were put in come out, and what is measured is what it says; kernels against the limits."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -59,7 +62,8 @@ def test_a_cell_that_cannot_be_is_refused():
 
 
 def test_a_cell_of_the_real_size_is_predicted_with_an_interval_and_says_how_far_it_is():
-    model = fit_costs(made_up(SEEN, noise=0.02))
+    model = fit_costs(made_up(SEEN, noise=0.02).assign(busy_percent=78.4))
+    assert "the machine was busy: something waited for a processor in 78 % of the time" in " ".join(str(model).split())
     wanted = pd.concat([cells(2_423_370, 64, 28, 0.0083), cells(100_000, 64, 8, 0.9)])
     real, seen = model.predict(wanted).to_dict("records")
     edges = 2_423_370 * 28
@@ -78,8 +82,11 @@ def test_what_is_timed_masks_and_filters_the_same_edges_and_says_which_share(mon
         "_both_ways",
         lambda view, x: summed.append(view.neighbour_sum("edges", x)) or both_ways(view, x),
     )
+    around = SimpleNamespace(busy_percent=78.4)
+    monkeypatch.setattr(cost_model, "contention", lambda before, after: around)
     wanted = cells(500, 4, 2, "0.5,0.0").to_dict("records")
     some, none = rows_of_cells(resolve(tclab.Point(device="cpu")), wanted, 1)
+    assert {some["busy_percent"], none["busy_percent"]} == {78.4}
     assert (none["removed"], 0.2 < some["removed"] < 0.8) == (0.0, True)
     for mask, filtered in zip(summed[::2], summed[1::2], strict=True):
         torch.testing.assert_close(mask, filtered)
@@ -121,6 +128,9 @@ def test_the_chart_shows_which_way_is_faster_and_no_more_than_the_interval(gamma
     draws = pd.DataFrame({"gamma": gamma, "alpha": 0.0, "alpha_width": 0.0, "beta": 1.0, "delta": 0.004})
     model = CostModel(pd.concat([draws.median().to_frame().T, draws]))
     chart = lab.charts.break_even_chart({"fit": model}, [1], deleted_share=0.005).to_dict()
+    assert "busy" not in str(chart["title"])
+    busy = {"fit": model, "another": replace(model, busy_percent=78.4)}
+    assert "· busy" in str(lab.charts.break_even_chart(busy, [1], deleted_share=0.005).to_dict()["title"])
     (drawn,) = [row for rows in chart["datasets"].values() for row in rows if row.get("low") is not None]
     assert 0 <= drawn["low"] <= drawn["y"] <= drawn["high"] <= 1
     assert (drawn["low"] > 0.005) is (faster == "masking")

@@ -18,7 +18,6 @@ from test_compare import sweep as made_by_hand
 
 from tclab import InputError, Point, lab, timing
 from tclab.lab.charts._style import empty_chart
-from tclab.lab.charts._sweep_charts import sweep_chart
 from tclab.sweeps.store._row_files import Results
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
@@ -240,7 +239,7 @@ def test_pictures_of_a_run_cut_short_without_figures_or_in_a_cell_that_is_a_path
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
-    for empty in (empty_chart("No mode was measured."), sweep_chart(sweep.rows())):
+    for empty in (empty_chart("No mode was measured."), lab.charts.throughput(sweep.rows())):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"data": {"text/plain": [repr(empty)]}}])
         with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
             renew(own, run)

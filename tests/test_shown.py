@@ -124,12 +124,16 @@ def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
     assert "object at 0x" not in text + html
 
 
-def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
-    frame = pd.DataFrame({"error": [9.4e-13, None], "seconds": [1234.5678, 2.0], "bytes": [1234567, 1]})
+def test_a_table_of_a_notebook_has_four_digits_and_no_nan_times_and_bytes_their_unit():
+    frame = pd.DataFrame({"error": [9.4e-13, None], "mask_seconds": [0.0311734, 2.0], "bytes": [1234567, 1]})
+    frame["bytes_per_second"] = [0.0311734, None]
     html = frame_html(frame.set_index(pd.Index(["<b>", "c"], name="model")))
     assert ">model<" in html
     assert "<b>" not in html
-    assert re.findall(r"<td[^>]*>(.*?)</td>", html) == ["9.4e-13", "1235", "1,234,567", "", "2", "1"]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", html) == [
+        "9.4e-13", "31.2 ms", "1.23 MB", "0.03117", "", "2 s", "1 B", ""
+    ]  # fmt: skip
+    assert frame["mask_seconds"].tolist() == [0.0311734, 2.0]
     assert "nothing" in frame_html(frame.head(0))
     assert frame_html(pd.DataFrame({"a": range(100)})).count("<tr") < 70
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
+from tclab.timing._environment import conditions, contention
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,6 +164,7 @@ class Ledger(Shown):
         self._cuts: list[Cut] | None = None  # of the open step
         self._first = 0  # step of the open block
         self._begin_ns = 0  # of the open block, by the raw clock
+        self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
 
@@ -241,6 +243,7 @@ class Ledger(Shown):
             if self.cuda:
                 self._synchronize()
                 end_ns = raw_clock_ns()
+            self._around[1:] = [conditions()]
             if keep and not self._failed:
                 self._steps.append(cuts)
                 cuts = []
@@ -293,6 +296,7 @@ class Ledger(Shown):
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
         self._first = len(self._steps)
+        self._around = self._around[:1] or [conditions()]
         self._synchronize()
         self._cuts = []
         self._begin_ns = raw_clock_ns()
@@ -386,6 +390,14 @@ class Ledger(Shown):
     def begins(self) -> list[int]:
         """Return the number of the first step of each block: of each loop over `steps`."""
         return [*self._begins]
+
+    @property
+    def busy_percent(self) -> float | None:
+        """The percentage of the time in which something waited for a processor, from the first step to the last.
+
+        It is `None` where the machine was not busy, or that is not known.
+        """
+        return contention(self._around[0], self._around[-1]).busy_percent if self._around else None
 
     def adds_up(self) -> bool:
         """Whether the stages of each timeline add up to its wall time, within 2 % of it; false without a step."""

@@ -26,17 +26,14 @@ _SHARES = {
 def reach_chart(rows: pd.DataFrame) -> Any:
     """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles."""
     frame = rows.melt(["graph", "layer", "sample"], list(_SHARES), "share_of", "share")
-    spread = (
-        frame.groupby(["share_of", "graph", "layer"], sort=False)["share"]
-        .quantile(np.array([0.25, 0.5, 0.75]))
-        .unstack()
-    )
-    spread = spread.set_axis(["low", "y", "high"], axis=1).reset_index()
+    shares = frame.groupby(["share_of", "graph", "layer"], sort=False)["share"]
+    quartiles = shares.quantile(np.array([0.25, 0.5, 0.75])).unstack()
+    spread = quartiles.set_axis(["low", "y", "high"], axis=1).reset_index()
     points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
     colours = dict(zip(dict.fromkeys(rows["graph"]), _GRAPHS * rows["graph"].nunique(), strict=False))
     title = chart_title("What a deletion affects", "median and quartiles over samples")
     return lines(points, title, x="layer", y="share of all", log="", percent=True, colours=colours, legend=True,
-                 x_values=sorted(rows["layer"].unique().astype(float)), width=170, height=160)  # fmt: skip
+                 width=170, height=160)  # fmt: skip
 
 
 # ---- several ranks
@@ -61,8 +58,7 @@ def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
     title = chart_title("Samples a second, over those of the fewest ranks", more, rows=pd.concat(sides.values()))
-    return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240,
-                 x_values=sorted(points["x"].unique().astype(float)))  # fmt: skip
+    return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240)
 
 
 def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:

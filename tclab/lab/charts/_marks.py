@@ -13,12 +13,18 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from tclab._display import seconds_text
 from tclab.lab.charts._style import GREY, GROUND, INK, NO_FRAME, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
 _LEADER = 24  # pixels from a line's last point to its name
+_WIDE = 4.0  # the ratio of a logarithmic axis' ends from which Vega labels two ticks or more by itself
+_NARROW = 1.1  # the least such ratio: below it noise would fill the plot
+_SLIVER = 0.01  # the share of a bar below which a part can be neither seen nor pointed at
+_REST = {"rest": "#6b6b6b"}
+_OTHERS = {"others": GREY}  # faint lines
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
@@ -50,7 +56,8 @@ def ratios(
     several = "kind" in rows
     by = "kind" if several else "line"
     channels, params = _picked(by, rows[by], colours, legend=several)
-    scale = _log_axis()
+    marked = [value for value in (one, *(band or ())) if value is not None]
+    scale = _log_axis(np.append(rows[numbers], marked))
     x = alt.X("value:Q", title=axis, **scale)
     order = list(dict.fromkeys(rows["line"]))
     more: dict[str, Any] = {}
@@ -59,14 +66,10 @@ def ratios(
         kinds = list(dict.fromkeys(rows["kind"]))
         more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
         shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
-    base = alt.Chart(rows).encode(
-        y=alt.Y(
-            "line:N", title=None, sort=order, axis=alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
-        ),
-        tooltip=_tips(texts, value=axis, low="interval from", high="to"),
-        **channels,
-        **more,
-    )
+    of_rows = alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
+    y = alt.Y("line:N", title=None, sort=order, axis=of_rows)
+    tips = _tips(texts, value=axis, low="interval from", high="to")
+    base = alt.Chart(rows).encode(y=y, tooltip=tips, **channels, **more)
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
     hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
     layers = [
@@ -87,9 +90,8 @@ def _references(one: float | None, band: tuple[float, float] | None) -> list[Any
         ends = alt.Chart(pd.DataFrame({"from": band[:1], "to": band[1:]}))
         layers.append(ends.mark_rect(color=GREY, opacity=0.25).encode(x="from:Q", x2="to:Q"))
     if one is not None:
-        layers.append(
-            alt.Chart(pd.DataFrame({"one": [one]})).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q")
-        )
+        at = alt.Chart(pd.DataFrame({"one": [one]}))
+        layers.append(at.mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q"))
     return layers
 
 
@@ -106,6 +108,8 @@ def stacked(
 ) -> Any:
     """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
 
+    Parts of less than 1 % of their bar are one, "rest", which is listed under the mouse wherever that is on the bar.
+
     **Arguments:**
 
     - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
@@ -117,12 +121,12 @@ def stacked(
     - `named`: the bars have their names at the left. The parts are named below, unless each bar is a part.
     """
     parts = _placed(parts, list(colours), seconds)
+    colours = {**colours, **_REST}
     if seconds:
         axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
-    begin, longest = float(parts["start"].min()), float(parts["end"].max())
-    letters = parts["text"].str.len().max()
-    words = min(0.7, (letters + 2) * _LETTER / width) if letters else 0.0  # the share of the axis that they take
-    domain = [begin, begin + (longest - begin) * max(1.02, 1 / (1 - words))]
+    begin = float(parts["start"].min())
+    words = (parts["text"].str.len() + 2) * _LETTER / width  # the share of the axis that they take behind a bar
+    domain = [begin, begin + float(((parts["text_at"] - begin) / (1 - words.clip(upper=0.7))).max())]
     room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
     clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
     parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
@@ -133,7 +137,8 @@ def stacked(
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
     of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
-    tips = _tips(["bar", "label"], value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
+    texts = [name for name in ("bar", "label", "rest") if name in parts]
+    tips = _tips(texts, value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
         base.mark_bar(stroke=GROUND, strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
@@ -158,8 +163,10 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
     if "start" not in parts:
+        parts = _with_rest(parts, seconds)
         ranks = parts["part"].map({name: place for place, name in enumerate(order)})
-        inside = parts.assign(rank=ranks).sort_values("rank", kind="stable")
+        # the rest stands first: behind a worker's idle time it would look like work after it
+        inside = parts.assign(rank=ranks.fillna(-1)).sort_values("rank", kind="stable")
         parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
     parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
@@ -172,6 +179,17 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
     return parts
 
 
+def _with_rest(parts: pd.DataFrame, seconds: bool) -> pd.DataFrame:
+    """Return parts with those of less than 1 % of their bar as one, and the column `rest`, which lists them."""
+    bar = ["panel", "bar"]
+    small = parts["value"] < _SLIVER * parts.groupby(bar)["value"].transform("sum")
+    figures = parts["value"].map(seconds_text if seconds else "{:.2%}".format)
+    listed = parts[bar].assign(rest=parts["label"] + " " + figures)[small].groupby(bar)["rest"].agg(", ".join)
+    parts.loc[small, ["part", "label"]] = "rest"
+    parts = parts.groupby([*bar, "part", "label"], sort=False, as_index=False).agg({"value": "sum", "text": "first"})
+    return parts.merge(listed, how="left", on=bar).fillna({"rest": "none"})
+
+
 def lines(
     points: pd.DataFrame,
     title: Any,
@@ -180,7 +198,6 @@ def lines(
     y: str,
     colours: Mapping[str, str] | None = None,
     log: str = "xy",
-    x_values: list[float] | None = None,
     percent: bool = False,
     legend: bool = False,
     width: int = 440,
@@ -188,46 +205,54 @@ def lines(
 ) -> Any:
     """Return lines with their points, intervals and, at the last point, their names, in panels beside one another.
 
+    The ticks of the first axis are at the points.
+
     **Arguments:**
 
     - `points`: `line`, `x`, `y`. Further columns, each optional: `low` and `high` of an interval; `kind`, which has
-      the colour where several lines share one; `dashed`, a line without points; `panel`; `text`, words at a point.
+      the colour where several lines share one; `dashed`, a line without points; `faint`, a thin grey line below the
+      others; `panel`; `text`, words at a point.
     - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
     - `colours`: kind, or else line → colour.
-    - `x_values`: of the ticks.
     - `legend`: name the colours in a legend and not at the lines.
     """
-    more = {"low": np.nan, "high": np.nan, "dashed": False, "panel": "", "text": "", "kind": points["line"]}
-    points = _with_columns(points, more)
+    more = {"low": np.nan, "high": np.nan, "dashed": False, "faint": False, "panel": "", "text": ""}
+    points = _with_columns(points, {**more, "kind": points["line"]})
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
+    colours = {**(colours or colours_of(points["kind"])), **_OTHERS}
+    points["kind"] = points["kind"].mask(points["faint"], *_OTHERS)
     channels, params = _picked("kind", points["kind"], colours, legend=legend)
-    given: dict[str, dict[str, Any]] = {}
-    for name in "xy":
-        plain = {"scale": alt.Scale(zero=name == "y", padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
-        given[name] = _log_axis() if name in log else plain
+    plain = alt.Scale(zero=False, padding=14, nice=False)
+    x_scale = _log_axis(points["x"].to_numpy())["scale"] if "x" in log else plain
+    x_axis = alt.Axis(values=sorted(points["x"].unique()), format="~g", grid=False)
+    of_y: dict[str, Any] = {"scale": alt.Scale(padding=14, nice=False), "axis": alt.Axis(gridOpacity=0.4)}
+    if "y" in log:
+        of_y = _log_axis(points[["y", "low", "high"]].to_numpy())
     if percent:
-        given["y"]["axis"] = alt.Axis(format="%", gridOpacity=0.4)
-    if x_values is not None:
-        given["x"]["axis"] = alt.Axis(values=x_values, format="~g", grid=False)
-    to_x, to_y = alt.X("x:Q", title=x, **given["x"]), alt.Y("y:Q", title=y, **given["y"])
+        of_y["axis"] = alt.Axis(format="%", gridOpacity=0.4)
+    to_x, to_y = alt.X("x:Q", title=x, scale=x_scale, axis=x_axis), alt.Y("y:Q", title=y, **of_y)
     tips = _tips(["line"], x=x, y=y, low="interval from", high="to")
     base = alt.Chart().encode(x=to_x, detail="line:N", tooltip=tips, **channels)
-    solid, dashed = (base.transform_filter(f"{sign}datum.dashed") for sign in ("!", ""))
-    few = len(points) <= 400
+    faint = base.transform_filter("datum.faint")
+    solid, dashed = (base.transform_filter(f"{sign}datum.dashed && !datum.faint") for sign in ("!", ""))
     layers = [
+        faint.mark_line(strokeWidth=1).encode(y=to_y),
+        faint.mark_point(filled=True, size=20).encode(y=to_y),
         solid.mark_line(strokeWidth=2).encode(y=to_y),
         dashed.mark_line(strokeWidth=1.5, strokeDash=[5, 3]).encode(y=to_y),
-        *([solid.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")] if few else []),
-        *([solid.mark_point(filled=True, size=50).encode(y=to_y)] if few else []),
+        solid.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        solid.mark_point(filled=True, size=50).encode(y=to_y),
     ]
-    points["at"], points["name"] = points["y"], points["text"]
+    points["at"], points["end"], points["name"] = points["y"], points["x"], points["text"]
     if not legend:
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=_LEADER, fontSize=11, clip=False)
-    leader = base.transform_filter("datum.name != datum.text").mark_rule(xOffset=5, x2Offset=_LEADER - 2, clip=False)
-    layers.append(named.encode(y=alt.Y("at:Q"), text="name:N", color=alt.value(INK)))
-    layers.append(leader.encode(y=to_y, y2="at:Q", x2="x:Q"))
+    dotted: dict[str, Any] = {"strokeDash": [1, 2], "xOffset": 5, "x2Offset": _LEADER - 2, "clip": False}
+    leader = base.transform_filter("datum.name != datum.text").mark_rule(**dotted)
+    ink = alt.condition("datum.faint", alt.value(GREY), alt.value(INK))
+    layers.append(named.encode(x=alt.X("end:Q"), y=alt.Y("at:Q"), text="name:N", color=ink))
+    layers.append(leader.encode(y=to_y, y2="at:Q", x2="end:Q"))
     chart = alt.layer(*layers).properties(width=width, height=height, view=NO_FRAME)  # names would cross it
     chart = chart.add_params(*params, _zoom(["x", "y"]))
     if (points["panel"] == "").all():
@@ -237,20 +262,27 @@ def lines(
 
 
 def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
-    """Put each line's name at its last point, in place, moved up or down so that no two names overlap."""
+    """Put each line's name behind its panel's last point, in place, moved up or down so that no two names overlap.
+
+    A faint line is named where it ends with the others and no name is there.
+    """
     values = points[["y", "low", "high"]].to_numpy()  # of all panels, which share an axis
     scaled = np.log(values) if log else np.append(values, 0.0)
-    span = float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
+    line = (float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0) * _LINE / (height - 2 * _LINE)
     for _, panel in points.groupby("panel"):
         last = panel.sort_values("x").groupby("line", sort=False).tail(1)
         last = last[last["line"] != ""].sort_values("y")
-        apart = np.arange(len(last)) * span * _LINE / (height - 2 * _LINE)
-        at = np.log(last["y"]) if log else last["y"]
-        at = np.maximum.accumulate(at - apart) + apart
+        own = np.log(last["y"]) if log else last["y"]
+        apart = np.arange((~last["faint"]).sum()) * line
+        at = np.maximum.accumulate(own[~last["faint"]] - apart) + apart
         at = np.minimum(at, np.nanmax(scaled) - apart[::-1])  # back down, where they would leave the plot
-        points.loc[last.index, "at"] = np.exp(at) if log else at
-        names = zip(last["line"], last["text"], strict=True)
-        points.loc[last.index, "name"] = [" · ".join(filter(None, words)) for words in names]
+        for place, y in own[last["faint"] & (last["x"] == last["x"].max())][::-1].items():
+            if (abs(at - y) >= line).all():
+                at[place] = y
+        points.loc[at.index, "at"] = np.exp(at) if log else at
+        points.loc[at.index, "end"] = last["x"].max()
+        names = zip(last["line"][at.index], last["text"][at.index], strict=True)
+        points.loc[at.index, "name"] = [" · ".join(filter(None, words)) for words in names]
 
 
 def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
@@ -261,10 +293,19 @@ def _with_columns(frame: pd.DataFrame, more: Mapping[str, Any]) -> pd.DataFrame:
     return made.astype(dict.fromkeys(texts, object))
 
 
-def _log_axis() -> dict[str, Any]:
-    scale = alt.Scale(type="log", nice=False, padding=16)
-    faint = {"condition": {"test": "datum.label === ''", "value": 0.08}, "value": 0.4}  # between the labels
-    return {"scale": scale, "axis": alt.Axis(tickCount=6, format="~g", gridOpacity=faint, labelSeparation=6)}
+def _log_axis(values: np.ndarray) -> dict[str, Any]:
+    """Return the scale and the axis of some values, with two labels at least; what is not above 0 has no place there.
+
+    Ends that are near one another have the even ticks of a linear axis, of which Vega by itself labels few or none.
+    """
+    values = values[values > 0]
+    low, high = (values.min(), values.max()) if len(values) else (1.0, 1.0)
+    wider = max(1.0, _NARROW * low / high) ** 0.5
+    scale = alt.Scale(type="log", nice=False, padding=16, domainMin=low / wider, domainMax=high * wider)
+    label = "format(datum.value, '.4~g')" if high < _WIDE * low else "datum.label"
+    faint = {"condition": {"test": f"{label} === ''", "value": 0.08}, "value": 0.4}  # between the labels
+    axis = alt.Axis(tickCount=6, format="~g", labelExpr=label, gridOpacity=faint, labelSeparation=6)
+    return {"scale": scale, "axis": axis}
 
 
 def _picked(

@@ -42,10 +42,8 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
     """
     kind, drawings, entries, size = tensors_of(graph, deletions, strategy)
     words = (inspect.getdoc(kind) or strategy).splitlines()[0].replace("`", "")
-    facts = (
-        f"{entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
-        f"{size:,} bytes in the batch; arrows: from source to target"
-    )
+    memory = f"{entries} entries of edge lists and matrices in memory for {len(deletions)} samples"
+    facts = f"{memory}; {size:,} bytes in the batch; arrows: from source to target"
     found = {state for _, edges, states in drawings for state in (*states, *(s for *_, s in edges))}
     present = [state for state in _COLOURS if state in found]
     charts = [_drawing(*drawing, present) for drawing in drawings]
@@ -54,10 +52,8 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
 
 def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
     at = [(sin(2 * pi * node / len(states)), cos(2 * pi * node / len(states))) for node in range(len(states))]
-    lines = pd.DataFrame(
-        [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges],
-        columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"],
-    )
+    arrows = [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges]
+    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"])
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
     legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300)
@@ -67,15 +63,10 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], p
     to_x, to_y = alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
     dash = alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3]))
     drawn = alt.Chart(lines).encode(x=to_x, y=to_y, x2="x2:Q", y2="y2:Q", color=colour, strokeDash=dash)
-    heads = alt.Chart(lines).encode(
-        x=alt.X("head_x:Q", **axis),
-        y=alt.Y("head_y:Q", **axis),
-        angle=alt.Angle("angle:Q", scale=None),
-        color=colour,
-    )
-    points = alt.Chart(dots).encode(
-        x=to_x, y=to_y, color=colour, shape=alt.Shape("state:N", scale=shapes, legend=legend)
-    )
+    head_x, head_y, angle = alt.X("head_x:Q", **axis), alt.Y("head_y:Q", **axis), alt.Angle("angle:Q", scale=None)
+    heads = alt.Chart(lines).encode(x=head_x, y=head_y, angle=angle, color=colour)
+    shape = alt.Shape("state:N", scale=shapes, legend=legend)
+    points = alt.Chart(dots).encode(x=to_x, y=to_y, color=colour, shape=shape)
     layers = [
         drawn.mark_rule(),
         heads.mark_point(shape="triangle", filled=True, size=30, opacity=1),

@@ -90,34 +90,29 @@ def _comparison_chart(comparison: Comparison) -> Any:
     said = [" and ".join(dict.fromkeys(map(str, comparison.where)))]
     said += [f"{name}: {was} → {now}"[:100] for name, (was, now) in comparison.differs.items()]
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
-    return ratios(
-        rows, chart_title(f"{second} against {first}", *said),
-        axis=f"{comparison.stage}: time of {second} over {first} ({_LEFT})",
-        colours=dict.fromkeys(rows["line"], _NEUTRAL), band=_band(margin),
-    )  # fmt: skip
+    title = chart_title(f"{second} against {first}", *said)
+    axis = f"{comparison.stage}: time of {second} over {first} ({_LEFT})"
+    colours = dict.fromkeys(rows["line"], _NEUTRAL)
+    return ratios(rows, title, axis=axis, colours=colours, band=_band(margin))
 
 
 def _advice_chart(advice: Advice) -> Any:
     """Return each suggestion's predicted and measured time of a step over the present one, with intervals."""
-    found: list[dict[str, Any]] = []
+    found: list[tuple[Any, ...]] = []
     for one in advice.suggestions:
         line = one.change if one.subject == "a step" else f"{one.change} ({one.subject})"
         kind = "at best" if one.basis == "at best" else "predicted"
         pair = one.measured
-        sides = [(kind, one.ratio, one.interval, True)]
-        sides += [("measured", pair.ratio, pair.interval, pair.verdict != UNDECIDED)] if pair and pair.ratio else []
-        for name, value, interval, sure in sides:
-            low, high = interval or (None, None)
-            text = f"{value:.3g} × {name}" + ", undecided" * (not sure)
-            found.append(
-                {"line": line, "kind": name, "value": value, "low": low, "high": high, "sure": sure, "text": text}
-            )
+        found.append((line, kind, one.ratio, *(one.interval or (None, None)), True))
+        if pair and pair.ratio:
+            found.append((line, "measured", pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED))
     if not found:
         return empty_chart(f"{advice.subject}: nothing to change that the evidence supports.")
+    rows = pd.DataFrame(found, columns=["line", "kind", "value", "low", "high", "sure"])
+    undecided = rows["sure"].map({True: "", False: ", undecided"})
+    rows["text"] = rows["value"].map("{:.3g} × ".format) + rows["kind"] + undecided
     title = chart_title("What to change", f"{machine_text(advice.where)} · 95 % intervals", advice.subject)
-    return ratios(
-        pd.DataFrame(found), title, axis=f"time of a step over the present one ({_LEFT})", colours=_KINDS, width=300
-    )
+    return ratios(rows, title, axis=f"time of a step over the present one ({_LEFT})", colours=_KINDS, width=300)
 
 
 def _ledger_chart(ledger: Ledger) -> Any:
@@ -129,32 +124,28 @@ def _ledger_chart(ledger: Ledger) -> Any:
     parts = frame[~frame["stage"].isin([*SUMS, "idle"])]
     if parts.empty:
         return empty_chart("The ledger has no step.")
-    steps = parts.groupby("timeline")["step"].nunique()
-    means = parts.groupby(["timeline", "stage"], sort=False)["seconds"].sum().reset_index()
-    means["value"] = means["seconds"].astype(float) / means["timeline"].map(steps)
-    whole = means.groupby("timeline")["value"].transform("sum")
-    means = means.rename(columns={"timeline": "bar", "stage": "part"}).assign(text=whole.map(seconds_text))
+    means = parts.groupby(["timeline", "stage"], sort=False)["seconds"].sum().astype(float).reset_index()
+    means = means.set_axis(["bar", "part", "value"], axis=1)
+    means["value"] /= means["bar"].map(parts.groupby("timeline")["step"].nunique())
+    means["text"] = means.groupby("bar")["value"].transform("sum").map(seconds_text)
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
-    title = chart_title(
-        "Where a step's time goes", f"{machine_text()} · {len(ledger)} steps · accounted for: {accounted}"
+    of = f"{machine_text(result=ledger)} · {len(ledger)} steps · accounted for: {accounted}"
+    title = chart_title("Where a step's time goes", of)
+    return stacked(
+        means, title, axis="a step [s], mean of each stage", colours=colours_of(means["part"], STAGE_COLOURS)
     )
-    colours = colours_of(means["part"], STAGE_COLOURS)
-    return stacked(means.drop(columns="seconds"), title, axis="a step [s], mean of each stage", colours=colours)
 
 
 def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %."""
-    found = pd.DataFrame(
-        {
-            "line": f"{epoch.point.model} · {epoch.point.strategy} · {epoch.point.mode} · "
-            f"batch {epoch.point.batch_size}, {counted(epoch.point.workers, 'worker')}",
-            "value": epoch.ratio,
-            "low": epoch.predicted.low / epoch.measured_seconds,
-            "high": epoch.predicted.high / epoch.measured_seconds,
-            "text": f"{epoch.predicted.seconds:.3g} s predicted, {epoch.measured_seconds:.3g} s measured",
-        }
-        for epoch in epochs
-    )
+    rows: list[tuple[Any, ...]] = []
+    for epoch in epochs:
+        point, predicted, took = epoch.point, epoch.predicted, epoch.measured_seconds
+        size = f"batch {point.batch_size}, {counted(point.workers, 'worker')}"
+        line = f"{point.model} · {point.strategy} · {point.mode} · {size}"
+        text = f"{predicted.seconds:.3g} s predicted, {took:.3g} s measured"
+        rows.append((line, epoch.ratio, predicted.low / took, predicted.high / took, text))
+    found = pd.DataFrame(rows, columns=["line", "value", "low", "high", "text"])
     devices = {epoch.point.device for epoch in epochs}
     busy = next((epoch for epoch in epochs if epoch.busy_percent is not None), None)
     machine = machine_text(devices.pop() if len(devices) == 1 else None, busy)
@@ -217,7 +208,8 @@ def break_even_chart(
             found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
     removed = f"{deleted_share:.2%} removed"
     found += [{"line": removed, "x": x, "y": deleted_share, "dashed": True} for x in widths]
-    title = chart_title("Filtering is faster above the line", f"{machine_text(where)} · bars: 95 % interval")
+    busy = next((model for model in models.values() if model.busy_percent is not None), None)
+    title = chart_title("Filtering is faster above the line", f"{machine_text(where, busy)} · bars: 95 % interval")
     colours = colours_of(models, {}) | {removed: GREY}
     return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
-                 colours=colours, x_values=[float(width) for width in widths])  # fmt: skip
+                 colours=colours)  # fmt: skip

@@ -16,9 +16,12 @@ from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_o
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
+    comparable,
     figure_text,
     fullest,
+    in_one_mode,
     one_run_each,
+    reference_of,
     stage_parts,
     step_throughput,
     with_labels,
@@ -29,22 +32,24 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED
 
 # Stages of a step as the overview has them; each has the colour of the one that names it.
-_KINDS = {
-    "loading": ("sample", "data_wait", "collate", "transfer"),
-    "mask": ("mask",),
-    "forward": ("forward", "loss", "gather"),
-    "backward": ("backward",),
+_KIND_OF = {
+    **dict.fromkeys(("sample", "data_wait", "collate", "transfer"), "loading"),
+    **dict.fromkeys(("loss", "gather"), "forward"),
+    **{kind: kind for kind in ("mask", "forward", "backward")},
 }
-_KIND_OF = {stage: kind for kind, stages_ in _KINDS.items() for stage in stages_}
-_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"]} | {
-    n: STAGE_COLOURS[n] for n in ("mask", "forward", "backward", "other")
-}
+_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
 _WORDS = {UNDECIDED: "undecided", SAME: "as fast"}  # verdicts against the fastest that intervals alone do not show
+_COLOURED = 4  # lines of a model
 _AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
 
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
     """Return samples a second: an overview with a row a strategy, or a line a strategy over batch size or networks.
+
+    Rows of mode `step` count, or of the first mode there is where that was not run.
+
+    Lines have the colour of their strategy for at most four of each model: the fastest, `edge_mask` or else the
+    slowest, and those that are the fastest elsewhere, or nearly. The others are grey, and named under the mouse.
 
     The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
     second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
@@ -60,7 +65,7 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     """
     if by != "strategy" and by not in _AXES:
         raise unknown("axis of throughput", by, ["strategy", *_AXES])
-    rows = with_labels(rows_of(rows))
+    rows = with_labels(in_one_mode(rows_of(rows)))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     return _overview(fullest(rows)) if by == "strategy" else _over(rows, by)
@@ -71,27 +76,19 @@ def _overview(cell: pd.DataFrame) -> Any:
         cell = cell.assign(label=_without_model(cell))
     found = step_throughput(one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
-    words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
-    texts = []
-    for row in found.to_dict("records"):
-        if row["status"] == "ok":
-            figures = [
-                figure_text(row["samples_per_second"]),
-                bytes_text(row["batch_bytes"]) if pd.notna(row["batch_bytes"]) else "",
-            ]
-        else:
-            figures = [row["status"].split(":")[0]]
-        texts.append(" · ".join(filter(None, [*figures, words.get(row["label"], "")])))
-    dots = pd.DataFrame(
-        {"line": found["label"], "value": found["samples_per_second"], "low": found["low"], "high": found["high"]}
-    ).assign(text=texts)
+    said = found["label"].map(_verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")]))
+    ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
+    speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
+    carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
+    dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
+    dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
     parts = _kinds_of_stages(cell)
     parts["value"] /= parts.groupby("bar")["value"].transform("sum")
-    parts = found[["label"]].rename(columns={"label": "bar"}).merge(parts, how="left")  # in the order of the dots
-    parts = parts.fillna({"part": "other", "value": 0.0})
+    bars = found[["label"]].rename(columns={"label": "bar"})  # in the order of the dots
+    parts = bars.merge(parts, how="left").fillna({"part": "other", "value": 0.0})
     heads = ["samples a second · bytes of a batch · against the fastest", "where a step's time goes"]
     small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
     both = [
@@ -132,25 +129,38 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     best = counts.sort_values(["label", other]).groupby("model").tail(1)[["model", other]]
     ok, lost = ok.merge(best), steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])].merge(best)
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
-    found = pd.DataFrame(
-        {
-            "line": _without_model(ok),  # which the panel has
-            "kind": ok["strategy"],
-            "panel": ok["model"] if ok["model"].nunique() > 1 else "",
-            "x": ok[by],
-            "y": ok["samples_per_second"],
-            "low": ok["low"],
-            "high": ok["high"],
-        }
-    )
-    shown = rows.merge(best)
-    title = chart_title(f"Throughput over {_AXES[by]}", "; ".join(["line: 95 % interval", *words[:4]]), rows=shown)
+    coloured = _in_colour(comparable(ok), by)
+    many = ok.groupby("model")["label"].transform("nunique") > _COLOURED
+    columns = {"strategy": "kind", by: "x", "samples_per_second": "y"}
+    found = ok[[*columns, "low", "high"]].rename(columns=columns)
+    found["line"], found["faint"] = _without_model(ok), many & ~ok["label"].isin(coloured)
+    found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
+    grey = "grey: others, named under the mouse" if found["faint"].any() else ""
+    said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
+    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=rows.merge(best))
     ticks = sorted(found["x"].astype(float).unique())
     if len(ticks) < 2:
         only = f"{ticks[0]:g} alone" if ticks else "nothing"
         return empty_chart(f"{_AXES[by]}: {only} was measured.").properties(title=title)
     width = 440 if found["panel"].nunique() == 1 else 300
-    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", x_values=ticks, width=width)
+    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", width=width)
+
+
+def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
+    """Return the labels that have a colour: for each model the fastest, what it is compared with, and two more.
+
+    The fastest is that of the largest batch size or number of networks, then come those that are at a smaller one,
+    then the others. Those that were measured at one alone, which are no line, are last.
+    """
+    chosen: list[str] = []
+    for _, group in steps.groupby("model", sort=False):
+        several = group.groupby("label")[by].transform("nunique") > 1
+        ranked = group.assign(several=several).sort_values(["several", "samples_per_second"], ascending=False)
+        fastest = ranked.drop_duplicates(by).sort_values(by, ascending=False)["label"]
+        compared = ranked[ranked["strategy"] == reference_of(list(ranked["strategy"]))]["label"].mode()
+        first = [*fastest[:1], *compared[:1], *fastest, *ranked["label"]]
+        chosen += list(dict.fromkeys(first))[:_COLOURED]
+    return chosen
 
 
 def _without_model(rows: pd.DataFrame) -> pd.Series:
@@ -180,18 +190,12 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     drawn = found["accounted"].map(adds_up).astype(bool)
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
-    parts = pd.DataFrame(
-        {
-            "panel": found["mode"],
-            "bar": found["label"] + " · " + found["where"],
-            "part": found["stage"],
-            "value": found["seconds"].where(drawn, 0.0),
-            "text": whole.where(drawn, wrong),
-            "mode": pd.factorize(found["mode"])[0],
-            "model": found["model"],
-            "longest": found.groupby(["mode", "label"])["whole_seconds"].transform("max"),
-        }
-    ).sort_values(["mode", "model", "longest"], kind="stable")
+    parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})
+    parts["bar"] = found["label"] + " · " + found["where"]
+    parts["value"], parts["text"] = found["seconds"].where(drawn, 0.0), whole.where(drawn, wrong)
+    parts["mode"] = pd.factorize(found["mode"])[0]
+    parts["longest"] = found.groupby(["mode", "label"])["whole_seconds"].transform("max")
+    parts = parts.sort_values(["mode", "model", "longest"], kind="stable")
     known = found["accounted"][drawn].dropna()
     shares = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (known.min(), known.max()))) if len(known) else ""
     accounted = f"accounted for: {shares}; " if shares else ""
@@ -205,11 +209,6 @@ SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "over edge types": partial(throughput, by="networks"),
     "stages of a step": stages,
 }
-
-
-def sweep_chart(rows: pd.DataFrame, view: str = "overview") -> Any:
-    """Return one of `SWEEP_CHARTS`; without any time, a chart that says why."""
-    return _without_figures(rows) if rows.empty else SWEEP_CHARTS[view](rows)
 
 
 def _without_figures(rows: pd.DataFrame) -> Any:

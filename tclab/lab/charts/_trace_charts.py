@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from tclab._display import counted
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import records
@@ -14,13 +15,15 @@ from tclab.trace._events import Trace
 from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
 
-_DEVICE_COLOURS = {
+_COLOURS = {
+    **CATEGORY_COLOURS,
+    **STAGE_COLOURS,
+    OUTSIDE: STAGE_COLOURS["other"],
+    # of a device
     "compute": STAGE_COLOURS["forward"],
     "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
-    "idle": STAGE_COLOURS["idle"],
 }
-_OTHER = {OUTSIDE: STAGE_COLOURS["other"]}
 _TRACKS = 8  # of a timeline, the busiest
 _US = 1e-6  # seconds
 
@@ -45,7 +48,7 @@ def trace_chart(report: Report) -> Any:
     parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
     parts = parts.assign(part=parts["bar"], value=parts["us"] * _US, label="", text=parts["of"].map("{:.1%}".format))
     title = chart_title("Where the time went", _recorded(report))
-    return stacked(parts, title, axis="time [s]", colours=_colours(parts["part"]))
+    return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _COLOURS))
 
 
 def _kinds_of(device: dict[str, Any]) -> list[tuple[str, str, float, float]]:
@@ -68,15 +71,9 @@ def _recorded(report: Report) -> str:
     files = [trace.path.name for trace in report.traces]
     ran = report.settings[report.settings["device_events"].astype(bool)]
     devices = dict.fromkeys(name for names in ran["device_names"] for name in names) or (["device"] if len(ran) else [])
-    return " · ".join([
-        files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first",
-        ", ".join(devices) or "no device event",
-        f"{len(report.steps)} step{'' if len(report.steps) == 1 else 's'}",
-    ])  # fmt: skip
-
-
-def _colours(names: pd.Series) -> dict[str, str]:
-    return colours_of(names, {**CATEGORY_COLOURS, **STAGE_COLOURS, **_DEVICE_COLOURS, **_OTHER})
+    named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first"
+    ran_on = ", ".join(devices) or "no device event"
+    return f"{named} · {ran_on} · {counted(len(report.steps), 'step')}"
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
@@ -101,17 +98,10 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     rows = rows[rows["lane"].between(0, lanes - 1)]
     tracks = rows.groupby("track", sort=False)["us"].sum().nlargest(_TRACKS).index
     rows = rows[rows["track"].isin(tracks)].sort_values(["lane", "start_us"])
-    parts = pd.DataFrame(
-        {
-            "panel": pd.Categorical(rows["track"], tracks),
-            "bar": rows["lane"].map("{:02}".format),
-            "part": rows["category"],
-            "label": rows["name"],
-            "start": rows["start_us"] * _US,
-            "value": rows["us"] * _US,
-        }
-    ).sort_values("panel", kind="stable")
-    parts = parts.astype({"panel": object})
+    parts = rows[["track", "category", "name"]].set_axis(["panel", "part", "label"], axis=1)
+    parts["bar"] = rows["lane"].map("{:02}".format)
+    parts["start"], parts["value"] = rows["start_us"] * _US, rows["us"] * _US
+    parts = parts.sort_values("panel", key=lambda names: names.map(tracks.get_loc), kind="stable")
     title = chart_title("Timeline, a lane a depth", trace.path.name)
-    return stacked(parts, title, axis="time since the first event [s]", colours=_colours(rows["category"]), zoom=True,
-                   named=False, width=620)  # fmt: skip
+    return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(rows["category"], _COLOURS),
+                   zoom=True, named=False, width=620)  # fmt: skip

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 from tclab._display import Sentences
 from tclab.errors import InputError
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end
-from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.panel._live_sweep import STOPPING, outlook
 from tclab.lab.panel._panel_sweep import PanelSweep, Value
 from tclab.lab.reports._findings import findings
@@ -242,7 +242,7 @@ class PanelView:
             self.status.value = outlook(points, panel.folder)
             self.bar.max, self.bar.value = len(points), len(panel.tables())
         rows = panel.rows()
-        chart = drawn_by_jupyter(sweep_chart(rows, self.choice.value).to_dict())
+        chart = drawn_by_jupyter(SWEEP_CHARTS[self.choice.value](rows).to_dict())
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
         self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
@@ -303,4 +303,4 @@ class Panel(PanelSweep):
             return
         rows = await self.start()
         display(findings(rows))
-        display(sweep_chart(rows))
+        display(throughput(rows))

@@ -92,6 +92,18 @@ def fullest(rows: pd.DataFrame) -> pd.DataFrame:
     return named.merge(best[_CELL], on=_CELL)
 
 
+def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run."""
+    modes = list(rows[rows["status"] == "ok"]["mode"].dropna().unique())
+    return rows[rows["mode"] == ("step" if "step" in modes else modes[0])] if modes else rows
+
+
+def comparable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured steps of `in_one_mode` that strategies are compared by: exact, and without overheads."""
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    return ok[ok["overheads"].fillna("").eq("") & ok["exact"].fillna(True).astype(bool)]
+
+
 def against_the_fastest(cell: pd.DataFrame) -> tuple[str, dict[str, Pair]]:
     """Return the fastest exact strategy of a cell, and its verdict against each other one, by the other's name.
 

@@ -11,8 +11,10 @@ from tclab.errors import unknown
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
+    comparable,
     figure_text,
     fullest,
+    in_one_mode,
     points_of_modes,
     reference_of,
     stage_parts,
@@ -63,19 +65,8 @@ def answer(rows: pd.DataFrame) -> list[str]:
     or else the slowest strategy. A sentence claims what its verdicts do: what an interval across the margin leaves
     open is named as undecided. Sweeps run points one after the other, which each sentence says.
     """
-    ok = _answering(rows[(rows["stage"] == "step") & (rows["status"] == "ok")])
-    groups = with_labels(ok).groupby(["model", "setting"], sort=False)
+    groups = with_labels(comparable(in_one_mode(rows))).groupby(["model", "setting"], sort=False)
     return [sentence for (_, setting), group in groups if (sentence := _answer(group, str(setting)))]
-
-
-def _answering(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured steps that strategies are compared by: exact, whole steps without overheads.
-
-    Where mode `step` was not run, they are of the first mode there is.
-    """
-    ok = ok[ok["overheads"].fillna("").eq("") & ok["exact"].fillna(True).astype(bool)]
-    modes = list(ok["mode"].dropna().unique())
-    return ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
 
 
 def _answer(ok: pd.DataFrame, setting: str) -> str:

@@ -37,21 +37,13 @@ def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
             degree = degrees(network)
             source, target = network.edge_index
             published = NETWORK_SIZES.get(name)
-            rows.append(
-                {
-                    "graph": graph_name,
-                    "network": name,
-                    "nodes": int((degree > 0).sum()),
-                    "edges": network.num_edges,
-                    "directed": network.directed,
-                    "self_loops": int((source == target).sum()),
-                    "largest": int(degree.max(initial=0)),
-                    "gini": gini(degree[degree > 0]),
-                    "published_nodes": published and published.nodes,
-                    "published_edges": published and published.edges,
-                }
-            )
-    return pd.DataFrame(rows).astype({"published_nodes": "Int64", "published_edges": "Int64"})
+            edges = network.num_edges, network.directed, int((source == target).sum())
+            degrees_of = int(degree.max(initial=0)), gini(degree[degree > 0])
+            sizes = (published.nodes, published.edges) if published else (None, None)
+            rows.append((graph_name, name, int((degree > 0).sum()), *edges, *degrees_of, *sizes))
+    columns = ["graph", "network", "nodes", "edges", "directed", "self_loops", "largest", "gini"]
+    published_columns = ["published_nodes", "published_edges"]
+    return pd.DataFrame(rows, columns=[*columns, *published_columns]).astype(dict.fromkeys(published_columns, "Int64"))
 
 
 def reach_rows(

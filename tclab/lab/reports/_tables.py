@@ -27,9 +27,8 @@ def machine(rows: Runs | None = None) -> pd.DataFrame:
     if rows is None:
         made = pd.DataFrame([environment()])
     else:
-        made = rows_of(rows)
-        made = made[made["torch"].notna()]
-        made = made[["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT)]]
+        of_a_machine = [name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT]
+        made = rows_of(rows).dropna(subset="torch")[["tclab", *of_a_machine]]
     made = made.drop_duplicates().dropna(axis="columns", how="all")
     return made.map(cell_text).set_axis([f"machine {number + 1}" for number in range(len(made))]).T
 

@@ -44,6 +44,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import rows_of_task
 from tclab.timing._call_costs import least_seconds
+from tclab.timing._environment import busy_notes, conditions, contention
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),
@@ -119,7 +120,8 @@ def measure_cells(
     `mask_seconds` are those of a sum with a mask, `sum_seconds` of one without over the edges that are left, both
     forward and backward; `find_seconds` decide which edges are left, `write_seconds` copy them; `filter_seconds` are
     the last three together. The minimum over `rounds` counts, as another process can only add to a time. Nodes are
-    drawn at random: `removed` is the share of edges that their deletion removed.
+    drawn at random: `removed` is the share of edges that their deletion removed. `busy_percent` is the percentage of
+    the time of all cells in which something waited for a processor, where the machine was busy; else missing.
 
     **Arguments:**
 
@@ -131,19 +133,20 @@ def measure_cells(
     fields: dict[str, Any] = {"device": device, "allocator": allocator}
     sizes = wanted[_SIZES].to_dict("records")
     rows = rows_of_task(resolve(Point(**fields)), rows_of_cells, sizes=sizes, rounds=rounds)
-    return pd.DataFrame(rows)[[*_SIZES, *(f"{name}_seconds" for name in (*_CALLS, "filter"))]]
+    return pd.DataFrame(rows)[[*_SIZES, *(f"{name}_seconds" for name in (*_CALLS, "filter")), "busy_percent"]]
 
 
 def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> list[dict[str, Any]]:
     """Measure cells in this process, which was started with the point's allocator."""
-    rows = []
+    before, rows = conditions(), []
     for size in sizes:
         calls, removed = _calls(**size, device=point.device)
         took = _least(point.device, calls, rounds=rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
         seconds = {f"{name}_seconds": one for name, one in took.items()}
         rows.append({"status": "ok", **size, "removed": removed, **seconds})
-    return rows
+    busy = contention(before, conditions()).busy_percent
+    return [row | {"busy_percent": busy} for row in rows]
 
 
 def _calls(
@@ -198,17 +201,19 @@ class CostModel(Shown):
 
     - `costs`: [1 + draws, 5], columns alpha, alpha_width, beta, gamma, delta: the fit, then those of a bootstrap.
     - `most`: E·H of the largest cell that they were fitted to.
+    - `busy_percent`: as `measure_cells` returns it; `None` where the machine was not busy, or that is not known.
     """
 
     costs: pd.DataFrame
     most: float = float("nan")
+    busy_percent: float | None = None
 
     def _display(self) -> Display:
         lines = []
         for name, (symbol, meaning) in _MEANINGS.items():
             best, low, high = (f"{1e9 * one:.3g}" for one in _with_interval(self.costs[name]))
             lines.append((symbol, meaning, f"{best} [{low}, {high}]"))
-        return Display(columns=("cost", "of", "ns [95 % interval]"), lines=lines)
+        return Display("", ("cost", "of", "ns [95 % interval]"), lines, busy_notes(self.busy_percent))
 
     def break_even(self, width: int) -> tuple[float, float, float]:
         """Return the p from which on filtering pays at H features, and its 95 % interval.
@@ -267,7 +272,9 @@ def fit_costs(measured: pd.DataFrame) -> CostModel:
     generator = np.random.default_rng(0)
     drawn = [measured.iloc[generator.integers(len(measured), size=len(measured))] for _ in range(_DRAWS)]
     costs = pd.DataFrame([_solved(rows) for rows in (measured, *drawn)], columns=list(_MEANINGS))
-    return CostModel(costs, float((measured["edges"] * measured["batch_size"] * measured["width"]).max()))
+    busy = measured.get("busy_percent", pd.Series(dtype=float))
+    most = float((measured["edges"] * measured["batch_size"] * measured["width"]).max())
+    return CostModel(costs, most, max(busy.dropna(), default=None))
 
 
 def _factors(sizes: pd.DataFrame) -> dict[str, np.ndarray]:

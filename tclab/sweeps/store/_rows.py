@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from tclab.timing._step_means import mean_step
 
 SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
 
+_UNITS: dict[str, Callable[[float], str]] = {
+    "seconds": seconds_text,
+    "bytes": bytes_text,
+}  # of columns whose names end so
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 _TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
@@ -201,7 +206,7 @@ class Rows(Shown, pd.DataFrame):
         order = [name for name in ("model", "batch_size", "networks") if name in shown]
         lines = [
             (*(cell_text(row[name]) for name in shown), _time(row), cell_text(row["samples_per_second"]),
-             "" if pd.isna(row["batch_bytes"]) else bytes_text(row["batch_bytes"]))
+             cell_text(row["batch_bytes"], "batch_bytes"))
             for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
         notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
@@ -231,18 +236,26 @@ def varying_settings(rows: pd.DataFrame) -> list[str]:
 def frame_html(frame: pd.DataFrame) -> str:
     """Return a DataFrame as pandas' table, numbers with four digits and what is missing blank.
 
+    A column whose name ends in `seconds` or `bytes` has its numbers with a unit: "31.2 ms", "1.15 GB".
+
     An empty one shows its `attrs["empty"]`, a sentence, where it has one.
     """
     if frame.empty:
         return Display(notes=[str(frame.attrs.get("empty", "nothing"))]).html()
-    cells = pd.DataFrame(frame).map(cell_text)
+    cells = pd.DataFrame(frame).apply(lambda column: column.map(partial(cell_text, column=str(column.name))))
     return str(cells.to_html(notebook=True, max_rows=_MOST_LINES, index=not isinstance(frame.index, pd.RangeIndex)))
 
 
-def cell_text(value: Any) -> str:
-    """Return a value as a cell of a table has it: four digits of a number, nothing for what is missing."""
+def cell_text(value: Any, column: str = "") -> str:
+    """Return a value as a cell of a table has it: four digits of a number, nothing for what is missing.
+
+    Where the name of its column ends in "seconds" or "bytes", a number has its unit.
+    """
     if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
         return ""
+    with_unit = _UNITS.get(column.rpartition("_")[2])
+    if with_unit and isinstance(value, (int, float, np.integer)):
+        return with_unit(float(value))
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 9999.5 or abs(value) > 1e15 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else str(value)
