@@ -1,3 +1,4 @@
+import gc
 import os
 import tempfile
 
@@ -33,13 +34,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
 # Of the files in SPLIT each test goes to whichever process is free. Another file goes whole to one process, and some
-# together: for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
+# together: for rows of the other notebook, a worker that is warm, a compiler that is imported, a graph of full size.
 FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
-         "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")  # fmt: skip
-SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", "test_verdict_attacks.py", "test_sweep.py",
-         "test_epoch.py", "test_fits.py", "test_equality.py")  # fmt: skip
+         "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py", "test_sweep.py")  # fmt: skip
+SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", "test_verdict_attacks.py", "test_epoch.py",
+         "test_fits.py", "test_equality.py")  # fmt: skip
 TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",
+    "test_sweep.py": "test_panel.py",
     "test_check.py": "test_compiled.py",
     "test_degrees.py": "test_graph.py",
     "test_stores.py": "test_graph.py",
@@ -47,7 +49,10 @@ TOGETHER = {
 
 
 def pytest_collection_modifyitems(config, items):
-    order = (*FIRST, *SPLIT, *TOGETHER, *TOGETHER.values())
+    # what is imported is no garbage: each collection of a race or a measurement would look 0.2 s there
+    gc.freeze()
+    gc.unfreeze = lambda: None  # as a race does at its end
+    order = dict.fromkeys((*FIRST, *SPLIT, *TOGETHER, *TOGETHER.values()))
     place = {name: number for number, name in enumerate(order)}
     items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
     for item in items:

@@ -1,6 +1,5 @@
 """From `tclab.run` to the model's forward: the functions on the way are those that the architecture page names."""
 
-import gc
 import re
 import sys
 from pathlib import PurePath
@@ -67,7 +66,6 @@ def test_eight_functions_lead_from_a_point_to_the_model(root, monkeypatch):
         tclab.run(tclab.Point(scale=0.01, networks=1, device="cpu", workers=0, steps=1), fresh=True)
     finally:
         sys.setprofile(None)
-        gc.unfreeze()
     way = calls[-1]  # of a timed step
     way[-1] = (way[-1][0], "ModelKind.forward")  # that field of the model's kind
     expected = named((root / "docs" / "architecture.md").read_text())
