@@ -348,7 +348,7 @@ def run(call, x, *given, **options):
 def test_what_deleted_rows_and_their_gradients_hold_reaches_nothing_even_if_it_is_not_finite(ring, name):
     (shared, x, keep), conv = ring, LAYERS[name]()
     deleted, cut, found = ~keep.unsqueeze(-1), torch.stack([torch.arange(0, 154, 7), torch.arange(22) % 4]), []
-    for held in (0.0, float("nan"), float("inf"), -1e30):
+    for held in (0.0, float("nan"), float("inf"), -float("inf"), -1e30):
         own = x.masked_fill(deleted, held).requires_grad_()
         out = conv(own, shared, keep, cut=cut)
         inputs, outer = [own, *conv.parameters()], out.detach().masked_fill(deleted, held)
