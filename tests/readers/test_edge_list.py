@@ -1,7 +1,5 @@
 """Edge lists as people bring them, by their kind: read as plain Python reads them, or refused in a sentence."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

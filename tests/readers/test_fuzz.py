@@ -1,7 +1,5 @@
 """Damaged files of every format: a clear error or a result; what would hang a reader is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path
