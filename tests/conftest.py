@@ -33,12 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 # What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
-# Of the files in SPLIT each test goes to whichever process is free. Another file goes whole to one process, and some
-# together: for rows of the other notebook, a worker that is warm, a compiler that is imported, a graph of full size.
-FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
-         "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py", "test_sweep.py")  # fmt: skip
-SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", "test_verdict_attacks.py", "test_epoch.py",
-         "test_fits.py", "test_equality.py")  # fmt: skip
+# Of the files in SPLIT each test goes to whichever process is free; with those in LAST no process is alone at the end.
+# Another file goes whole to one process, and some together: for rows of the other notebook, a worker that is warm, a
+# compiler that is imported, a graph of full size.
+FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "masks.ipynb", "trust.ipynb", "explore.ipynb",
+         "sweep.ipynb", "your_model.ipynb", ".ipynb", "test_browser.py", "test_slurm.py", "test_launched.py",
+         "test_panel.py", "test_sweep.py", "test_gpu_command.py", "test_notebooks.py", "test_project.py")  # fmt: skip
+LAST = ("test_equality.py", "test_fits.py", "test_epoch.py", "test_verdict_attacks.py")
+SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", *LAST)
 TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",
     "test_sweep.py": "test_panel.py",
@@ -52,9 +54,9 @@ def pytest_collection_modifyitems(config, items):
     # what is imported is no garbage: each collection of a race or a measurement would look 0.2 s there
     gc.freeze()
     gc.unfreeze = lambda: None  # as a race does at its end
-    order = dict.fromkeys((*FIRST, *SPLIT, *TOGETHER, *TOGETHER.values()))
+    order = [*dict.fromkeys((*FIRST, *TOGETHER, *TOGETHER.values())), "another", *LAST]
     place = {name: number for number, name in enumerate(order)}
-    items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
+    items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, place["another"])))
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what its kernel's client warns of
