@@ -12,9 +12,11 @@ os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 import sys
 from pathlib import Path
 
+import nbval.plugin
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from nbval.kernel import RunningKernel
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
@@ -66,6 +68,35 @@ def pytest_collection_modifyitems(config, items):
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
 
 
+_kernels = []  # of this process, one at most
+
+
+def one_kernel(name, cwd, startup_timeout):
+    """Return the kernel of all notebooks of this process: it has imported what they import, and knows no other's names.
+
+    A start and its imports take a kernel and its worker eight seconds; by its defaults each notebook has its own, in
+    tests/test_notebooks.py.
+    """
+    if _kernels and not _kernels[0].is_alive():
+        _kernels.clear()
+    if not _kernels:
+        _kernels.append(RunningKernel(name, cwd, startup_timeout))
+    kernel = _kernels[0]
+    kernel.stop = lambda: None  # after each notebook
+    forgets = kernel.execute_cell_input(f"%reset -f\n%cd -q {cwd}")
+    kernel.await_reply(forgets, startup_timeout)
+    kernel.await_idle(forgets, startup_timeout)
+    return kernel
+
+
+nbval.plugin.RunningKernel = one_kernel
+
+
+def pytest_sessionfinish():
+    while _kernels:
+        RunningKernel.stop(_kernels.pop())
+
+
 class Scheduler(LoadScopeScheduling):
     """`--dist loadgroup` would do with marks, but groups nothing with pytest 9.2 (pytest-xdist, issue 1386)."""
 
@@ -83,6 +114,7 @@ def pytest_xdist_make_scheduler(config, log):
 def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
+    pytest_sessionfinish()
     if "tclab.sweeps.execution._run" in sys.modules:  # children that are kept warm for the next point
         sys.modules["tclab.sweeps.execution._run"].close_workers()
     left = left_behind(os.environ[MARK])
