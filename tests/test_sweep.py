@@ -19,7 +19,7 @@ from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of
 
 
 def tiny(**fields):
-    return Point(**{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 2, "warmup": 0, "device": "cpu", **fields})
+    return Point(**{"scale": 0.01, "batch_size": 2, "networks": 2, "steps": 2, "warmup": 0, "device": "cpu", **fields})
 
 
 def of_the_step(frame):
