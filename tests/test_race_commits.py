@@ -166,3 +166,13 @@ def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_co
     assert "margin ±2.0%" in text
     assert main(["race", "--base", "nowhere", "--", *CAT]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_race_of_commands_imports_nothing_of_graphs():
+    code = (
+        "import sys; from tclab.command import main; main(['race', '--base', '.', '--help']); "
+        "print([name for name in ('torch', 'tclab.sweeps', 'tclab.graph') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: tclab race-commands" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
