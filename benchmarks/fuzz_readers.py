@@ -8,8 +8,6 @@ it is read, or refused by `InputError` with one line that names the file, within
 errors that only a mistake of tclab's own raises.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

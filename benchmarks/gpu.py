@@ -13,8 +13,6 @@ A rehearsal of every part, of what can be shown on a CPU:
     python benchmarks/gpu.py --device cpu --scale 0.02 --out DIR
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

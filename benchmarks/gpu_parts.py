@@ -1,7 +1,5 @@
 """The parts of `gpu.py`, which runs each in a process of its own: PART DEVICE SCALE OUT MINUTES."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -4,8 +4,6 @@
 networks i, and is held against the sums in fp64 in the rows that are kept. A time is the shortest of some rounds.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -7,8 +7,6 @@ no size. Sizes are scale:batch. `--allocator map_each` shows the accounting by i
 keeps about a third more than what is held.
 """
 
-from __future__ import annotations
-
 import argparse
 from itertools import product
 

@@ -7,8 +7,6 @@ differ by a text file alone, of "slower" head does 10 % more. A line a race, the
 the 95 % binomial interval. `--printed` takes the seconds that the script prints, which leave Python's start out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

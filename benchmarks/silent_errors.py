@@ -9,8 +9,6 @@ the drawing: the edges and weights; each device's busy, idle and compute time, a
 over every instant. What the reader gives must equal it, or be a sentence of `InputError`.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import io

@@ -9,8 +9,6 @@ memory to the system, so each new tensor pays page faults again, which costs the
 interval and the verdict.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -9,8 +9,6 @@ fp64: 2e-3 of the largest value is allowed.
 It needs Triton. An access out of bounds would end the process: that is a failure, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

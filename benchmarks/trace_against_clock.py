@@ -7,8 +7,6 @@ part of the step in the trace (self time within a stage's marks) is compared wit
 Each part that takes at least a hundredth of the step is to agree within 5 %; the others are shown.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections import Counter

@@ -12,8 +12,6 @@
 0 skips a part.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,3 +1,4 @@
+import gc
 import os
 import tempfile
 
@@ -11,9 +12,11 @@ os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 import sys
 from pathlib import Path
 
+import nbval.plugin
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from nbval.kernel import RunningKernel
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
@@ -32,14 +35,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 # What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
-# Of the files in SPLIT each test goes to whichever process is free. Another file goes whole to one process, and some
-# together: for rows of the other notebook, a compiler that one process imports, a graph of full size that it makes.
-FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "trust.ipynb", "masks.ipynb", ".ipynb",
-         "test_browser.py", "test_slurm.py", "test_launched.py", "test_panel.py")  # fmt: skip
-SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", "test_verdict_attacks.py", "test_sweep.py",
-         "test_epoch.py", "test_fits.py", "test_equality.py")  # fmt: skip
+# Of the files in SPLIT each test goes to whichever process is free; with those in LAST no process is alone at the end.
+# Another file goes whole to one process, and some together: for rows of the other notebook, a worker that is warm, a
+# compiler that is imported, a graph of full size.
+FIRST = ("scaling.ipynb", "where_time_goes.ipynb", "hypotheses.ipynb", "masks.ipynb", "trust.ipynb", "explore.ipynb",
+         "sweep.ipynb", "your_model.ipynb", ".ipynb", "test_browser.py", "test_slurm.py", "test_launched.py",
+         "test_panel.py", "test_sweep.py", "test_gpu_command.py", "test_notebooks.py", "test_project.py")  # fmt: skip
+LAST = ("test_equality.py", "test_fits.py", "test_epoch.py", "test_verdict_attacks.py")
+SPLIT = ("test_gpu_command.py", "test_notebooks.py", "test_project.py", *LAST)
 TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",
+    "test_sweep.py": "test_panel.py",
     "test_check.py": "test_compiled.py",
     "test_degrees.py": "test_graph.py",
     "test_stores.py": "test_graph.py",
@@ -47,9 +53,12 @@ TOGETHER = {
 
 
 def pytest_collection_modifyitems(config, items):
-    order = (*FIRST, *SPLIT, *TOGETHER, *TOGETHER.values())
+    # what is imported is no garbage: each collection of a race or a measurement would look 0.2 s there
+    gc.freeze()
+    gc.unfreeze = lambda: None  # as a race does at its end
+    order = [*dict.fromkeys((*FIRST, *TOGETHER, *TOGETHER.values())), "another", *LAST]
     place = {name: number for number, name in enumerate(order)}
-    items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, len(place))))
+    items.sort(key=lambda item: place.get(item.path.name, place.get(item.path.suffix, place["another"])))
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what its kernel's client warns of
@@ -57,6 +66,35 @@ def pytest_collection_modifyitems(config, items):
                 # as papermill's -p does; by its defaults each runs in tests/test_notebooks.py
                 smaller = item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
+
+
+_kernels = []  # of this process, one at most
+
+
+def one_kernel(name, cwd, startup_timeout):
+    """Return the kernel of all notebooks of this process: it has imported what they import, and knows no other's names.
+
+    A start and its imports take a kernel and its worker eight seconds; by its defaults each notebook has its own, in
+    tests/test_notebooks.py.
+    """
+    if _kernels and not _kernels[0].is_alive():
+        _kernels.clear()
+    if not _kernels:
+        _kernels.append(RunningKernel(name, cwd, startup_timeout))
+    kernel = _kernels[0]
+    kernel.stop = lambda: None  # after each notebook
+    forgets = kernel.execute_cell_input(f"%reset -f\n%cd -q {cwd}")
+    kernel.await_reply(forgets, startup_timeout)
+    kernel.await_idle(forgets, startup_timeout)
+    return kernel
+
+
+nbval.plugin.RunningKernel = one_kernel
+
+
+def pytest_sessionfinish():
+    while _kernels:
+        RunningKernel.stop(_kernels.pop())
 
 
 class Scheduler(LoadScopeScheduling):
@@ -76,6 +114,7 @@ def pytest_xdist_make_scheduler(config, log):
 def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
+    pytest_sessionfinish()
     if "tclab.sweeps.execution._run" in sys.modules:  # children that are kept warm for the next point
         sys.modules["tclab.sweeps.execution._run"].close_workers()
     left = left_behind(os.environ[MARK])

@@ -1,6 +1,5 @@
 """What to change: from steps whose every second is known, from rows made by hand, and once from runs."""
 
-import json
 import sys
 from dataclasses import replace
 from time import monotonic_ns
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from clock import Clock
 from stage_rows import HOST, point_rows
+from test_busy import moments
 from test_compare import rows, step
 
 import tclab
@@ -255,13 +255,9 @@ def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
     assert measured.basis == "from separate runs"  # what was run stands in for what was reckoned
 
 
-BEGIN = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "load": 1.0}
-
-
 def beside(percent):
     """The columns of a row of one thread whose steps waited for a processor for so much of ten seconds."""
-    end = {"monotonic_seconds": 15.0, "cpu_pressure_seconds": percent / 10, "load": 1.0}
-    return {"threads": 1, "workers": 0, "conditions": json.dumps([BEGIN, end])}
+    return {"threads": 1, "workers": 0, "conditions": moments(percent)}
 
 
 def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first():

@@ -22,23 +22,14 @@ BATCH = 2
 def slow():
     """Name of a strategy whose workers sleep, so that they need no core and stay in phase."""
 
-    @register
-    class Slow(get("node_mask")):
-        name = "slow_of_a_test"
-
+    class Sleeps(get("node_mask")):
         def encode(self, places, removed):
-            time.sleep(SLEEP)
+            time.sleep(self.seconds)
             return super().encode(places, removed)
 
-    @register
-    class Half(get("node_mask")):
-        name = "half_of_a_test"
-
-        def encode(self, places, removed):
-            time.sleep(SLEEP / 2)
-            return super().encode(places, removed)
-
-    return Slow.name
+    for name, seconds in (("slow_of_a_test", SLEEP), ("half_of_a_test", SLEEP / 2)):
+        register(type("Slow", (Sleeps,), {"name": name, "seconds": seconds}))
+    return "slow_of_a_test"
 
 
 def rows_of(strategy, **fields):

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
-from damage import KINDS, damage
 
 import tclab
 from tclab import InputError, Point
@@ -88,8 +87,19 @@ def test_a_graph_folder_that_has_changed_is_measured_again(tmp_path, runs, root)
         assert len(runs) == times
 
 
+def damaged(whole, kind, draw):
+    """Return bytes with a bit changed (kind 0), noise (1) or zeros (2) over a stretch, or cut short (3)."""
+    data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
+    if kind == 0:
+        data[at] ^= 1 << draw.randrange(8)
+    elif kind == 3:
+        del data[at:]
+    else:
+        data[at : at + length] = draw.randbytes(length) if kind == 1 else bytes(length)
+    return data
+
+
 def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
-    """A byte changed, a stretch of noise or of nothing, a file cut short."""
     path = results.path(POINTS[1])
     whole, rows = path.read_bytes(), results.read(path.name)
     draw, unread = random.Random(0), 0
@@ -97,12 +107,7 @@ def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(200):
-            data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
-            if number % 4 < KINDS:
-                damage(data, at, length, number % 4, draw)
-            else:
-                data = data[:at]
-            (alone.folder / path.name).write_bytes(data)
+            (alone.folder / path.name).write_bytes(damaged(whole, number % 4, draw))
             read = alone.read(path.name)
             unread += read is None
             assert read is None or read.equals(rows), number

@@ -1,9 +1,9 @@
 """From `tclab.run` to the model's forward: the functions on the way are those that the architecture page names."""
 
-import gc
 import re
 import sys
 from pathlib import PurePath
+from unittest.mock import Mock
 
 import tclab
 from tclab.sweeps.execution import _run, _worker
@@ -22,33 +22,22 @@ def named(page):
     return found
 
 
-class WorkerHere:
-    """A worker whose `main` runs in this process: the requests that it reads, and the rows that it sends."""
+def worker_here():
+    """Return a worker whose `main` runs in this process: it reads a request and then none, and sends the rows."""
+    worker = Mock(alive=True, has_read={})
 
-    alive = True
-
-    def __init__(self, kind):
-        self.has_read, self.sent = {}, []
-
-    def ask(self, request, **options):
-        self.request = request
+    def ask(request, **options):
+        worker.receive.side_effect = [request, None]
         _worker.main()
-        return self.sent[0]["rows"]
+        return worker.send.call_args.kwargs["rows"]
 
-    def receive(self):
-        request, self.request = self.request, None
-        return request
-
-    def send(self, **answer):
-        self.sent.append(answer)
-
-    def close(self):
-        pass
+    worker.ask = ask
+    return worker
 
 
 def test_eight_functions_lead_from_a_point_to_the_model(root, monkeypatch):
     forward = tclab.models.get("hetero_cell").forward.__code__
-    worker, calls = WorkerHere(None), []
+    worker, calls = worker_here(), []
     monkeypatch.setattr(_run, "Worker", lambda kind: worker)
     monkeypatch.setattr(_worker, "ParentPipe", lambda: worker)
     monkeypatch.setattr(sys, "argv", ["", "1", "cpu", "0"])
@@ -67,7 +56,6 @@ def test_eight_functions_lead_from_a_point_to_the_model(root, monkeypatch):
         tclab.run(tclab.Point(scale=0.01, networks=1, device="cpu", workers=0, steps=1), fresh=True)
     finally:
         sys.setprofile(None)
-        gc.unfreeze()
     way = calls[-1]  # of a timed step
     way[-1] = (way[-1][0], "ModelKind.forward")  # that field of the model's kind
     expected = named((root / "docs" / "architecture.md").read_text())

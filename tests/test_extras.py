@@ -30,13 +30,17 @@ BROUGHT = {
 }  # fmt: skip
 
 
-def alone(root, code):
-    """Run code in a process of its own, without packages."""
-    command = [sys.executable, "-c", BLOCKED.format(blocked=sorted(BROUGHT)) + code]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+MISSING = {
+    "import tclab.sweeps": "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'",
+    "import tclab; tclab.view": "tclab.masking needs scipy: in tclab's folder, pip install '.[sweep]'",
+    "import tclab.readers": "tclab.readers needs pandas: in tclab's folder, pip install '.[readers]'",
+    "import tclab.trace": "tclab.trace needs pandas: in tclab's folder, pip install '.[trace]'",
+    "import tclab.command": "tclab.command needs cyclopts: in tclab's folder, pip install '.[sweep]'",
+    "import tclab.case_study": "tclab.case_study needs pandas: in tclab's folder, pip install '.[lab]'",
+}
 
 
-def test_the_shared_graph_its_convolutions_and_a_ledger_need_torch_and_numpy_alone(root):
+def test_graphs_convolutions_and_a_ledger_need_torch_and_numpy_alone_and_what_is_missing_is_named_with_its_extra(root):
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert {line.split(">")[0] for line in project["dependencies"]} == {"torch", "numpy"}
     code = """
@@ -66,24 +70,12 @@ assert ">forward</td>" in ledger._repr_html_()
 own = {name for name in loaded - sys.stdlib_module_names if not name.startswith("_sysconfigdata")}
 print(json.dumps(sorted(own)))
 """
-    done = alone(root, code)
+    code = BLOCKED.format(blocked=sorted(BROUGHT)) + code
+    code += "".join(f"try:\n    {tried}\nexcept ImportError as error:\n    print(error)\n" for tried in MISSING)
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["tclab"]
-
-
-MISSING = {
-    "import tclab.sweeps": "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'",
-    "import tclab; tclab.view": "tclab.masking needs scipy: in tclab's folder, pip install '.[sweep]'",
-    "import tclab.readers": "tclab.readers needs pandas: in tclab's folder, pip install '.[readers]'",
-    "import tclab.trace": "tclab.trace needs pandas: in tclab's folder, pip install '.[trace]'",
-    "import tclab.command": "tclab.command needs cyclopts: in tclab's folder, pip install '.[sweep]'",
-    "import tclab.case_study": "tclab.case_study needs pandas: in tclab's folder, pip install '.[lab]'",
-}
-
-
-def test_what_is_missing_is_named_with_its_extra(root):
-    tries = "".join(f"try:\n    {code}\nexcept ImportError as error:\n    print(error)\n" for code in MISSING)
-    assert alone(root, tries).stdout.splitlines() == list(MISSING.values())
+    own, *missing = done.stdout.splitlines()
+    assert (json.loads(own), missing) == (["tclab"], list(MISSING.values()))
 
 
 def test_a_missing_extra_is_an_import_error_and_an_input_error():

@@ -65,7 +65,7 @@ def handed_out(point):
     ],
 )
 def test_a_step_holds_what_was_said(strategy, more):
-    point = point_of(strategy, **{"scale": 0.1, "networks": 1, **more})
+    point = point_of(strategy, **{"scale": 0.07, "networks": 1, **more})
     held = handed_out(point)  # first: `fits` estimates `fastest` by what a run has chosen, and times nothing itself
     found = fits(point)
     assert found.step + found.batch == pytest.approx(held, rel=0.1)

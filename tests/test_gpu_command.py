@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import gpu
 import pytest
 
 
@@ -30,10 +31,7 @@ def test_the_rehearsal_runs_every_part_and_goes_on_after_a_kill(root, tmp_path):
     assert list(tmp_path.glob("recordings/*/rows.parquet"))
 
 
-def test_results_of_another_size_are_not_gone_on_with_and_what_fails_is_a_line(root, tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(root / "benchmarks"))
-    import gpu
-
+def test_results_of_another_size_are_not_gone_on_with_and_what_fails_is_a_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "child_command", lambda *words: [sys.executable, "-c", "print('no driver'); exit(3)"])
     (tmp_path / "c.json").write_text(json.dumps({"passed": True, "says": "as it was"}))
     given = argparse.Namespace(device="cpu", scale=0.02, out=tmp_path, minutes=9.0, parts="ic")

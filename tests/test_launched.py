@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 from orphans import MARK, marked
+from test_sweep import of_the_step
 
 import tclab
 from tclab import InputError, Point
@@ -21,11 +22,6 @@ def tiny(**fields):
         **{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 4, "warmup": 0, "device": "cpu", "ranks": 2,
            "workers": 0, **fields}
     )  # fmt: skip
-
-
-def of_the_step(frame):
-    (row,) = frame[frame["stage"] == "step"].to_dict("records")
-    return row
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,18 +4,18 @@ The table of equality and the equivalence check must find each strategy, and a p
 strategy breaks what a view gives in public, so that no mutant depends on how views are written.
 """
 
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from clock import Clock
 from hypothesis import Phase, given, settings
+from synthetic_machine import memory_noise, pair_of, slow_in_turn
 from test_equality import UNLIKE, cases, definition, failures
+from verdicts import Attack
 
 import tclab
 from tclab import masking, models
@@ -26,10 +26,6 @@ from tclab.timing import Ledger, _ledger, _statistics, _verdict
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import equivalence_reference
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from synthetic_machine import memory_noise, pair_of, slow_in_turn
-from verdicts import Attack
 
 # ---- the deletions of each sample, [B] lists of nodes, made wrong
 

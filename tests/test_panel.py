@@ -18,16 +18,9 @@ from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
 from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._run import close_workers
 from tclab.sweeps.store._row_files import Results
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_child_is_left():
-    yield
-    close_workers()
 
 
 def shown(folder, **parameters):
@@ -243,14 +236,6 @@ def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatc
     monkeypatch.setattr(view.panel, "rows", lambda: 1 / 0)
     view.choice.value = view.choice.options[1]
     assert "ZeroDivisionError" in drawn(view).message.value
-
-
-def test_paths_are_beside_the_notebooks_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("TCLAB_RUNS", raising=False)
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "sweep.ipynb").touch()  # without it, a folder of that name is like any other
-    monkeypatch.chdir(tmp_path / "notebooks")
-    assert lab.project_path("runs/a") == tmp_path / "runs" / "a"
 
 
 # ---- the sweep beside the notebook: its bar, its stop button, its errors

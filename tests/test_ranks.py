@@ -1,14 +1,12 @@
 """Ranks train as one process does: the same losses and parameters, however batches are shared out.
 
-torchrun runs this file, too: its `main` trains case after case by DDP, in one launch.
+Each rank runs `main` of this file, which trains case after case by DDP; ranks by torchrun: test_launched.py.
 """
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from torch import distributed
 
 from tclab import CellGraph, InputError, masking, models
 from tclab._child_process import end_with_parent
-from tclab._torchrun import command
 from tclab.models import MleWassSupCR
 from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.perturbation import Deletions, Perturbations
@@ -97,11 +94,11 @@ def gathered(rank, ranks):
     return True
 
 
-def main(folder, *names):
-    end_with_parent()  # torchrun, which a test that takes too long kills
-    rank, ranks, folder = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(folder)
+def main(rank, ranks, folder, names):
+    end_with_parent()  # with the tests, if they are killed
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
     found = {}
     for name in names:
         losses, parameters = train({**CASES, **LOSSY}[name], rank, ranks, folder / name)
@@ -129,17 +126,21 @@ def main(folder, *names):
     params=[(2, FEW), pytest.param((4, (*CASES, *LOSSY)), marks=pytest.mark.slow)],
     ids=lambda given: f"{given[0]} ranks, {len(given[1])} cases",
 )
-def trained(request, root, tmp_path_factory):
-    """The number of ranks, the folder with what they made of the cases, in one launch, and what they found."""
+def trained(request, tmp_path_factory):
+    """The number of ranks, the folder with what they made of the cases, and what they found.
+
+    They are forked from a process that has imported this file, and nothing has trained in.
+    """
     ranks, names = request.param
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-    path = os.pathsep.join([str(root), str(root / "tests"), str(root / "tools")])
-    done = subprocess.run(
-        command(ranks, folder / "logs", "test_ranks", str(folder), *names),
-        env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)},
-        capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    started = [context.Process(target=main, args=(rank, ranks, folder, names), daemon=True) for rank in range(ranks)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(900)
+    assert [process.exitcode for process in started] == [0] * ranks
     return ranks, folder, json.loads((folder / "found.json").read_text())
 
 
@@ -172,7 +173,3 @@ def test_ranks_share_the_cores(monkeypatch):
         assert [threads_of(ranks) for ranks in (1, 2, 3, 8)] == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,18 +3,15 @@
 import json
 
 import readme_figures
+from test_lab import row as made_up
 
 from tclab.sweeps.store._rows import frame, table
 
 
 def row(strategy, batch_size, **fields):
-    return {
-        "graph": "synthetic", "scale": 1.0, "model": "hetero_cell", "strategy": strategy, "batch_size": batch_size,
-        "networks": 9, "mode": "step", "device": "cuda", "ranks": 1, "dtype": "float32", "stage": "step",
-        "where": "device", "n": 5, "mean_seconds": 0.01, "median_seconds": 0.01, "q1_seconds": 0.009,
-        "q3_seconds": 0.011, "samples_per_second": batch_size / 0.01, "accumulate": 1, "status": "ok",
-        "gpu": "Made Up 9000", "cpu": "Made", "cores": 2, "commit": "0123456789", **fields,
-    }  # fmt: skip
+    """A row of a step of 10 ms on a GPU, at full size."""
+    on_gpu = {"scale": 1.0, "device": "cuda", "where": "device", "gpu": "Made Up 9000", "cpu": "Made", "accumulate": 1}
+    return made_up(strategy, 0.01, batch_size=batch_size, commit="0123456789", **{**on_gpu, **fields})
 
 
 def recorded(folder, name, rows, **environment):

@@ -7,6 +7,7 @@ from itertools import product
 from unittest import mock
 
 import drawn
+import ports
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -325,12 +326,6 @@ LAYERS = {
 }
 
 
-@pytest.fixture
-def ports(root, monkeypatch):
-    monkeypatch.syspath_prepend(str(root / "benchmarks"))
-    return __import__("ports")
-
-
 @pytest.fixture(scope="module")
 def ring():
     return drawn.ring()
@@ -348,7 +343,7 @@ def run(call, x, *given, **options):
 def test_what_deleted_rows_and_their_gradients_hold_reaches_nothing_even_if_it_is_not_finite(ring, name):
     (shared, x, keep), conv = ring, LAYERS[name]()
     deleted, cut, found = ~keep.unsqueeze(-1), torch.stack([torch.arange(0, 154, 7), torch.arange(22) % 4]), []
-    for held in (0.0, float("nan"), float("inf"), -1e30):
+    for held in (0.0, float("nan"), float("inf"), -float("inf"), -1e30):
         own = x.masked_fill(deleted, held).requires_grad_()
         out = conv(own, shared, keep, cut=cut)
         inputs, outer = [own, *conv.parameters()], out.detach().masked_fill(deleted, held)
@@ -370,7 +365,7 @@ def test_each_layer_runs_under_autocast(ring, name):
 
 
 @pytest.mark.parametrize("conv", [SharedGATv2Conv(8, 8), SharedSAGEConv(8, 8, aggr="max")])
-def test_rows_of_edges_and_samples_are_those_of_a_block(conv, ports):
+def test_rows_of_edges_and_samples_are_those_of_a_block(conv):
     """Ten times the edges take ten times the blocks, and no more memory, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(300, 5, 8, generator=generator, requires_grad=True)
@@ -488,7 +483,7 @@ def test_an_edge_of_weight_two_counts_as_two_edges(ring, conv):
         torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
-def test_the_benchmark_of_ports_has_both_ways_of_each(ports):
+def test_the_benchmark_of_ports_has_both_ways_of_each():
     pytest.importorskip("altair", reason="notebooks/ports imports tclab.lab")
     for name in ports.SIZES:
         arms = ports.arms_of(name)(20, 60, 3, 4)

@@ -10,7 +10,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 import torch
-from stage_rows import every_mode
+from stage_rows import point_rows
 from test_compare import rows, step
 from test_cost_model import SEEN, made_up
 
@@ -86,7 +86,7 @@ RESULTS = {
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
-    "Hypothesis": (lambda: case_study.hypotheses(frame(table(every_mode(scatter=0))))[0], "collation and transfer"),
+    "Hypothesis": (lambda: case_study.hypotheses(frame(table(point_rows("edge_mask"))))[0], "collation and transfer"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
     "Pair": (lambda: PAIR, "0.5234 ×"),

@@ -19,7 +19,7 @@ from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of
 
 
 def tiny(**fields):
-    return Point(**{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 2, "warmup": 0, "device": "cpu", **fields})
+    return Point(**{"scale": 0.01, "batch_size": 2, "networks": 2, "steps": 2, "warmup": 0, "device": "cpu", **fields})
 
 
 def of_the_step(frame):
@@ -61,14 +61,12 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
 @pytest.mark.parametrize("fields", [
     {"strategy": "subgraph", "model": "hetero_cell_production"},
     {"strategy": "edge_mask", "metabolism": "carried", "dtype": "bfloat16"},
-    {"strategy": "stored_index", "workers": 2},
+    {"strategy": "stored_index", "workers": 2, "perturbations": 0, "loader": "prefetch_factor:1"},
     {"strategy": "stored_mask", "workers": 2, "store": "lmdb", "loader": "persistent_workers:true"},
     {"strategy": "gpu_mask", "collation": "edges", "networks": ("tflink", "physical")},
-    {"strategy": "gpu_mask_cached", "perturbations": 0, "loader": "prefetch_factor:1"},
     {"strategy": "gpu_filter", "loss": "mle_wass_supcr"},
-    {"strategy": "node_mask", "metabolism": "used", "workers": 0, "store": "json"},
+    {"strategy": "node_mask", "metabolism": "used", "workers": 0, "store": "json", "mode": "fixed_batch"},
     {"strategy": "node_mask", "mode": "empty", "loop": "lightning"},
-    {"strategy": "node_mask", "mode": "fixed_batch"},
     {"strategy": "dense", "mode": "data"},
     {"strategy": "delta", "optimizer": "plain", "dtype": "float64"},
     {"strategy": "fastest", "optimizer": "foreach", "loop": "lightning"},

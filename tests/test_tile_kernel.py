@@ -5,17 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import tile_kernel
 import torch
 
 from tclab.message_passing.kernels import _tile_sums as kernel
 from tclab.message_passing.kernels._spmm import Csr
 from tclab.message_passing.kernels._tile_sums import ROWS, SOURCES, tiles_for, tiles_of
-
-
-@pytest.fixture
-def tile_kernel(root, monkeypatch):
-    monkeypatch.syspath_prepend(str(root / "benchmarks"))
-    return __import__("tile_kernel")
 
 
 def matrix_of(tiles, columns):
@@ -29,7 +24,7 @@ def matrix_of(tiles, columns):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_tiles_are_the_matrix_with_rows_by_degree(tile_kernel, seed):
+def test_tiles_are_the_matrix_with_rows_by_degree(seed):
     case = tile_kernel.case(seed)
     dense = torch.zeros(case.targets, case.sources, dtype=torch.int64)
     dense.index_put_((case.edges[1], case.edges[0]), torch.ones(case.edges.size(1), dtype=torch.int64), accumulate=True)
@@ -138,14 +133,14 @@ def test_it_compiles_for_tensor_cores_where_no_gpu_is(architecture, product):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from tclab.message_passing.kernels._tile_kernel import tile_kernel
+    from tclab.message_passing.kernels import _tile_kernel
 
-    launch, names = kernel.LAUNCH, tile_kernel.arg_names
+    launch, names = kernel.LAUNCH, _tile_kernel.tile_kernel.arg_names
     constants = {"H": 64, "BM": ROWS, "BN": launch.columns}
     numbers = dict.fromkeys(("C", "x_sample", "x_row", "out_sample", "out_row"), "i32")
     kinds = {"x": "*bf16", "out": "*bf16"} | numbers | dict.fromkeys(constants, "constexpr")
     source = ASTSource(
-        fn=tile_kernel,
+        fn=_tile_kernel.tile_kernel,
         signature={name: kinds.get(name, "*i32") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in constants},

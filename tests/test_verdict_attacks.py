@@ -4,20 +4,15 @@
 the marker `nightly` 60 of each.
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 from synthetic_machine import SyntheticMachine, memory_noise, pair_of, slow_in_turn
+from verdicts import ALIKE, APART, EQUAL, MILD, NEARLY, UNSEEN, Attack, counted
 
 from tclab.timing import race
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import ALPHA, FASTER, LOOKS, PARTS, SAME, SLOWER, UNDECIDED
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from verdicts import ALIKE, APART, EQUAL, MILD, NEARLY, UNSEEN, Attack, counted
 
 NIGHTLY = pytest.mark.nightly
 STILL = {"quiet": True, "independent": 0.0}

@@ -5,8 +5,6 @@ code_lines.py tclab                          a line for each package, then the s
 code_lines.py tclab --cap pyproject.toml     exit status 1 above `code_lines_at_most` of its [tool.tclab]
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

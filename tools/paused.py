@@ -4,8 +4,6 @@ Every one to three seconds about half of the command's processes stop for up to 
 something else. It runs so many times, and ends with 1 if one of them failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

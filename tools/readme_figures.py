@@ -4,8 +4,6 @@
 recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. It needs pandas and pyarrow alone.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

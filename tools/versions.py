@@ -7,8 +7,6 @@ Each Python and torch is an environment of its own, removed at its end. torch is
 where there is none for CPUs and `--cuda` allows it; the tests run on the CPU all the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -211,16 +211,6 @@ def test_what_is_no_whole_heterodata_is_refused_in_a_sentence(data, why):
         CellGraph.from_hetero_data(data, deleted_type="gene")
 
 
-def test_edges_of_nodes_that_are_none_are_refused():  # 43, 44
-    nan, beyond = [[float("nan"), 1.0], [1.0, 2.0]], [[1, 2], [2, 3]]
-    for edges, why in (
-        (nan, r"is torch\.float32, expected torch\.int64"),
-        (beyond, "index 3 is outside the 3 node nodes"),
-    ):
-        with pytest.raises(InputError, match=why):
-            CellGraph.from_edges({"binds": torch.tensor(edges)}, num_nodes=3)
-
-
 def test_weights_in_edge_attr_are_left_out_with_a_word():
     data = hetero(EDGES, 3)
     data["gene", "binds", "gene"].edge_attr = torch.tensor([0.5, 2.0])

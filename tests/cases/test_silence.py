@@ -1,16 +1,9 @@
 """Some of the drawn tables and traces of `benchmarks/silent_errors.py`, which takes 10,000 and 2,000."""
 
-import importlib.util
 import random
-from pathlib import Path
 
 import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "silent_errors", Path(__file__).resolve().parents[2] / "benchmarks" / "silent_errors.py"
-)
-silent = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(silent)
+import silent_errors as silent
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The cell's public files: which rows become which genes, edges, samples and reactions, and what a bad file says."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Degrees of synthetic and of real networks, and how far a deletion reaches: as tables and charts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

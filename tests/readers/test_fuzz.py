@@ -1,21 +1,13 @@
 """Damaged files of every format: a clear error or a result; what would hang a reader is refused."""
 
-from __future__ import annotations
-
-import importlib.util
 import os
-from pathlib import Path
 
+import fuzz_readers as fuzz
 import numpy as np
 import pytest
 
 from tclab import InputError
 
-_spec = importlib.util.spec_from_file_location(
-    "fuzz_readers", Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_readers.py"
-)
-fuzz = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fuzz)
 FORMATS = fuzz.formats()
 
 
