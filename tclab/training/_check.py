@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,8 +28,10 @@ from tclab.training._equivalence import (
     FP64_TOLERANCE,
     EquivalenceReference,
     EquivalenceResult,
+    at_full_size,
     equivalence_deletions,
     equivalence_graph,
+    full_size_deletions,
 )
 
 Build = Callable[[CellGraph], nn.Module]
@@ -81,13 +84,16 @@ def _result_text(result: EquivalenceResult) -> str:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
     fp32 = f"in fp32 its error is {result.fp32_ratio:.2g} × the larger of subgraph's own and fp32's rounding"
     if result.passed:
-        return f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
+        agree = f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
+        full = {None: "", "passed": "; predictions are on the whole graph, too"}
+        return agree + full.get(result.full_size, f"; on the whole graph {result.full_size}")
+    if result.full_size:
+        return f"FAILED. It computes the same on a part of the graph, but not {result.where}"
     if not result.fp64_error <= FP64_TOLERANCE:
-        off = "not finite" if result.fp64_error == float("inf") else f"off by {result.fp64_error:.1e}"
-        return f"FAILED. It computes something else: in fp64 {off}, at most {FP64_TOLERANCE:.0e} is allowed"
+        return f"FAILED. It computes something else: {result.where}, at most {FP64_TOLERANCE:.0e} is allowed"
     return (
         f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but {fp32}, at most {FP32_RATIO:g} × is allowed: "
-        "the order of its sums loses digits"
+        f"the order of its sums loses digits. {result.where}"
     )
 
 
@@ -114,7 +120,8 @@ def check(
       or on the whole graph if `deletions` are given. Or a model: a copy of it runs on the whole graph, on the
       model's device.
     - `graph`: any `CellGraph`.
-    - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes.
+    - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes. Your own
+      are compared on the whole graph, too: predictions of two samples, without gradients.
     - `deletions`: for each sample the nodes of `graph` that it removes; by default those that show a strategy that is
       nearly right: none, a hub, all of a node's neighbours, a set twice, random sets.
     - `seed`: seed of weights and deletions.
@@ -140,6 +147,8 @@ def check(
     for strategy in wanted:
         try:
             results[strategy] = reference.compare(strategy)
+            if part.num_nodes != graph.num_nodes:
+                results[strategy] = at_full_size(results[strategy], partial(_full_size, model, graph))
         except NeedsEdgesError:
             broken[strategy] = (
                 "skipped: the model needs single edges; layers such as message_passing.SharedSAGEConv do not"
@@ -150,6 +159,11 @@ def check(
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
     return Check(name, nodes, len(samples), results, comparable, problems, broken)
+
+
+def _full_size(model: ModelKind | Build, graph: CellGraph) -> EquivalenceReference:
+    whole = graph.to("cpu").induced({})  # a copy, with which all that is made of it goes
+    return EquivalenceReference(_built(model, whole)[1].float(), whole, full_size_deletions(whole))
 
 
 def _first_line(error: Exception) -> str:

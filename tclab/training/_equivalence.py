@@ -1,7 +1,8 @@
 """The equivalence check: whether a strategy gives the predictions and gradients that `subgraph` gives.
 
 It runs before every measurement, on a small case (`equivalence_graph`, `equivalence_deletions`): the removals that are
-hard to get right, on nodes of every degree.
+hard to get right, on nodes of every degree. A user's own strategy is then compared on the whole graph
+(`at_full_size`), where ids no longer fit a byte and a hub has more neighbours than a block.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cache
-from statistics import median
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from statistics import median_high
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from tclab._display import first_of
+from tclab._limits import out_of_memory
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get
-from tclab.masking._strategy import view
+from tclab.masking._strategy import is_users, view
 from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.training._step import compiled_forward
@@ -35,6 +38,10 @@ _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
 _HALF = 50  # of the nodes of a type in the check's graph
 _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has bits
+# What predictions on the whole graph may be off by, of the largest. On the real cell fp32's rounding is up to 5e-5, and
+# one deleted node of three that is kept changes as little as 1e-5: fp64 finds that, fp32 what is gross in it alone.
+_FULL_SIZE = {"float64": FP64_TOLERANCE, "float32": 1e-2}
+_FULL_SIZE_DELETED = 48  # nodes that each of the two samples there removes
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,9 @@ class EquivalenceResult:
       of the whole gradient. In bfloat16, both errors are those in bfloat16.
     - `nodes`: nodes, of the type that samples remove, in the graph that the check ran on.
     - `edges`: its edges.
+    - `where`: what is off where an exact strategy has not passed, in words: which samples, with what they remove, or
+      the gradient of which parameter, and by how much.
+    - `full_size`: "passed", "failed" or "not compared: …", on the whole graph; `None` where it was not tried there.
     """
 
     strategy: str
@@ -67,6 +77,8 @@ class EquivalenceResult:
     fp32_ratio: float
     nodes: int
     edges: int
+    where: str = ""
+    full_size: str | None = None
 
 
 # ---- the case: a graph and deletions
@@ -115,17 +127,57 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
+def is_cut(graph: CellGraph) -> bool:
+    """Return whether the check runs on a part of a graph, not on all of it."""
+    return max(graph.num_nodes.values()) > 2 * _HALF
+
+
+def full_size_deletions(graph: CellGraph) -> list[list[int]]:
+    """Return what each of two samples removes from a whole graph: ids from the first to the last, and the hub."""
+    nodes = graph.num_nodes[graph.deleted_type]
+    ids = torch.linspace(0, nodes - 1, min(nodes, 2 * _FULL_SIZE_DELETED)).long().tolist()
+    hub = int(_degrees(graph, graph.deleted_type).argmax())
+    return [sorted({*ids[0::2]}), sorted({*ids[1::2], hub})]
+
+
 # ---- errors
 
 Forward = Callable[[nn.Module, View], Any]
-Outcome = tuple[Tensor, list[Tensor]]  # predictions [B], and each parameter's gradient; on the CPU
 
 
-def relative_error(result: Outcome, expected: Outcome) -> float:
-    """Return the worst relative error of predictions and parameter gradients; infinite where any is not finite."""
-    gradients = [(ours, theirs) for ours, theirs in zip(result[1], expected[1], strict=True) if theirs.numel()]
-    least = _SMALL * max((theirs.abs().max().item() for _, theirs in gradients), default=0.0)
-    return max([_largest_error(result[0], expected[0]), *(_largest_error(*pair, least=least) for pair in gradients)])
+class Outcome(NamedTuple):
+    """What a model computes for some samples; tensors are on the CPU."""
+
+    samples: Sequence[Sequence[int]]  # the nodes that each removes
+    predictions: Tensor  # [B]
+    gradients: dict[str, Tensor]  # by parameter; none without a backward
+
+
+def largest_difference(found: Outcome, expected: Outcome, allowed: float) -> tuple[float, str]:
+    """Return the worst relative error of predictions and parameter gradients, and what is off, in words.
+
+    The error is infinite where anything is not finite. Predictions that are off by more than `allowed` are named alone:
+    gradients follow from them.
+    """
+    largest = expected.predictions.abs().max().item()
+    sides = zip(found.predictions.split(1), expected.predictions.split(1), strict=True)
+    of_samples = [_largest_error(*pair, least=largest) for pair in sides]
+    expected_gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
+    least = _SMALL * max((grad.abs().max().item() for grad in expected_gradients.values()), default=0.0)
+    of_parameters = {
+        name: _largest_error(found.gradients[name], grad, least=least) for name, grad in expected_gradients.items()
+    }
+    error = max([*of_samples, *of_parameters.values()])
+    off = [i for i, one in enumerate(of_samples) if one > allowed]
+    if off:
+        worst = max(off, key=of_samples.__getitem__)
+        removes = first_of([str(node) for node in found.samples[worst]], 5) or "nothing"
+        what = f"{len(off)} of {len(of_samples)} predictions are off, most that of sample {worst} (removes {removes})"
+        by = of_samples[worst]
+    else:
+        name = max(of_parameters, key=of_parameters.__getitem__, default="")
+        what, by = f"predictions agree, the gradient of {name} is off", error
+    return error, what + (f": by {by:.1e} of the largest" if by < float("inf") else ", not finite")
 
 
 def _largest_error(ours: Tensor, theirs: Tensor, *, least: float = 0.0) -> float:
@@ -144,8 +196,9 @@ def norm_error(result: Outcome, expected: Outcome) -> float:
         difference = (ours.double() - theirs.double()).norm()
         return float("inf") if difference.isnan() else difference.item() / (theirs.double().norm().item() or 1.0)
 
-    gradients = (torch.cat([grad.flatten().double() for grad in side[1]]) for side in (result, expected))
-    return max(of(result[0], expected[0]), of(*gradients))
+    sides = (result.gradients, expected.gradients)
+    gradients = (torch.cat([grad.flatten().double() for grad in side.values()]) for side in sides)
+    return max(of(result.predictions, expected.predictions), of(*gradients))
 
 
 # ---- the check
@@ -177,18 +230,10 @@ class EquivalenceReference:
     ) -> None:
         self.candidate = candidate or model
         self.graph = graph
-        self.deletions = deletions
         self._weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        # rotated first, right after as many samples in their own order
-        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // len(deletions))]
-
-        @cache
-        def subgraph(draw: int, dtype: str) -> Outcome:
-            self._load(model, draw, dtype)
-            return self._outcome(model, "subgraph", "lean", dtype)
-
-        self._subgraph = subgraph
-        self._subgraph_of_more = cache(lambda: self._predictions_of_more(model, "subgraph", "lean"))
+        # rotated second, right after as many samples in their own order
+        self._cases = [deletions, [*deletions[1:], *deletions[:1]], [*deletions] * -(-_LARGE_BATCH // len(deletions))]
+        self._subgraph = cache(partial(self._outcome, model, "subgraph", "lean"))
 
     def compare(
         self,
@@ -211,47 +256,69 @@ class EquivalenceReference:
         exact = get(strategy).exact
         # the compiler makes code for the number of threads at that moment
         with nullcontext() if compile else _one_thread():
-            fp64 = self._errors(strategy, collation, "float64")
-            ratio = median(self._errors(strategy, collation, "float32"))
-            expected = self._subgraph_of_more()
-            fp64 += map(relative_error, self._predictions_of_more(self.candidate, strategy, collation), expected)
+            fp64 = self._differences(strategy, collation, "float64")
+            fp64 += (self._difference_of_predictions(strategy, collation, "float64", case) for case in (1, 2))
+            lower = [self._differences(strategy, collation, "float32")]
             if exact and (compile or slices or dtype == "bfloat16"):
-                errors = self._errors(strategy, collation, dtype, compile=compile, slices=slices)
+                more = self._differences(strategy, collation, dtype, compile=compile, slices=slices)
                 if dtype == "float64":
-                    fp64 += errors
+                    fp64 += more
                 else:
-                    ratio = max(ratio, median(errors))
+                    lower.append(more)
+        error, where = max(fp64)
+        ratio, where_lower = max(map(median_high, lower))
+        passed = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO
+        where = where if error > FP64_TOLERANCE else where_lower
         return EquivalenceResult(
             strategy,
             exact,
-            passed=exact and max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
-            fp64_error=max(fp64),
+            passed,
+            fp64_error=error,
             fp32_ratio=ratio,
             nodes=self.graph.num_nodes[self.graph.deleted_type],
             edges=self.graph.num_edges,
+            where="" if passed or not exact else where,
         )
 
-    def _errors(
+    def off_at_full_size(self, strategy: str, collation: str = "lean") -> str:
+        """Return what is off in a strategy's predictions, in fp64 or grossly in fp32; empty where nothing is."""
+        for dtype, allowed in _FULL_SIZE.items():
+            error, where = self._difference_of_predictions(strategy, collation, dtype, allowed=allowed)
+            if error > allowed:
+                return where
+        return ""
+
+    def _difference_of_predictions(
+        self, strategy: str, collation: str, dtype: str, case: int = 0, allowed: float = FP64_TOLERANCE
+    ) -> tuple[float, str]:
+        how: dict[str, Any] = {"case": case, "backward": False}
+        found = self._outcome(self.candidate, strategy, collation, dtype, **how)
+        error, where = largest_difference(found, self._subgraph(dtype, **how), allowed)
+        return error, f"in {dtype}, {where}"
+
+    def _differences(
         self, strategy: str, collation: str, dtype: str, *, compile: bool = False, slices: bool = False
-    ) -> list[float]:
-        """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
-        model = self.candidate
-        forward: Forward = _call
+    ) -> list[tuple[float, str]]:
+        """Return, for each draw, its error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own.
+
+        With each comes what is off, in words.
+        """
+        run = partial(self._outcome, self.candidate, strategy, collation, dtype, slices=slices)
         if compile:
-            forward = compiled_forward(_call)
-            self._load(model, 0, dtype)
-            self._outcome(model, strategy, collation, dtype, forward)  # the first call runs eagerly
-        errors = []
+            run = partial(run, forward=compiled_forward(_call))
+            run()  # the first call runs eagerly
+        found = []
         for draw in range(BFLOAT16_DRAWS if dtype == "bfloat16" else DRAWS):
-            expected = self._subgraph(draw, "float64")
-            rounded = self._subgraph(draw, dtype)
-            self._load(model, draw, dtype)
-            found = self._outcome(model, strategy, collation, dtype, forward, slices=slices)
+            expected, outcome = self._subgraph("float64", draw=draw), run(draw=draw)
             if dtype == "float64":
-                errors.append(relative_error(found, expected))
+                own, allowed = 1.0, FP64_TOLERANCE
             else:
-                errors.append(norm_error(found, expected) / max(norm_error(rounded, expected), _ROUNDING[dtype]))
-        return errors
+                own = max(norm_error(self._subgraph(dtype, draw=draw), expected), _ROUNDING[dtype])
+                allowed = FP32_RATIO * own
+            error, where = largest_difference(outcome, expected, allowed)
+            error = error if dtype == "float64" else norm_error(outcome, expected) / own
+            found.append((error, f"in {dtype}{' compiled' * compile}{' in slices' * slices}, {where}"))
+        return found
 
     def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
         """Give a model a draw's weights in a dtype: the first are its own, those of others are some 1 % off."""
@@ -268,39 +335,37 @@ class EquivalenceReference:
         strategy: str,
         collation: str,
         dtype: str,
-        forward: Forward = _call,
         *,
+        draw: int = 0,
+        case: int = 0,
         slices: bool = False,
+        backward: bool = True,
+        forward: Forward = _call,
     ) -> Outcome:
-        """Return a model's predictions, [B], and the gradients of their weighted sum.
+        """Return a model's predictions of a case, and the gradients of their weighted sum.
 
         Every sample has another weight, so that swapping two samples' gradients changes the sum.
         """
-        device = next(model.parameters()).device
         model.zero_grad(set_to_none=True)
-        weights = torch.linspace(-1.0, 2.0, len(self.deletions), dtype=torch.float64, device=device)
-        size = _SLICE if slices else len(self.deletions)
+        self._load(model, draw, dtype)
+        samples, device = self._cases[case], next(model.parameters()).device
+        weights = torch.linspace(-1.0, 2.0, len(samples), dtype=torch.float64, device=device)
+        size = _SLICE if slices else len(samples)
         predicted = []
-        for first in range(0, len(self.deletions), size):
+        for first in range(0, len(samples), size):
             part = slice(first, first + size)
-            with view(self.graph, self.deletions[part], strategy, device=device, collation=collation) as copies:
+            with (
+                torch.set_grad_enabled(backward),
+                view(self.graph, samples[part], strategy, device=device, collation=collation) as copies,
+            ):
                 with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     predictions = forward(model, copies)
-                (predictions * weights[part].to(predictions.dtype)).sum().backward()
+                if backward:
+                    (predictions * weights[part].to(predictions.dtype)).sum().backward()
             predicted.append(predictions.detach().cpu())
-        gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for p in model.parameters()]
-        model.zero_grad(set_to_none=True)
-        return torch.cat(predicted), gradients
-
-    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str) -> list[Outcome]:
-        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
-        self._load(model, 0, "float64")
-        device = next(model.parameters()).device
-        outcomes: list[Outcome] = []
-        for removed in self._more:
-            with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
-                outcomes.append((model(copies).detach().cpu(), []))
-        return outcomes
+        named = model.named_parameters() if backward else ()
+        gradients = {name: torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for name, p in named}
+        return Outcome(samples, torch.cat(predicted), gradients)
 
 
 @contextmanager
@@ -322,6 +387,7 @@ def equivalence_reference(
     metabolism: str = "off",
     seed: int = 0,
     change: Callable[[nn.Module], None] | None = None,
+    full_size: bool = False,
 ) -> EquivalenceReference:
     """Return the reference with which a sweep compares its strategies, on part of its graph.
 
@@ -332,12 +398,34 @@ def equivalence_reference(
     - `metabolism`: passed to the model.
     - `seed`: seed of weights and deletions.
     - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
+    - `full_size`: on the whole graph, of which nothing is kept for later.
     """
-    part = equivalence_graph(graph)
+    part = graph.induced({}) if full_size else equivalence_graph(graph)
     torch.manual_seed(seed)
     model = kind.build(part, metabolism).to(device).eval()
     candidate = None
     if change is not None:
         candidate = copy.deepcopy(model)
         change(candidate)
-    return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)
+    deletions = full_size_deletions(part) if full_size else equivalence_deletions(part, seed=seed)
+    return EquivalenceReference(model, part, deletions, candidate=candidate)
+
+
+def at_full_size(
+    result: EquivalenceResult, reference: Callable[[], EquivalenceReference], collation: str = "lean"
+) -> EquivalenceResult:
+    """Return the result of a strategy after its comparison on the whole graph, where it is a user's and has passed.
+
+    - `reference`: makes that of the whole graph, which is not kept.
+    """
+    if not result.passed or not is_users(result.strategy):
+        return result
+    try:
+        where = reference().off_at_full_size(result.strategy, collation)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return replace(result, full_size="not compared: memory ran out")
+    if where:
+        return replace(result, passed=False, where=f"on the whole graph {where}", full_size="failed")
+    return replace(result, full_size="passed")

@@ -21,6 +21,7 @@ from tclab.lab.reports._cells import (
     one_run_each,
     stage_parts,
     step_throughput,
+    why_undecided,
     with_labels,
 )
 from tclab.lab.reports._tables import rows_of_points
@@ -39,7 +40,6 @@ _KIND_OF = {stage: kind for kind, stages_ in _KINDS.items() for stage in stages_
 _KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"]} | {
     n: STAGE_COLOURS[n] for n in ("mask", "forward", "backward", "other")
 }
-_WORDS = {UNDECIDED: "undecided", SAME: "as fast"}  # verdicts against the fastest that intervals alone do not show
 _AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
 
 
@@ -110,7 +110,9 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
         labels = dict(zip(group["strategy"], group["label"], strict=True))
         if len(labels) > 1:
             pairs = against_the_fastest(group)[1]
-            words |= {labels[name]: _WORDS[pair.verdict] for name, pair in pairs.items() if pair.verdict in _WORDS}
+            words |= {labels[name]: "as fast" for name, pair in pairs.items() if pair.verdict == SAME}
+            words |= {labels[name]: f"undecided: {why_undecided(pair)}" for name, pair in pairs.items()
+                      if pair.verdict == UNDECIDED}  # fmt: skip
     return words
 
 
