@@ -28,10 +28,8 @@ from tclab.training._equivalence import (
     FP64_TOLERANCE,
     EquivalenceReference,
     EquivalenceResult,
-    at_full_size,
     equivalence_deletions,
-    equivalence_graph,
-    full_size_deletions,
+    equivalence_reference,
 )
 
 Build = Callable[[CellGraph], nn.Module]
@@ -135,20 +133,20 @@ def check(
     if isinstance(model, str):
         model = model_of(model)
     wanted = _strategies(strategies, model if isinstance(model, ModelKind) else None)
-    part = graph
-    if not isinstance(model, nn.Module):  # the user's deletions are of the whole graph
-        part = graph.to("cpu") if deletions is not None else equivalence_graph(graph.to("cpu"))
-    torch.manual_seed(seed)
-    name, built = _built(model, part)
-    samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
-    comparable, problems = _judged(name, built, part, samples)
-    reference = EquivalenceReference(built.float(), part, samples)
+    if isinstance(model, nn.Module) or deletions is not None:  # the user's deletions are of the whole graph
+        part = graph if isinstance(model, nn.Module) else graph.to("cpu")
+        samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
+        torch.manual_seed(seed)
+        reference = EquivalenceReference(_built(model, part), part, samples)
+    else:
+        reference = equivalence_reference(partial(_built, model), graph.to("cpu"), seed=seed)
+    name = model.name if isinstance(model, ModelKind) else type(reference.candidate).__name__
+    part = reference.graph
+    comparable, problems = _judged(name, reference.candidate, part, reference.deletions)
     results, broken = {}, {}
     for strategy in wanted:
         try:
             results[strategy] = reference.compare(strategy)
-            if part.num_nodes != graph.num_nodes:
-                results[strategy] = at_full_size(results[strategy], partial(_full_size, model, graph))
         except NeedsEdgesError:
             broken[strategy] = (
                 "skipped: the model needs single edges; layers such as message_passing.SharedSAGEConv do not"
@@ -158,12 +156,7 @@ def check(
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
-    return Check(name, nodes, len(samples), results, comparable, problems, broken)
-
-
-def _full_size(model: ModelKind | Build, graph: CellGraph) -> EquivalenceReference:
-    whole = graph.to("cpu").induced({})  # a copy, with which all that is made of it goes
-    return EquivalenceReference(_built(model, whole)[1].float(), whole, full_size_deletions(whole))
+    return Check(name, nodes, len(reference.deletions), results, comparable, problems, broken)
 
 
 def _first_line(error: Exception) -> str:
@@ -177,12 +170,12 @@ def _line_of(error: Exception) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
-def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str, nn.Module]:
-    """Return the model's name, and a copy of it, or one made of the graph, that may be changed."""
+def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> nn.Module:
+    """Return a copy of the model, or one made of the graph, that may be changed."""
     if isinstance(model, nn.Module):
-        return type(model).__name__, copy.deepcopy(model).eval()
+        return copy.deepcopy(model).eval().float()
     if isinstance(model, ModelKind):
-        return model.name, model.build(graph, "off").eval()
+        return model.build(graph, "off").eval()
     expected = "an nn.Module, a function that takes a graph and returns one, or the name of a registered model"
     require("model", model, Callable, expected)  # type: ignore[arg-type]
     try:
@@ -193,7 +186,7 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str,
             "a tclab.CellGraph and returns an nn.Module (one of PyG's: tclab.models.PygModel(model, features))"
         ) from error
     require("what model makes of the graph", built, nn.Module, "an nn.Module")
-    return type(built).__name__, built.eval()
+    return built.eval().float()
 
 
 def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:

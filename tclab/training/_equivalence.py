@@ -2,7 +2,7 @@
 
 It runs before every measurement, on a small case (`equivalence_graph`, `equivalence_deletions`): the removals that are
 hard to get right, on nodes of every degree. A user's own strategy is then compared on the whole graph
-(`at_full_size`), where ids no longer fit a byte and a hub has more neighbours than a block.
+(`full_size_deletions`), where ids no longer fit a byte and a hub has more neighbours than a block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median_high
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get
 from tclab.masking._strategy import is_users, view
 from tclab.message_passing import View
-from tclab.models import ModelKind
 from tclab.training._step import compiled_forward
 
 FP64_TOLERANCE = 1e-10
@@ -127,11 +126,6 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
-def is_cut(graph: CellGraph) -> bool:
-    """Return whether the check runs on a part of a graph, not on all of it."""
-    return max(graph.num_nodes.values()) > 2 * _HALF
-
-
 def full_size_deletions(graph: CellGraph) -> list[list[int]]:
     """Return what each of two samples removes from a whole graph: ids from the first to the last, and the hub."""
     nodes = graph.num_nodes[graph.deleted_type]
@@ -208,6 +202,13 @@ def _call(model: nn.Module, view: View) -> Any:
     return model(view)
 
 
+_AS_RUN = ("slices", "forward")  # how a point runs it, other than `subgraph` does
+
+
+def _words(*, slices: bool = False, forward: Forward = _call, **how: Any) -> str:
+    return " compiled" * (forward is not _call) + " in slices" * slices
+
+
 class EquivalenceReference:
     """What `subgraph` computes for a model, a graph and deletions; other strategies are compared with it.
 
@@ -218,6 +219,7 @@ class EquivalenceReference:
     - `deletions`: for each sample the nodes that it removes.
     - `candidate`: the model that strategies run on, if it is not `model`: the same with overheads, and the same names
       of parameters.
+    - `whole`: makes the reference of the whole graph where `graph` is a part of it; for strategies of a user's own.
     """
 
     def __init__(
@@ -227,13 +229,17 @@ class EquivalenceReference:
         deletions: Sequence[Sequence[int]],
         *,
         candidate: nn.Module | None = None,
+        whole: Callable[[], EquivalenceReference] | None = None,
     ) -> None:
         self.candidate = candidate or model
         self.graph = graph
+        self.deletions = deletions
         self._weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         # rotated second, right after as many samples in their own order
         self._cases = [deletions, [*deletions[1:], *deletions[:1]], [*deletions] * -(-_LARGE_BATCH // len(deletions))]
         self._subgraph = cache(partial(self._outcome, model, "subgraph", "lean"))
+        self._whole = whole
+        self._full_size = cache(self._at_full_size)
 
     def compare(
         self,
@@ -254,21 +260,28 @@ class EquivalenceReference:
           whole batches.
         """
         exact = get(strategy).exact
+        whole_batches = [{"draw": draw} for draw in range(DRAWS)]
+        predictions = [{"case": case, "backward": False} for case in (1, 2)]
         # the compiler makes code for the number of threads at that moment
         with nullcontext() if compile else _one_thread():
-            fp64 = self._differences(strategy, collation, "float64")
-            fp64 += (self._difference_of_predictions(strategy, collation, "float64", case) for case in (1, 2))
-            lower = [self._differences(strategy, collation, "float32")]
+            fp64 = [self._difference(strategy, collation, "float64", **how) for how in (*whole_batches, *predictions)]
+            lower = [self._ratio(strategy, collation, "float32")]
             if exact and (compile or slices or dtype == "bfloat16"):
-                more = self._differences(strategy, collation, dtype, compile=compile, slices=slices)
+                forward: Forward = compiled_forward(_call) if compile else _call
+                if compile:
+                    self._outcome(self.candidate, strategy, collation, dtype, forward=forward)  # runs eagerly
+                as_run: dict[str, Any] = {"slices": slices, "forward": forward}
                 if dtype == "float64":
-                    fp64 += more
+                    fp64 += [self._difference(strategy, collation, dtype, **how, **as_run) for how in whole_batches]
                 else:
-                    lower.append(more)
+                    lower.append(self._ratio(strategy, collation, dtype, **as_run))
         error, where = max(fp64)
-        ratio, where_lower = max(map(median_high, lower))
-        passed = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO
+        ratio, where_lower = max(lower)
+        passed, full_size = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO, None
         where = where if error > FP64_TOLERANCE else where_lower
+        if passed and self._whole is not None and is_users(strategy):
+            full_size, where = self._full_size(strategy, collation)
+            passed = full_size != "failed"
         return EquivalenceResult(
             strategy,
             exact,
@@ -278,47 +291,46 @@ class EquivalenceReference:
             nodes=self.graph.num_nodes[self.graph.deleted_type],
             edges=self.graph.num_edges,
             where="" if passed or not exact else where,
+            full_size=full_size,
         )
 
-    def off_at_full_size(self, strategy: str, collation: str = "lean") -> str:
-        """Return what is off in a strategy's predictions, in fp64 or grossly in fp32; empty where nothing is."""
-        for dtype, allowed in _FULL_SIZE.items():
-            error, where = self._difference_of_predictions(strategy, collation, dtype, allowed=allowed)
-            if error > allowed:
-                return where
-        return ""
+    def _at_full_size(self, strategy: str, collation: str) -> tuple[str, str]:
+        """Return "passed", "failed" or "not compared: …" on the whole graph, and what is off there.
 
-    def _difference_of_predictions(
-        self, strategy: str, collation: str, dtype: str, case: int = 0, allowed: float = FP64_TOLERANCE
-    ) -> tuple[float, str]:
-        how: dict[str, Any] = {"case": case, "backward": False}
-        found = self._outcome(self.candidate, strategy, collation, dtype, **how)
-        error, where = largest_difference(found, self._subgraph(dtype, **how), allowed)
-        return error, f"in {dtype}, {where}"
-
-    def _differences(
-        self, strategy: str, collation: str, dtype: str, *, compile: bool = False, slices: bool = False
-    ) -> list[tuple[float, str]]:
-        """Return, for each draw, its error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own.
-
-        With each comes what is off, in words.
+        Predictions are compared, in fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
         """
-        run = partial(self._outcome, self.candidate, strategy, collation, dtype, slices=slices)
-        if compile:
-            run = partial(run, forward=compiled_forward(_call))
-            run()  # the first call runs eagerly
+        assert self._whole is not None
+        try:
+            whole = self._whole()
+            for dtype, allowed in _FULL_SIZE.items():
+                error, where = whole._difference(strategy, collation, dtype, allowed=allowed, backward=False)
+                if error > allowed:
+                    return "failed", f"on the whole graph {where}"
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            return "not compared: memory ran out", ""
+        return "passed", ""
+
+    def _difference(
+        self, strategy: str, collation: str, dtype: str, *, allowed: float = FP64_TOLERANCE, **how: Any
+    ) -> tuple[float, str]:
+        """Return the largest difference from `subgraph` in a dtype, with what is off; `how` is as for `_outcome`."""
+        found = self._outcome(self.candidate, strategy, collation, dtype, **how)
+        case = {name: value for name, value in how.items() if name not in _AS_RUN}
+        error, where = largest_difference(found, self._subgraph(dtype, **case), allowed)
+        return error, f"in {dtype}{_words(**how)}, {where}"
+
+    def _ratio(self, strategy: str, collation: str, dtype: str, **as_run: Any) -> tuple[float, str]:
+        """Return the ratio of the error in lower precision to `subgraph`'s own, the median draw's, with what is off."""
         found = []
         for draw in range(BFLOAT16_DRAWS if dtype == "bfloat16" else DRAWS):
-            expected, outcome = self._subgraph("float64", draw=draw), run(draw=draw)
-            if dtype == "float64":
-                own, allowed = 1.0, FP64_TOLERANCE
-            else:
-                own = max(norm_error(self._subgraph(dtype, draw=draw), expected), _ROUNDING[dtype])
-                allowed = FP32_RATIO * own
-            error, where = largest_difference(outcome, expected, allowed)
-            error = error if dtype == "float64" else norm_error(outcome, expected) / own
-            found.append((error, f"in {dtype}{' compiled' * compile}{' in slices' * slices}, {where}"))
-        return found
+            expected = self._subgraph("float64", draw=draw)
+            own = max(norm_error(self._subgraph(dtype, draw=draw), expected), _ROUNDING[dtype])
+            outcome = self._outcome(self.candidate, strategy, collation, dtype, draw=draw, **as_run)
+            _, where = largest_difference(outcome, expected, FP32_RATIO * own)
+            found.append((norm_error(outcome, expected) / own, f"in {dtype}{_words(**as_run)}, {where}"))
+        return median_high(found)
 
     def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
         """Give a model a draw's weights in a dtype: the first are its own, those of others are some 1 % off."""
@@ -380,11 +392,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def equivalence_reference(
-    kind: ModelKind,
+    build: Callable[[CellGraph], nn.Module],
     graph: CellGraph,
     *,
-    device: torch.device | str = "cpu",
-    metabolism: str = "off",
     seed: int = 0,
     change: Callable[[nn.Module], None] | None = None,
     full_size: bool = False,
@@ -393,39 +403,21 @@ def equivalence_reference(
 
     **Arguments:**
 
-    - `kind`: the registered model.
-    - `graph`: on the CPU. `device`: where strategies are compared.
-    - `metabolism`: passed to the model.
+    - `build`: makes the model of a graph, on the device where strategies are compared, in evaluation mode.
+    - `graph`: on the CPU.
     - `seed`: seed of weights and deletions.
     - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
-    - `full_size`: on the whole graph, of which nothing is kept for later.
+    - `full_size`: on a copy of the whole graph, with which all that is made of it goes.
     """
     part = graph.induced({}) if full_size else equivalence_graph(graph)
     torch.manual_seed(seed)
-    model = kind.build(part, metabolism).to(device).eval()
+    model = build(part)
     candidate = None
     if change is not None:
         candidate = copy.deepcopy(model)
         change(candidate)
     deletions = full_size_deletions(part) if full_size else equivalence_deletions(part, seed=seed)
-    return EquivalenceReference(model, part, deletions, candidate=candidate)
-
-
-def at_full_size(
-    result: EquivalenceResult, reference: Callable[[], EquivalenceReference], collation: str = "lean"
-) -> EquivalenceResult:
-    """Return the result of a strategy after its comparison on the whole graph, where it is a user's and has passed.
-
-    - `reference`: makes that of the whole graph, which is not kept.
-    """
-    if not result.passed or not is_users(result.strategy):
-        return result
-    try:
-        where = reference().off_at_full_size(result.strategy, collation)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        return replace(result, full_size="not compared: memory ran out")
-    if where:
-        return replace(result, passed=False, where=f"on the whole graph {where}", full_size="failed")
-    return replace(result, full_size="passed")
+    whole = partial(equivalence_reference, build, graph, seed=seed, change=change, full_size=True)
+    return EquivalenceReference(
+        model, part, deletions, candidate=candidate, whole=None if full_size or part is graph else whole
+    )

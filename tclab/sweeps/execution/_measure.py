@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import repeat
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
@@ -36,13 +37,7 @@ from tclab.timing._call_costs import PeakMemory, release_memory
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
-from tclab.training._equivalence import (
-    EquivalenceReference,
-    EquivalenceResult,
-    at_full_size,
-    equivalence_reference,
-    is_cut,
-)
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, equivalence_reference
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import WITHOUT_MODEL, Step
@@ -185,26 +180,19 @@ def _place(ranks: Ranks) -> Iterator[Path]:
 # ---- the equivalence check, and the clock
 
 
-def _reference(point: Point, *, full_size: bool = False) -> EquivalenceReference:
-    change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
-    how: dict[str, Any] = {"metabolism": point.metabolism, "seed": point.seed, "change": change}
-    return equivalence_reference(point.kind, cell_graph_of(point), device=point.device, full_size=full_size, **how)
-
-
 @lru_cache(maxsize=8)
-def _reference_of_part(point: Point, stamp: object) -> EquivalenceReference:
-    return _reference(point)
+def _reference(point: Point, stamp: object) -> EquivalenceReference:
+    change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
+
+    def build(part: CellGraph) -> nn.Module:
+        return point.kind.build(part, point.metabolism).to(point.device).eval()
+
+    return equivalence_reference(build, cell_graph_of(point), seed=point.seed, change=change)
 
 
 @lru_cache(maxsize=256)
 def _compared(point: Point, strategy: str, collation: str, stamp: object, **numerics: Any) -> EquivalenceResult:
-    return _reference_of_part(point, stamp).compare(strategy, collation, **numerics)
-
-
-@lru_cache(maxsize=256)
-def _compared_at_full_size(point: Point, strategy: str, collation: str, stamp: object) -> EquivalenceResult:
-    result = _compared(point, strategy, collation, stamp)
-    return at_full_size(result, partial(_reference, point, full_size=True), collation)
+    return _reference(point, stamp).compare(strategy, collation, **numerics)
 
 
 def equivalence_of(point: Point) -> EquivalenceResult:
@@ -216,14 +204,9 @@ def equivalence_of(point: Point) -> EquivalenceResult:
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
     stamp, slices = tuple(file_stamps(point).items()), point.micro_batch is not None
-    of = (Point(**decides), point.strategy, point.collation, stamp)
     as_usual = point.dtype != "bfloat16" and not point.compile and not slices  # every check has float32 and float64
     numerics = {} if as_usual else {"dtype": point.dtype, "compile": point.compile, "slices": slices}
-    result = _compared(*of, **numerics)
-    if not result.passed or not is_cut(cell_graph_of(point)):
-        return result
-    whole = _compared_at_full_size(*of)
-    return replace(result, passed=whole.passed, where=whole.where, full_size=whole.full_size)
+    return _compared(Point(**decides), point.strategy, point.collation, stamp, **numerics)
 
 
 def declared_exact(point: Point) -> bool:
