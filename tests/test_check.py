@@ -142,9 +142,11 @@ def test_what_fails_names_the_sample_and_what_it_removes_or_the_parameter(graph)
 
     found = tclab.check(Rumour, graph, strategies=[LosesTwins, Detached], deletions=[[3], [], [17, 200], [17, 200]])
     twins, detached = (found.results[name].where for name in ("loses_twins", "detached"))
-    assert "1 of 4 predictions are off, most that of sample 3 (removes 17, 200): by " in twins
-    assert re.fullmatch(r"in float64, predictions agree, the gradient of own\.weight is off: by 1\.0e\+00 .*", detached)
-    assert "most that of sample 3 (removes 17, 200)" in words_of(found)
+    assert "1 of 4 predictions are off; worst: sample 3, which removes 17, 200, by " in twins
+    assert re.fullmatch(
+        r"in float64, 0 of 4 predictions are off; worst: the gradient of own.weight, by 1.0.*", detached
+    )
+    assert "worst: sample 3, which removes 17, 200, by" in words_of(found)
 
 
 class Bytes(masking.Strategy):
@@ -176,7 +178,8 @@ def test_a_strategy_of_ones_own_is_compared_on_the_whole_graph_too(monkeypatch):
     assert wrong.nodes == 100
     assert wrong.fp64_error < 1e-10  # on the part
     assert re.match(
-        r"on the whole graph in float64, 2 of 2 predictions are off, most that of sample [01] ", wrong.where
+        r"on the whole graph in float64, 2 of 2 predictions are off; worst: sample [01], ",
+        wrong.where,
     )
     assert "It computes the same on a part of the graph, but not on the whole graph" in words_of(found)
     assert "fp32's rounding; predictions are on the whole graph, too" in words_of(found)

@@ -155,23 +155,19 @@ def largest_difference(found: Outcome, expected: Outcome, allowed: float) -> tup
     """
     largest = expected.predictions.abs().max().item()
     sides = zip(found.predictions.split(1), expected.predictions.split(1), strict=True)
-    of_samples = [_largest_error(*pair, least=largest) for pair in sides]
-    expected_gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
-    least = _SMALL * max((grad.abs().max().item() for grad in expected_gradients.values()), default=0.0)
-    of_parameters = {
-        name: _largest_error(found.gradients[name], grad, least=least) for name, grad in expected_gradients.items()
-    }
-    error = max([*of_samples, *of_parameters.values()])
-    off = [i for i, one in enumerate(of_samples) if one > allowed]
-    if off:
-        worst = max(off, key=of_samples.__getitem__)
-        removes = first_of([str(node) for node in found.samples[worst]], 5) or "nothing"
-        what = f"{len(off)} of {len(of_samples)} predictions are off, most that of sample {worst} (removes {removes})"
-        by = of_samples[worst]
-    else:
-        name = max(of_parameters, key=of_parameters.__getitem__, default="")
-        what, by = f"predictions agree, the gradient of {name} is off", error
-    return error, what + (f": by {by:.1e} of the largest" if by < float("inf") else ", not finite")
+    errors: dict[str, float] = {}
+    for i, pair in enumerate(sides):
+        removed = first_of([str(node) for node in found.samples[i]], 5) or "nothing"
+        errors[f"sample {i}, which removes {removed}"] = _largest_error(*pair, least=largest)
+    worst = max(errors, key=errors.__getitem__)
+    off = sum(error > allowed for error in errors.values())
+    gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
+    least = _SMALL * max((grad.abs().max().item() for grad in gradients.values()), default=0.0)
+    for name, grad in gradients.items():
+        errors[f"the gradient of {name}"] = _largest_error(found.gradients[name], grad, least=least)
+    worst = worst if off else max(errors, key=errors.__getitem__)
+    text = f"{off} of {len(found.samples)} predictions are off; worst: {worst}, by {errors[worst]:.1e} of the largest"
+    return max(errors.values()), text
 
 
 def _largest_error(ours: Tensor, theirs: Tensor, *, least: float = 0.0) -> float:
@@ -267,10 +263,8 @@ class EquivalenceReference:
             fp64 = [self._difference(strategy, collation, "float64", **how) for how in (*whole_batches, *predictions)]
             lower = [self._ratio(strategy, collation, "float32")]
             if exact and (compile or slices or dtype == "bfloat16"):
-                forward: Forward = compiled_forward(_call) if compile else _call
-                if compile:
-                    self._outcome(self.candidate, strategy, collation, dtype, forward=forward)  # runs eagerly
-                as_run: dict[str, Any] = {"slices": slices, "forward": forward}
+                as_run: dict[str, Any] = {"slices": slices, "forward": compiled_forward(_call) if compile else _call}
+                self._outcome(self.candidate, strategy, collation, dtype, **as_run)  # a compiled one runs eagerly first
                 if dtype == "float64":
                     fp64 += [self._difference(strategy, collation, dtype, **how, **as_run) for how in whole_batches]
                 else:

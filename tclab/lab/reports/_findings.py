@@ -103,7 +103,7 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
 
 def _compared(pair: Pair) -> str:
     if pair.ratio is None:
-        return f"Against {pair.b}: {pair.why}"
+        return ""
     low, high = pair.interval or (float("nan"),) * 2
     if pair.verdict in (FASTER, SAME):
         return f"It is {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"

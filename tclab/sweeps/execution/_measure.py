@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError
-from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
@@ -183,11 +182,12 @@ def _place(ranks: Ranks) -> Iterator[Path]:
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
-
-    def build(part: CellGraph) -> nn.Module:
-        return point.kind.build(part, point.metabolism).to(point.device).eval()
-
-    return equivalence_reference(build, cell_graph_of(point), seed=point.seed, change=change)
+    return equivalence_reference(
+        lambda part: point.kind.build(part, point.metabolism).to(point.device).eval(),
+        cell_graph_of(point),
+        seed=point.seed,
+        change=change,
+    )
 
 
 @lru_cache(maxsize=256)
