@@ -49,10 +49,13 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
-    sentences, label = [*answer(rows), _equivalence(rows)], ranks_text(ok)
-    if label and (ok["ranks"] > 1).all():  # where some points have one rank, a sentence names its own setting
-        sentences = [s if not s or label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
-    return [*sentences, *without_time(rows), busy_text(rows)]
+    label = ranks_text(ok)
+    # where some points have one rank, a sentence names its own setting
+    end = f" ({label})." if label and (ok["ranks"] > 1).all() else "."
+    *answers, checked = (
+        s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
+    )
+    return [*answers, *without_time(rows), busy_text(rows), checked]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
