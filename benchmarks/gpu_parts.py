@@ -97,9 +97,8 @@ def equivalence(s: Settings) -> Verdict:
     if not s.whole:
         asked = [(name, "bfloat16", False) for name in STRATEGIES]
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
-    reference = equivalence_reference(
-        tclab.models.get("hetero_cell").sized(hidden=16, layers=2), graph, device=s.device
-    )
+    kind = tclab.models.get("hetero_cell").sized(hidden=16, layers=2)
+    reference = equivalence_reference(lambda part: kind.build(part, "off").to(s.device).eval(), graph)
     found = []
     for strategy, dtype, compiled in asked:
         torch.compiler.reset()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 _PROCESS_GROUP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
+_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
 
 
 def text_of(path: Path) -> str | None:
@@ -64,3 +65,8 @@ def memory_available_bytes() -> int | None:
             # the page cache is freed when memory is needed
             left.append(max(0, int(limit - used + (field_of(str(group / "memory.stat"), "inactive_file") or 0))))
     return min(left)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is no memory left; on the CPU torch has no exception of its own."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)

@@ -10,6 +10,7 @@ from test_compare import rows, step
 
 import tclab
 from tclab import lab, timing
+from tclab.command._point_verbs import _end
 from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.execution import _run
@@ -75,7 +76,7 @@ def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected)
     assert others(ran(10.0, **fields)) == [False]
 
 
-def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval():
+def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
         "2 of 3 points ran while other processes used the processors, so their times are not the strategy's alone: "
@@ -85,9 +86,11 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval():
     )
     assert lab.findings(made).count(sentence) == 1
     assert sentence in " ".join(str(made).split())
+    _end(made, False)  # what a sweep by the command prints
+    assert " ".join(capsys.readouterr().out.split()).count(sentence) == 1
     assert "Made Up · busy, at batch" in answer(made)[0]
     (slow,) = answer(rows(ran(5.0), ran(99.0, strategy="edge_mask", seconds=0.2)))
-    assert "undecided: edge_mask shared the processors with other processes" in slow
+    assert "undecided with edge_mask (the machine was busy). It ran 2 × as fast as edge_mask." in slow
     assert "[" not in slow
     assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 

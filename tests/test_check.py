@@ -118,6 +118,84 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
+def test_what_fails_names_the_sample_and_what_it_removes_or_the_parameter(graph):
+    @masking.register
+    class LosesTwins(masking.Strategy):
+        name = "loses_twins"
+
+        def view(self, batch):
+            nodes = batch.deletions["person"]
+            seen = {str(nodes[i].tolist()): i for i in reversed(range(batch.size))}
+            kept = [nodes[i].tolist() if seen[str(nodes[i].tolist())] == i else [] for i in range(batch.size)]
+            return SharedView(self.graph, {"person": Deletions.of(kept, num_nodes=self.graph.num_nodes["person"])})
+
+    class NoGradient(SharedView):
+        def lift(self, features, *kind):
+            return super().lift(features.detach(), *kind)
+
+    @masking.register
+    class Detached(masking.Strategy):
+        name = "detached"
+
+        def view(self, batch):
+            return NoGradient(self.graph, batch.deletions)
+
+    found = tclab.check(Rumour, graph, strategies=[LosesTwins, Detached], deletions=[[3], [], [17, 200], [17, 200]])
+    twins, detached = (found.results[name].where for name in ("loses_twins", "detached"))
+    assert "1 of 4 predictions are off; worst: sample 3, which removes 17, 200, by " in twins
+    assert re.fullmatch(
+        r"in float64, 0 of 4 predictions are off; worst: the gradient of own.weight, by 1.0.*", detached
+    )
+    assert "worst: sample 3, which removes 17, 200, by" in words_of(found)
+
+
+class Bytes(masking.Strategy):
+    """Keeps ids in a byte, which is right up to 256 nodes."""
+
+    name = "ids_in_a_byte"
+
+    def view(self, batch):
+        nodes = batch.deletions["person"]
+        return SharedView(self.graph, {"person": Deletions(nodes.nodes.to(torch.uint8).long(), nodes.ptr, nodes.most)})
+
+
+class Wide(masking.Strategy):
+    name = "ids_of_any_size"
+
+    def view(self, batch):
+        return SharedView(self.graph, batch.deletions)
+
+
+def test_a_strategy_of_ones_own_is_compared_on_the_whole_graph_too(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    edges = {"likes": torch.randint(0, 300, (2, 1500), generator=generator)}
+    graph = tclab.CellGraph.from_edges(edges, num_nodes=300, node_type="person")
+    names = [masking.register(kind).name for kind in (Bytes, Wide)]
+    found = tclab.check(Rumour, graph, strategies=[*names, "node_mask"])
+    wrong, right, ours = found.results.values()
+    assert [one.passed for one in (wrong, right, ours)] == [False, True, True]
+    assert [one.full_size for one in (wrong, right, ours)] == ["failed", "passed", None]
+    assert wrong.nodes == 100
+    assert wrong.fp64_error < 1e-10  # on the part
+    assert re.match(
+        r"on the whole graph in float64, 2 of 2 predictions are off; worst: sample [01], ",
+        wrong.where,
+    )
+    assert "It computes the same on a part of the graph, but not on the whole graph" in words_of(found)
+    assert "fp32's rounding; predictions are on the whole graph, too" in words_of(found)
+    induced = tclab.CellGraph.induced
+
+    def runs_out(graph, nodes):
+        if not nodes:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        return induced(graph, nodes)
+
+    monkeypatch.setattr(tclab.CellGraph, "induced", runs_out)
+    found = tclab.check(Rumour, graph, strategies="ids_of_any_size")
+    assert found.passed
+    assert "on the whole graph not compared: memory ran out" in words_of(found)
+
+
 def test_a_model_that_cannot_be_compared_does_not_pass_and_the_report_says_why(graph):
     class Noisy(Rumour):
         def forward(self, view):
@@ -195,7 +273,8 @@ def test_what_is_wrong_only_compiled_fails_the_check_so(monkeypatch):
             return WrongCompiled(self.graph, batch.deletions)
 
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
-    reference = equivalence_reference(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
+    kind = models.get("hetero_cell").sized(hidden=8, layers=1)
+    reference = equivalence_reference(lambda part: kind.build(part, "off").eval(), graph)
     before = reference.compare("nearly")
     assert before.passed
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ import tclab
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows, without
 from tclab.message_passing.kernels._spmm import _flat, spmm, spmm_sum
 from tclab.models import HeteroCell
-from tclab.training._equivalence import norm_error
+from tclab.training._equivalence import Outcome, norm_error
 from tclab.training._step import compiled_forward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own imports
@@ -32,16 +32,17 @@ def small_cell():
 
 
 def outcome(graph, strategy, dtype, backend=None):
-    """Return the predictions of three samples, and the gradients of the parameters."""
+    """Return the outcome of three samples."""
     torch.manual_seed(0)
     model = HeteroCell(graph.num_nodes[graph.deleted_type], list(graph.networks), width=8, layers=2)
     model = model.double() if dtype == "float64" else model
     call = model if backend is None else torch.compile(model, backend=backend, fullgraph=True)
-    with tclab.view(graph, [[3, 4], [7], []], strategy) as view:
+    samples = [[3, 4], [7], []]
+    with tclab.view(graph, samples, strategy) as view:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
             predictions = call(view)
         (predictions.double() * torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)).sum().backward()
-    return predictions.detach(), [parameter.grad for parameter in model.parameters()]
+    return Outcome(samples, predictions.detach(), {name: one.grad for name, one in model.named_parameters()})
 
 
 # one strategy for each kind of view; Inductor once read sums of two networks before they were made

@@ -70,7 +70,10 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
         ]
     first, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
     assert first.startswith("On cpu · 2 cores · Made Up, at batch 4 with 9 networks, hetero_cell: node_mask ")
-    assert "trains on the most samples a second, 100; undecided with edge_mask, gpu_mask_loop. Against edge_" in first
+    assert (
+        "trains on the most samples a second, 100; undecided with edge_mask (no time in edge_mask: ok), gpu_mask_loop ("
+        in first
+    )
     assert "A batch carries 200 B, edge_mask's 1.15 GB" in first
     assert second == "1 point (hetero_cell stored_mask, batch 4): oom."
 
@@ -111,12 +114,19 @@ def test_only_rows_that_are_alike_are_compared():
     assert two.count("scale 1.0: node_mask is the fastest") == 1
 
 
-def test_the_check_is_said_failed_ones_first_and_no_error_of_an_inexact_strategy_counts():
+def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():
     right, near = row("node_mask", 0.01), row("edge_mask", 0.1, equivalence_fp64_error=2e-13)
-    wrong = row("mine", 0.01, status="wrong", equivalence="failed")
-    assert said(right, wrong)[0].startswith("The equivalence check failed for mine")
+    wrong = row("mine", 0.01, status="wrong: in float64, 2 of 9 predictions are off", equivalence="failed")
+    reference = row("subgraph", 0.2)  # which is in no count of those that agree with it
+    told = said(right, wrong, reference)
+    assert [one for one in told if "mine" in one] == [
+        "1 point (hetero_cell mine, batch 4): wrong: in float64, 2 of 9 predictions are off."
+    ]
+    assert "1 strategy agrees with subgraph, the reference, on a part of the graph (in fp64 to 1e-13 at worst)." in told
+    owned = row("mine", 0.01, equivalence_full_size="not compared: memory ran out")
+    assert "mine, on all of it, too: not compared: memory ran out." in " ".join(said(right, owned))
     khop = row("khop_1", 0.01, exact=False, equivalence="inexact", equivalence_fp64_error=0.0312)
-    agree = "2 strategies agree with subgraph on a part of the graph (in fp64 to 2e-13 at worst)"
+    agree = "2 strategies agree with subgraph, the reference, on a part of the graph (in fp64 to 2e-13 at worst)"
     assert f"{agree}; khop_1 is inexact, error 3e-02 in fp64." in said(right, near, khop)
     assert "khop_1 is inexact." in said(khop | {"equivalence_fp64_error": None})
     lost = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1, status="oom", mean_seconds=None)

@@ -72,7 +72,8 @@ def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(o
         own.write_text(textwrap.dedent(text))
         lab.import_file(own)
         rows = tclab.sweep([point()], results=tmp_path / "rows", progress=lambda progress: kept.append(progress.kept))
-        assert (set(rows["status"]), set(rows["model"])) == ({status}, {"model_of_a_test"})
+        assert {text.split(":")[0] for text in rows["status"]} == {status}
+        assert set(rows["model"]) == {"model_of_a_test"}
     assert kept == [False, False, True]  # the third is read, not run
 
 

@@ -14,6 +14,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, print_progress
+from tclab.sweeps.execution._run import close_workers
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
@@ -105,6 +106,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_strategies.py").write_text(
         textwrap.dedent("""
             import os, signal
+            import torch
             import tclab
             from tclab import masking
 
@@ -128,6 +130,24 @@ def own(tmp_path, monkeypatch):
             acts("sleeps", signal.pause)
             acts("raises", raises)
             acts("reads", reads)
+
+            @masking.register
+            class InAByte(NodeMask):
+                name = "in_a_byte"
+                def view(self, batch):
+                    gene = batch.deletions["gene"]
+                    nodes = gene.nodes.to(torch.uint8).long()
+                    removed = {**batch.deletions, "gene": tclab.perturbation.Deletions(nodes, gene.ptr, gene.most)}
+                    return tclab.message_passing.SharedView(self.graph, removed)
+
+            @masking.register
+            class Counts(NodeMask):
+                name = "counts"
+                def view(self, batch):
+                    if batch.size == 2 and self.graph.num_nodes["gene"] > 100:
+                        with open(os.environ["OWN_COUNT"], "a") as count:
+                            count.write("a view of two samples of the whole graph\\n")
+                    return super().view(batch)
 
             @masking.register
             class DeletesNothingFromAFew(NodeMask):
@@ -168,12 +188,27 @@ def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, 
 
 
 def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own):
-    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64")
+    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64", scale=0.01)
     assert of_the_step(tclab.run(point))["equivalence"] == "passed"
     sliced = tclab.run(replace(point, micro_batch=1))
-    assert (sliced["status"].item(), sliced["equivalence"].item()) == ("wrong", "failed")
+    assert sliced["status"].item().startswith("wrong: in float64 in slices, ")
+    assert sliced["equivalence"].item() == "failed"
     assert sliced["equivalence_fp64_error"].item() > 1e-6
     assert sliced["median_seconds"].isna().all()
+
+
+def test_a_strategy_of_ones_own_is_tried_on_the_whole_graph_once_a_sweep(own, tmp_path, monkeypatch):
+    count = tmp_path / "count"
+    monkeypatch.setenv("OWN_COUNT", str(count))
+    close_workers()  # the next one has the variable
+    wrong = tiny(strategy="in_a_byte", scale=0.045)  # 297 genes
+    rows = tclab.sweep([wrong, *(tiny(strategy="counts", batch_size=n) for n in (3, 4))], results=tmp_path / "rows")
+    steps = rows[rows["stage"] == "step"]
+    assert steps["status"].iloc[0].startswith("wrong: on the whole graph in float64, 2 of 2 predictions are off")
+    assert steps["status"].tolist()[1:] == ["ok", "ok"]
+    assert steps["equivalence_full_size"].tolist() == ["failed", "passed", "passed"]
+    assert steps["mean_seconds"].isna().tolist() == [True, False, False]
+    assert len(count.read_text().splitlines()) == 2  # in fp64 and in fp32
 
 
 def test_a_strategy_no_child_could_import_is_refused_in_words():

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from tclab._display import bullets
+from tclab._display import Sentences, bullets
 from tclab.command._app import Own, import_own, show, taking
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps.config._fields import declarations
@@ -78,7 +78,8 @@ def _end(rows: Any, as_json: bool) -> int:
         with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
             from tclab import lab  # whose import takes a second or two
 
-            print(lab.findings(rows))
+            noted = rows._display().notes  # which the rows say below their table
+            print(Sentences(one for one in lab.findings(rows) if one not in noted))
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 

@@ -202,6 +202,11 @@ def get(name: str) -> type[Strategy]:
     return _STRATEGIES[name]
 
 
+def is_users(name: str) -> bool:
+    """Return whether a strategy is a user's own, not one of tclab's."""
+    return not get(name).__module__.startswith("tclab.")
+
+
 def view(
     graph: CellGraph,
     deletions: Iterable[Sequence[int] | Tensor],

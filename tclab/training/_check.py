@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from tclab.training._equivalence import (
     EquivalenceReference,
     EquivalenceResult,
     equivalence_deletions,
-    equivalence_graph,
+    equivalence_reference,
 )
 
 Build = Callable[[CellGraph], nn.Module]
@@ -81,13 +82,16 @@ def _result_text(result: EquivalenceResult) -> str:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
     fp32 = f"in fp32 its error is {result.fp32_ratio:.2g} × the larger of subgraph's own and fp32's rounding"
     if result.passed:
-        return f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
+        agree = f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
+        full = {None: "", "passed": "; predictions are on the whole graph, too"}
+        return agree + full.get(result.full_size, f"; on the whole graph {result.full_size}")
+    if result.full_size:
+        return f"FAILED. It computes the same on a part of the graph, but not {result.where}"
     if not result.fp64_error <= FP64_TOLERANCE:
-        off = "not finite" if result.fp64_error == float("inf") else f"off by {result.fp64_error:.1e}"
-        return f"FAILED. It computes something else: in fp64 {off}, at most {FP64_TOLERANCE:.0e} is allowed"
+        return f"FAILED. It computes something else: {result.where}, at most {FP64_TOLERANCE:.0e} is allowed"
     return (
         f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but {fp32}, at most {FP32_RATIO:g} × is allowed: "
-        "the order of its sums loses digits"
+        f"the order of its sums loses digits. {result.where}"
     )
 
 
@@ -114,7 +118,8 @@ def check(
       or on the whole graph if `deletions` are given. Or a model: a copy of it runs on the whole graph, on the
       model's device.
     - `graph`: any `CellGraph`.
-    - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes.
+    - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes. Your own
+      are compared on the whole graph, too: predictions of two samples, without gradients.
     - `deletions`: for each sample the nodes of `graph` that it removes; by default those that show a strategy that is
       nearly right: none, a hub, all of a node's neighbours, a set twice, random sets.
     - `seed`: seed of weights and deletions.
@@ -128,14 +133,16 @@ def check(
     if isinstance(model, str):
         model = model_of(model)
     wanted = _strategies(strategies, model if isinstance(model, ModelKind) else None)
-    part = graph
-    if not isinstance(model, nn.Module):  # the user's deletions are of the whole graph
-        part = graph.to("cpu") if deletions is not None else equivalence_graph(graph.to("cpu"))
-    torch.manual_seed(seed)
-    name, built = _built(model, part)
-    samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
-    comparable, problems = _judged(name, built, part, samples)
-    reference = EquivalenceReference(built.float(), part, samples)
+    if isinstance(model, nn.Module) or deletions is not None:  # the user's deletions are of the whole graph
+        part = graph if isinstance(model, nn.Module) else graph.to("cpu")
+        samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
+        torch.manual_seed(seed)
+        reference = EquivalenceReference(_built(model, part), part, samples)
+    else:
+        reference = equivalence_reference(partial(_built, model), graph.to("cpu"), seed=seed)
+    name = model.name if isinstance(model, ModelKind) else type(reference.candidate).__name__
+    part = reference.graph
+    comparable, problems = _judged(name, reference.candidate, part, reference.deletions)
     results, broken = {}, {}
     for strategy in wanted:
         try:
@@ -149,7 +156,7 @@ def check(
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
-    return Check(name, nodes, len(samples), results, comparable, problems, broken)
+    return Check(name, nodes, len(reference.deletions), results, comparable, problems, broken)
 
 
 def _first_line(error: Exception) -> str:
@@ -163,12 +170,12 @@ def _line_of(error: Exception) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
-def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str, nn.Module]:
-    """Return the model's name, and a copy of it, or one made of the graph, that may be changed."""
+def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> nn.Module:
+    """Return a copy of the model, or one made of the graph, that may be changed."""
     if isinstance(model, nn.Module):
-        return type(model).__name__, copy.deepcopy(model).eval()
+        return copy.deepcopy(model).eval().float()
     if isinstance(model, ModelKind):
-        return model.name, model.build(graph, "off").eval()
+        return model.build(graph, "off").eval()
     expected = "an nn.Module, a function that takes a graph and returns one, or the name of a registered model"
     require("model", model, Callable, expected)  # type: ignore[arg-type]
     try:
@@ -179,7 +186,7 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str,
             "a tclab.CellGraph and returns an nn.Module (one of PyG's: tclab.models.PygModel(model, features))"
         ) from error
     require("what model makes of the graph", built, nn.Module, "an nn.Module")
-    return type(built).__name__, built.eval()
+    return built.eval().float()
 
 
 def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:

@@ -1,7 +1,8 @@
 """The equivalence check: whether a strategy gives the predictions and gradients that `subgraph` gives.
 
 It runs before every measurement, on a small case (`equivalence_graph`, `equivalence_deletions`): the removals that are
-hard to get right, on nodes of every degree.
+hard to get right, on nodes of every degree. A user's own strategy is then compared on the whole graph
+(`full_size_deletions`), where ids no longer fit a byte and a hub has more neighbours than a block.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from statistics import median
-from typing import Any
+from functools import cache, partial
+from statistics import median_high
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from tclab._display import first_of
+from tclab._limits import out_of_memory
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get
-from tclab.masking._strategy import view
+from tclab.masking._strategy import is_users, view
 from tclab.message_passing import View
-from tclab.models import ModelKind
 from tclab.training._step import compiled_forward
 
 FP64_TOLERANCE = 1e-10
@@ -35,6 +37,10 @@ _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
 _HALF = 50  # of the nodes of a type in the check's graph
 _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has bits
+# What predictions on the whole graph may be off by, of the largest. On the real cell fp32's rounding is up to 5e-5, and
+# one deleted node of three that is kept changes as little as 1e-5: fp64 finds that, fp32 what is gross in it alone.
+_FULL_SIZE = {"float64": FP64_TOLERANCE, "float32": 1e-2}
+_FULL_SIZE_DELETED = 48  # nodes that each of the two samples there removes
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,9 @@ class EquivalenceResult:
       of the whole gradient. In bfloat16, both errors are those in bfloat16.
     - `nodes`: nodes, of the type that samples remove, in the graph that the check ran on.
     - `edges`: its edges.
+    - `where`: what is off where an exact strategy has not passed, in words: which samples, with what they remove, or
+      the gradient of which parameter, and by how much.
+    - `full_size`: "passed", "failed" or "not compared: …", on the whole graph; `None` where it was not tried there.
     """
 
     strategy: str
@@ -67,6 +76,8 @@ class EquivalenceResult:
     fp32_ratio: float
     nodes: int
     edges: int
+    where: str = ""
+    full_size: str | None = None
 
 
 # ---- the case: a graph and deletions
@@ -115,17 +126,48 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
+def full_size_deletions(graph: CellGraph) -> list[list[int]]:
+    """Return what each of two samples removes from a whole graph: ids from the first to the last, and the hub."""
+    nodes = graph.num_nodes[graph.deleted_type]
+    ids = torch.linspace(0, nodes - 1, min(nodes, 2 * _FULL_SIZE_DELETED)).long().tolist()
+    hub = int(_degrees(graph, graph.deleted_type).argmax())
+    return [sorted({*ids[0::2]}), sorted({*ids[1::2], hub})]
+
+
 # ---- errors
 
 Forward = Callable[[nn.Module, View], Any]
-Outcome = tuple[Tensor, list[Tensor]]  # predictions [B], and each parameter's gradient; on the CPU
 
 
-def relative_error(result: Outcome, expected: Outcome) -> float:
-    """Return the worst relative error of predictions and parameter gradients; infinite where any is not finite."""
-    gradients = [(ours, theirs) for ours, theirs in zip(result[1], expected[1], strict=True) if theirs.numel()]
-    least = _SMALL * max((theirs.abs().max().item() for _, theirs in gradients), default=0.0)
-    return max([_largest_error(result[0], expected[0]), *(_largest_error(*pair, least=least) for pair in gradients)])
+class Outcome(NamedTuple):
+    """What a model computes for some samples; tensors are on the CPU."""
+
+    samples: Sequence[Sequence[int]]  # the nodes that each removes
+    predictions: Tensor  # [B]
+    gradients: dict[str, Tensor]  # by parameter; none without a backward
+
+
+def largest_difference(found: Outcome, expected: Outcome, allowed: float) -> tuple[float, str]:
+    """Return the worst relative error of predictions and parameter gradients, and what is off, in words.
+
+    The error is infinite where anything is not finite. Predictions that are off by more than `allowed` are named alone:
+    gradients follow from them.
+    """
+    largest = expected.predictions.abs().max().item()
+    sides = zip(found.predictions.split(1), expected.predictions.split(1), strict=True)
+    errors: dict[str, float] = {}
+    for i, pair in enumerate(sides):
+        removed = first_of([str(node) for node in found.samples[i]], 5) or "nothing"
+        errors[f"sample {i}, which removes {removed}"] = _largest_error(*pair, least=largest)
+    worst = max(errors, key=errors.__getitem__)
+    off = sum(error > allowed for error in errors.values())
+    gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
+    least = _SMALL * max((grad.abs().max().item() for grad in gradients.values()), default=0.0)
+    for name, grad in gradients.items():
+        errors[f"the gradient of {name}"] = _largest_error(found.gradients[name], grad, least=least)
+    worst = worst if off else max(errors, key=errors.__getitem__)
+    text = f"{off} of {len(found.samples)} predictions are off; worst: {worst}, by {errors[worst]:.1e} of the largest"
+    return max(errors.values()), text
 
 
 def _largest_error(ours: Tensor, theirs: Tensor, *, least: float = 0.0) -> float:
@@ -144,8 +186,9 @@ def norm_error(result: Outcome, expected: Outcome) -> float:
         difference = (ours.double() - theirs.double()).norm()
         return float("inf") if difference.isnan() else difference.item() / (theirs.double().norm().item() or 1.0)
 
-    gradients = (torch.cat([grad.flatten().double() for grad in side[1]]) for side in (result, expected))
-    return max(of(result[0], expected[0]), of(*gradients))
+    sides = (result.gradients, expected.gradients)
+    gradients = (torch.cat([grad.flatten().double() for grad in side.values()]) for side in sides)
+    return max(of(result.predictions, expected.predictions), of(*gradients))
 
 
 # ---- the check
@@ -153,6 +196,13 @@ def norm_error(result: Outcome, expected: Outcome) -> float:
 
 def _call(model: nn.Module, view: View) -> Any:
     return model(view)
+
+
+_AS_RUN = ("slices", "forward")  # how a point runs it, other than `subgraph` does
+
+
+def _words(*, slices: bool = False, forward: Forward = _call, **how: Any) -> str:
+    return " compiled" * (forward is not _call) + " in slices" * slices
 
 
 class EquivalenceReference:
@@ -165,6 +215,7 @@ class EquivalenceReference:
     - `deletions`: for each sample the nodes that it removes.
     - `candidate`: the model that strategies run on, if it is not `model`: the same with overheads, and the same names
       of parameters.
+    - `whole`: makes the reference of the whole graph where `graph` is a part of it; for strategies of a user's own.
     """
 
     def __init__(
@@ -174,21 +225,17 @@ class EquivalenceReference:
         deletions: Sequence[Sequence[int]],
         *,
         candidate: nn.Module | None = None,
+        whole: Callable[[], EquivalenceReference] | None = None,
     ) -> None:
         self.candidate = candidate or model
         self.graph = graph
         self.deletions = deletions
         self._weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        # rotated first, right after as many samples in their own order
-        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // len(deletions))]
-
-        @cache
-        def subgraph(draw: int, dtype: str) -> Outcome:
-            self._load(model, draw, dtype)
-            return self._outcome(model, "subgraph", "lean", dtype)
-
-        self._subgraph = subgraph
-        self._subgraph_of_more = cache(lambda: self._predictions_of_more(model, "subgraph", "lean"))
+        # rotated second, right after as many samples in their own order
+        self._cases = [deletions, [*deletions[1:], *deletions[:1]], [*deletions] * -(-_LARGE_BATCH // len(deletions))]
+        self._subgraph = cache(partial(self._outcome, model, "subgraph", "lean"))
+        self._whole = whole
+        self._full_size = cache(self._at_full_size)
 
     def compare(
         self,
@@ -209,49 +256,75 @@ class EquivalenceReference:
           whole batches.
         """
         exact = get(strategy).exact
+        whole_batches = [{"draw": draw} for draw in range(DRAWS)]
+        predictions = [{"case": case, "backward": False} for case in (1, 2)]
         # the compiler makes code for the number of threads at that moment
         with nullcontext() if compile else _one_thread():
-            fp64 = self._errors(strategy, collation, "float64")
-            ratio = median(self._errors(strategy, collation, "float32"))
-            expected = self._subgraph_of_more()
-            fp64 += map(relative_error, self._predictions_of_more(self.candidate, strategy, collation), expected)
+            fp64 = [self._difference(strategy, collation, "float64", **how) for how in (*whole_batches, *predictions)]
+            lower = [self._ratio(strategy, collation, "float32")]
             if exact and (compile or slices or dtype == "bfloat16"):
-                errors = self._errors(strategy, collation, dtype, compile=compile, slices=slices)
+                as_run: dict[str, Any] = {"slices": slices, "forward": compiled_forward(_call) if compile else _call}
+                self._outcome(self.candidate, strategy, collation, dtype, **as_run)  # a compiled one runs eagerly first
                 if dtype == "float64":
-                    fp64 += errors
+                    fp64 += [self._difference(strategy, collation, dtype, **how, **as_run) for how in whole_batches]
                 else:
-                    ratio = max(ratio, median(errors))
+                    lower.append(self._ratio(strategy, collation, dtype, **as_run))
+        error, where = max(fp64)
+        ratio, where_lower = max(lower)
+        passed, full_size = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO, None
+        where = where if error > FP64_TOLERANCE else where_lower
+        if passed and self._whole is not None and is_users(strategy):
+            full_size, where = self._full_size(strategy, collation)
+            passed = full_size != "failed"
         return EquivalenceResult(
             strategy,
             exact,
-            passed=exact and max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
-            fp64_error=max(fp64),
+            passed,
+            fp64_error=error,
             fp32_ratio=ratio,
             nodes=self.graph.num_nodes[self.graph.deleted_type],
             edges=self.graph.num_edges,
+            where="" if passed or not exact else where,
+            full_size=full_size,
         )
 
-    def _errors(
-        self, strategy: str, collation: str, dtype: str, *, compile: bool = False, slices: bool = False
-    ) -> list[float]:
-        """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
-        model = self.candidate
-        forward: Forward = _call
-        if compile:
-            forward = compiled_forward(_call)
-            self._load(model, 0, dtype)
-            self._outcome(model, strategy, collation, dtype, forward)  # the first call runs eagerly
-        errors = []
+    def _at_full_size(self, strategy: str, collation: str) -> tuple[str, str]:
+        """Return "passed", "failed" or "not compared: …" on the whole graph, and what is off there.
+
+        Predictions are compared, in fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
+        """
+        assert self._whole is not None
+        try:
+            whole = self._whole()
+            for dtype, allowed in _FULL_SIZE.items():
+                error, where = whole._difference(strategy, collation, dtype, allowed=allowed, backward=False)
+                if error > allowed:
+                    return "failed", f"on the whole graph {where}"
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            return "not compared: memory ran out", ""
+        return "passed", ""
+
+    def _difference(
+        self, strategy: str, collation: str, dtype: str, *, allowed: float = FP64_TOLERANCE, **how: Any
+    ) -> tuple[float, str]:
+        """Return the largest difference from `subgraph` in a dtype, with what is off; `how` is as for `_outcome`."""
+        found = self._outcome(self.candidate, strategy, collation, dtype, **how)
+        case = {name: value for name, value in how.items() if name not in _AS_RUN}
+        error, where = largest_difference(found, self._subgraph(dtype, **case), allowed)
+        return error, f"in {dtype}{_words(**how)}, {where}"
+
+    def _ratio(self, strategy: str, collation: str, dtype: str, **as_run: Any) -> tuple[float, str]:
+        """Return the ratio of the error in lower precision to `subgraph`'s own, the median draw's, with what is off."""
+        found = []
         for draw in range(BFLOAT16_DRAWS if dtype == "bfloat16" else DRAWS):
-            expected = self._subgraph(draw, "float64")
-            rounded = self._subgraph(draw, dtype)
-            self._load(model, draw, dtype)
-            found = self._outcome(model, strategy, collation, dtype, forward, slices=slices)
-            if dtype == "float64":
-                errors.append(relative_error(found, expected))
-            else:
-                errors.append(norm_error(found, expected) / max(norm_error(rounded, expected), _ROUNDING[dtype]))
-        return errors
+            expected = self._subgraph("float64", draw=draw)
+            own = max(norm_error(self._subgraph(dtype, draw=draw), expected), _ROUNDING[dtype])
+            outcome = self._outcome(self.candidate, strategy, collation, dtype, draw=draw, **as_run)
+            _, where = largest_difference(outcome, expected, FP32_RATIO * own)
+            found.append((norm_error(outcome, expected) / own, f"in {dtype}{_words(**as_run)}, {where}"))
+        return median_high(found)
 
     def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
         """Give a model a draw's weights in a dtype: the first are its own, those of others are some 1 % off."""
@@ -268,39 +341,37 @@ class EquivalenceReference:
         strategy: str,
         collation: str,
         dtype: str,
-        forward: Forward = _call,
         *,
+        draw: int = 0,
+        case: int = 0,
         slices: bool = False,
+        backward: bool = True,
+        forward: Forward = _call,
     ) -> Outcome:
-        """Return a model's predictions, [B], and the gradients of their weighted sum.
+        """Return a model's predictions of a case, and the gradients of their weighted sum.
 
         Every sample has another weight, so that swapping two samples' gradients changes the sum.
         """
-        device = next(model.parameters()).device
         model.zero_grad(set_to_none=True)
-        weights = torch.linspace(-1.0, 2.0, len(self.deletions), dtype=torch.float64, device=device)
-        size = _SLICE if slices else len(self.deletions)
+        self._load(model, draw, dtype)
+        samples, device = self._cases[case], next(model.parameters()).device
+        weights = torch.linspace(-1.0, 2.0, len(samples), dtype=torch.float64, device=device)
+        size = _SLICE if slices else len(samples)
         predicted = []
-        for first in range(0, len(self.deletions), size):
+        for first in range(0, len(samples), size):
             part = slice(first, first + size)
-            with view(self.graph, self.deletions[part], strategy, device=device, collation=collation) as copies:
+            with (
+                torch.set_grad_enabled(backward),
+                view(self.graph, samples[part], strategy, device=device, collation=collation) as copies,
+            ):
                 with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     predictions = forward(model, copies)
-                (predictions * weights[part].to(predictions.dtype)).sum().backward()
+                if backward:
+                    (predictions * weights[part].to(predictions.dtype)).sum().backward()
             predicted.append(predictions.detach().cpu())
-        gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for p in model.parameters()]
-        model.zero_grad(set_to_none=True)
-        return torch.cat(predicted), gradients
-
-    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str) -> list[Outcome]:
-        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
-        self._load(model, 0, "float64")
-        device = next(model.parameters()).device
-        outcomes: list[Outcome] = []
-        for removed in self._more:
-            with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
-                outcomes.append((model(copies).detach().cpu(), []))
-        return outcomes
+        named = model.named_parameters() if backward else ()
+        gradients = {name: torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for name, p in named}
+        return Outcome(samples, torch.cat(predicted), gradients)
 
 
 @contextmanager
@@ -315,29 +386,32 @@ def _one_thread() -> Iterator[None]:
 
 
 def equivalence_reference(
-    kind: ModelKind,
+    build: Callable[[CellGraph], nn.Module],
     graph: CellGraph,
     *,
-    device: torch.device | str = "cpu",
-    metabolism: str = "off",
     seed: int = 0,
     change: Callable[[nn.Module], None] | None = None,
+    full_size: bool = False,
 ) -> EquivalenceReference:
     """Return the reference with which a sweep compares its strategies, on part of its graph.
 
     **Arguments:**
 
-    - `kind`: the registered model.
-    - `graph`: on the CPU. `device`: where strategies are compared.
-    - `metabolism`: passed to the model.
+    - `build`: makes the model of a graph, on the device where strategies are compared, in evaluation mode.
+    - `graph`: on the CPU.
     - `seed`: seed of weights and deletions.
     - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
+    - `full_size`: on a copy of the whole graph, with which all that is made of it goes.
     """
-    part = equivalence_graph(graph)
+    part = graph.induced({}) if full_size else equivalence_graph(graph)
     torch.manual_seed(seed)
-    model = kind.build(part, metabolism).to(device).eval()
+    model = build(part)
     candidate = None
     if change is not None:
         candidate = copy.deepcopy(model)
         change(candidate)
-    return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)
+    deletions = full_size_deletions(part) if full_size else equivalence_deletions(part, seed=seed)
+    whole = partial(equivalence_reference, build, graph, seed=seed, change=change, full_size=True)
+    return EquivalenceReference(
+        model, part, deletions, candidate=candidate, whole=None if full_size or part is graph else whole
+    )

@@ -24,6 +24,7 @@ from tclab.lab.reports._cells import (
     reference_of,
     stage_parts,
     step_throughput,
+    why_undecided,
     with_labels,
 )
 from tclab.lab.reports._tables import rows_of_points
@@ -38,7 +39,6 @@ _KIND_OF = {
     **{kind: kind for kind in ("mask", "forward", "backward")},
 }
 _KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
-_WORDS = {UNDECIDED: "undecided", SAME: "as fast"}  # verdicts against the fastest that intervals alone do not show
 _COLOURED = 4  # lines of a model
 _AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
 
@@ -107,7 +107,9 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
         labels = dict(zip(group["strategy"], group["label"], strict=True))
         if len(labels) > 1:
             pairs = against_the_fastest(group)[1]
-            words |= {labels[name]: _WORDS[pair.verdict] for name, pair in pairs.items() if pair.verdict in _WORDS}
+            words |= {labels[name]: "as fast" for name, pair in pairs.items() if pair.verdict == SAME}
+            words |= {labels[name]: f"undecided: {why_undecided(pair)}" for name, pair in pairs.items()
+                      if pair.verdict == UNDECIDED}  # fmt: skip
     return words
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, WITHOUT_REPEATS, pairs_of_runs
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, SHARED, WITHOUT_REPEATS, pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import graph_name
@@ -117,6 +117,13 @@ def against_the_fastest(cell: pd.DataFrame) -> tuple[str, dict[str, Pair]]:
     points = [("", sides[other], sides[fast]) for other in others]
     pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=WITHOUT_REPEATS)
     return fast, dict(zip(others, pairs, strict=True))
+
+
+def why_undecided(pair: Pair) -> str:
+    """Return why two points are undecided, in few words."""
+    if pair.reason.endswith(SHARED):
+        return "the machine was busy"
+    return pair.reason or "intervals overlap: more steps would tell"
 
 
 def reference_of(others: list[str]) -> str:

@@ -19,6 +19,7 @@ from tclab.lab.reports._cells import (
     reference_of,
     stage_parts,
     times_text,
+    why_undecided,
     with_labels,
 )
 from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
@@ -50,12 +51,13 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
-    failed, checked = _equivalence(rows)
-    sentences = [failed, *answer(rows), *without_time(rows), busy_text(rows), checked]
     label = ranks_text(ok)
-    if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
-        return sentences
-    return [s if not s or label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
+    # where some points have one rank, a sentence names its own setting
+    end = f" ({label})." if label and (ok["ranks"] > 1).all() else "."
+    *answers, checked = (
+        s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
+    )
+    return [*answers, *without_time(rows), busy_text(rows), checked]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
@@ -76,13 +78,15 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
     fast, pairs = against_the_fastest(cell)
     reference = reference_of(list(pairs))
     samples = cell[cell["strategy"] == fast]["samples_per_second"].median()
-    open_ = [name for name, pair in pairs.items() if pair.verdict == UNDECIDED]
+    open_: dict[str, list[str]] = {}  # why → with which
+    for name, pair in pairs.items():
+        if pair.verdict == UNDECIDED:
+            open_.setdefault(why_undecided(pair), []).append(name)
     same = [name for name, pair in pairs.items() if pair.verdict == SAME]
     text = f"{fast} is the fastest, {figure_text(samples)} samples a second"
     if open_:
-        text = (
-            f"{fast} trains on the most samples a second, {figure_text(samples)}; undecided with {first_of(open_, 6)}"
-        )
+        with_ = [f"{first_of(names, 6)} ({why})" for why, names in open_.items()]
+        text = f"{fast} trains on the most samples a second, {figure_text(samples)}; undecided with {', '.join(with_)}"
     text += f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else ""
     first = cell.iloc[0]
     at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
@@ -93,13 +97,13 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
 
 def _compared(pair: Pair) -> str:
     if pair.ratio is None:
-        return f"Against {pair.b}: {pair.why}"
+        return ""
     low, high = pair.interval or (float("nan"),) * 2
     if pair.verdict in (FASTER, SAME):
         return f"It is {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
     if high < 1 / (1 + pair.margin):  # it would decide: steps of a busy machine are sure of a time that is not theirs
         low = high = float("nan")
-    return f"It ran {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}, undecided: {pair.why}"
+    return f"It ran {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
 
 
 def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
@@ -115,20 +119,22 @@ def _machine(rows: pd.DataFrame) -> str:
     return "On this machine, which was busy" if rows["contention"].notna().any() else "On this machine"
 
 
-def _equivalence(rows: pd.DataFrame) -> tuple[str, str]:
-    """Return what failed the equivalence check, which is said first, and what passed it or is inexact."""
-    tried = rows[rows["equivalence"].notna() & (rows["stage"] == "step")]
+def _equivalence(rows: pd.DataFrame) -> str:
+    """Return what passed the equivalence check, what was not compared on the whole graph, and what is inexact."""
+    tried = rows[rows["equivalence"].notna() & (rows["stage"] == "step") & (rows["strategy"] != "subgraph")]
     error = tried.groupby("strategy")["equivalence_fp64_error"].max()
     of = {result: sorted(set(group["strategy"])) for result, group in tried.groupby("equivalence")}
-    failed, inexact = of.get("failed", []), of.get("inexact", [])
-    passed = [name for name in of.get("passed", []) if name not in (*failed, *inexact)]
-    words = [f"{name} is inexact" + f", error {error[name]:.0e} in fp64" * pd.notna(error[name]) for name in inexact]
+    inexact = of.get("inexact", [])
+    passed = [name for name in of.get("passed", []) if name not in (*of.get("failed", []), *inexact)]
+    words = []
     if passed:
-        worst = error[passed].max()
         agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
-        words = [f"{agree} on a part of the graph (in fp64 to {worst:.0e} at worst)", *words]
-    said = f"The equivalence check failed for {', '.join(failed)}: not what subgraph computes, and therefore not timed."
-    return said if failed else "", f"{'; '.join(words)}." if words else ""
+        words.append(f"{agree}, the reference, on a part of the graph (in fp64 to {error[passed].max():.0e} at worst)")
+    for result, names in tried.groupby("equivalence_full_size")["strategy"].unique().items():
+        if result != "failed":  # its status says so
+            words.append(f"{first_of(sorted(names), 6)}, on all of it, too: {result}")
+    words += [f"{name} is inexact" + f", error {error[name]:.0e} in fp64" * pd.notna(error[name]) for name in inexact]
+    return f"{'; '.join(words)}." if words else ""
 
 
 # ---- the stages of a step

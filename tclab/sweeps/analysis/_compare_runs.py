@@ -28,6 +28,7 @@ from tclab.timing._step_means import NOT_STEADY, Estimate, mean_step, ratio_of_m
 from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, over_all, pairs_display
 
 _ALPHA = 0.05
+SHARED = "shared the processors with other processes"  # how the reason of a pair ends that is undecided by that
 WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
@@ -318,7 +319,7 @@ def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], mar
     shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
-        return replace(pair, reason=f"{' and '.join(shared)} shared the processors with other processes")
+        return replace(pair, reason=f"{' and '.join(shared)} {SHARED}")
     runs = [len(own.seconds) for own in samples]
     of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
     return replace(pair, verdict=verdict, basis=f"the 95% interval {of_runs}", p=p)

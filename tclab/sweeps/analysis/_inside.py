@@ -21,7 +21,7 @@ from tclab.message_passing import View
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import may_run, setup
+from tclab.sweeps.execution._measure import check_equivalence, setup
 from tclab.timing import Ledger
 
 STAGES = ("forward", "backward")
@@ -62,8 +62,7 @@ def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
     point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside")
-    if not may_run(point):
-        raise InputError(f"{point.strategy} does not compute what 'subgraph' computes: it is not timed")
+    check_equivalence(point)
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:
         batch = next(here.batches())

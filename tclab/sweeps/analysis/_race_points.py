@@ -13,7 +13,7 @@ from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import Setup, may_run, setup
+from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
@@ -79,8 +79,8 @@ def race_arm(text: str) -> Callable[[], None]:
 
 
 def _arm(point: Point, opened: ExitStack) -> _Arm:
-    if os.environ.get(FIRST_PROCESS) != "0" and not may_run(point):
-        raise InputError(f"strategy {point.strategy!r} does not compute what 'subgraph' computes: it is not raced")
+    if os.environ.get(FIRST_PROCESS) != "0":
+        check_equivalence(point)
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tclab._io import TemporaryFolder
+from tclab.errors import InputError
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
@@ -181,8 +182,12 @@ def _place(ranks: Ranks) -> Iterator[Path]:
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
-    how: dict[str, Any] = {"metabolism": point.metabolism, "seed": point.seed, "change": change}
-    return equivalence_reference(point.kind, cell_graph_of(point), device=point.device, **how)
+    return equivalence_reference(
+        lambda part: point.kind.build(part, point.metabolism).to(point.device).eval(),
+        cell_graph_of(point),
+        seed=point.seed,
+        change=change,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -193,7 +198,8 @@ def _compared(point: Point, strategy: str, collation: str, stamp: object, **nume
 def equivalence_of(point: Point) -> EquivalenceResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
 
-    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, in slices.
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, in slices. A user's strategy that
+    passes is tried on the whole graph, too.
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
@@ -208,9 +214,15 @@ def declared_exact(point: Point) -> bool:
     return strategy_of(point.strategy).exact and all(OVERHEADS[name].exact for name in point.overheads)
 
 
-def may_run(point: Point) -> bool:
-    """Return whether the point computes what `subgraph` does, does not claim to, or has no model."""
-    return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
+def check_equivalence(point: Point) -> None:
+    """Check that the point computes what `subgraph` does, does not claim to, or has no model.
+
+    **Raises:** `InputError` where it does not, with what is off.
+    """
+    if point.mode not in WITHOUT_MODEL and declared_exact(point) and not (result := equivalence_of(point)).passed:
+        raise InputError(
+            f"strategy {point.strategy!r} does not compute what 'subgraph' computes, so it is not timed: {result.where}"
+        )
 
 
 def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
@@ -303,6 +315,8 @@ def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
         "equivalence_fp32_ratio": result.fp32_ratio,
         "equivalence_nodes": result.nodes,
         "equivalence_edges": result.edges,
+        "equivalence_full_size": result.full_size,
+        "status": f"wrong: {result.where}" if result.where else None,
     }
 
 
@@ -322,11 +336,10 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
     if point.mode not in WITHOUT_MODEL:
         every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores
         if every["equivalence"] == "failed":
-            return [{**every, "stage": "step", "status": "wrong"}]
+            return [{**every, "stage": "step"}]
+    release_memory()  # or the point's peak would hold what the check and earlier points freed
     if point.device == "cuda":
         torch.cuda.empty_cache()
-    else:
-        release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
     try:

@@ -20,10 +20,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import distributed
 
 from tclab._child_process import ParentPipe
+from tclab._limits import out_of_memory
 from tclab._version import __version__
 from tclab.errors import InputError, require
 from tclab.message_passing._view import NeedsEdgesError
@@ -36,8 +36,6 @@ from tclab.sweeps.store._rows import columns_of, frame, table
 from tclab.timing._environment import environment
 
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
-# What torch says when there is no memory left on the CPU, where it raises no exception of its own.
-_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
 _NOTICED_SECONDS = 10.0  # in which torchrun has found a rank that is gone
 # In an error that another rank's end causes: that rank is the one to name.
 _OF_A_PEER = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
@@ -105,10 +103,8 @@ def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[
 
 def _status_of(error: BaseException) -> str:
     """Return the status of a point that raised an error: "oom", "skipped: …" or "failed: …", of one short line."""
-    text = str(error).strip()
-    first = text.partition("\n")[0][:_LONGEST_STATUS]
-    out_of_memory = any(words in text.lower() for words in _OUT_OF_MEMORY)
-    if out_of_memory or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    first = str(error).strip().partition("\n")[0][:_LONGEST_STATUS]
+    if out_of_memory(error):
         return "oom"
     if isinstance(error, NeedsEdgesError):
         return "skipped: needs edges"

@@ -22,7 +22,7 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
-from tclab.sweeps.execution._measure import Setup, loader_options, may_run, setup
+from tclab.sweeps.execution._measure import Setup, check_equivalence, loader_options, setup
 from tclab.sweeps.execution._run import rows_of_task
 from tclab.timing import Ledger
 from tclab.timing._environment import busy_notes, conditions, contention, environment
@@ -169,8 +169,7 @@ def read_epoch(path: Path) -> Epoch:
 
 def predicted_and_measured(point: Point, steps: int, folder: str) -> list[dict[str, Any]]:
     """Predict an epoch, write the prediction, run the epoch, write the measurement; return the record's path."""
-    if not may_run(point):
-        return [{"status": "wrong"}]
+    check_equivalence(point)
     with setup(point, steps * point.batch_size) as here:
         return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
 

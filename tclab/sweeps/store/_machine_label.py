@@ -53,9 +53,10 @@ def busy_text(rows: pd.DataFrame) -> str:
     if busy.empty:
         return ""
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
+    which = "" if len(busy) == len(steps) else f": {points_text(busy)}"
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone: {points_text(busy)} ({busy['contention'].max()}). Measure them again on a "
+        f"are not the strategy's alone{which} ({busy['contention'].max()}). Measure them again on a "
         "quiet machine, into another results folder, or race them (race_points, tclab race), where all take turns."
         f"{fewer}"
     )

@@ -51,7 +51,7 @@ MEASURED_COLUMNS = {
     "mask_bytes": _WHOLE,  # edge masks among those
     "store_bytes": _WHOLE,  # of the LMDB files that samples and masks are read from; null where nothing is stored
     "peak_bytes": _WHOLE,  # of a process, the worst of several ranks
-    "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
+    "status": _TEXT,  # ok, oom, wrong: …, skipped: …, failed: …, not run: …
 }
 MORE_COLUMNS = {
     "network_names": _TEXT,
@@ -69,6 +69,8 @@ MORE_COLUMNS = {
     "equivalence_fp64_error": _REAL,  # the worst, compiled or sliced as the point is
     "equivalence_fp32_ratio": _REAL,  # the error over subgraph's own in fp32, or in the dtype where that is worse
     **dict.fromkeys(("equivalence_nodes", "equivalence_edges"), _WHOLE),
+    # a user's strategy on the whole graph: passed, failed or "not compared: …"; null where it was not tried there
+    "equivalence_full_size": _TEXT,
     # share of a wall clock of its own that the stages of a timeline account for
     **dict.fromkeys(("host_accounted", "device_accounted"), _REAL),
     "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
@@ -222,8 +224,6 @@ def without_time(rows: pd.DataFrame) -> list[str]:
     sentences = []
     for status, group in steps.groupby("status", sort=False):
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
-        if status == "wrong" and "equivalence_fp64_error" in group:
-            more = f", in fp64 off by {group['equivalence_fp64_error'].max():.1e}"
         sentences.append(f"{counted(len(group), 'point')} ({points_text(group)}): {status}{more}.")
     return sentences
 
