@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tclab._display import first_of
 from tclab._limits import out_of_memory
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import get
+from tclab.masking import Strategy, get
 from tclab.masking._strategy import is_users, view
 from tclab.message_passing import View
 from tclab.training._step import compiled_forward
@@ -274,7 +274,7 @@ class EquivalenceReference:
         passed, full_size = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO, None
         where = where if error > FP64_TOLERANCE else where_lower
         if passed and self._whole is not None and is_users(strategy):
-            full_size, where = self._full_size(strategy, collation)
+            full_size, where = self._full_size(get(strategy), collation)
             passed = full_size != "failed"
         return EquivalenceResult(
             strategy,
@@ -288,7 +288,7 @@ class EquivalenceReference:
             full_size=full_size,
         )
 
-    def _at_full_size(self, strategy: str, collation: str) -> tuple[str, str]:
+    def _at_full_size(self, strategy: type[Strategy], collation: str) -> tuple[str, str]:
         """Return "passed", "failed" or "not compared: …" on the whole graph, and what is off there.
 
         Predictions are compared, in fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
@@ -297,7 +297,7 @@ class EquivalenceReference:
         try:
             whole = self._whole()
             for dtype, allowed in _FULL_SIZE.items():
-                error, where = whole._difference(strategy, collation, dtype, allowed=allowed, backward=False)
+                error, where = whole._difference(strategy.name, collation, dtype, allowed=allowed, backward=False)
                 if error > allowed:
                     return "failed", f"on the whole graph {where}"
         except Exception as error:
