@@ -202,7 +202,9 @@ def test_a_strategy_of_ones_own_is_tried_on_the_whole_graph_once_a_sweep(own, tm
     monkeypatch.setenv("OWN_COUNT", str(count))
     close_workers()  # the next one has the variable
     wrong = tiny(strategy="in_a_byte", scale=0.045)  # 297 genes
-    rows = tclab.sweep([wrong, *(tiny(strategy="counts", batch_size=n) for n in (3, 4))], results=tmp_path / "rows")
+    rows = tclab.sweep(
+        [wrong, *(tiny(strategy="counts", batch_size=n, scale=0.045) for n in (3, 4))], results=tmp_path / "rows"
+    )
     steps = rows[rows["stage"] == "step"]
     assert steps["status"].iloc[0].startswith("wrong: on the whole graph in float64, 2 of 2 predictions are off")
     assert steps["status"].tolist()[1:] == ["ok", "ok"]
