@@ -190,10 +190,10 @@ def test_a_row_has_the_word_of_its_verdict():
         step("khop_1", 0.01, exact=False), lost,
     )  # fmt: skip
     said = words_of(made)
-    assert (said["gpu_mask"], said["dense"]) == ("undecided: intervals overlap: more steps would tell", "as fast")
+    assert (said["gpu_mask"], said["dense"]) == ("undecided: not sure beyond ±5%: more steps would tell", "as fast")
     assert (said["stored_mask"], said["khop_1"], said["edge_mask"]) == ("oom", "inexact", "200 B")
     (sentence,) = answer(made)
-    assert "most samples a second, 40; undecided with gpu_mask (intervals overlap: more steps would tell)" in sentence
+    assert "most samples a second, 40; undecided with gpu_mask (not sure beyond ±5%: more steps would tell)" in sentence
     assert "; as fast, within ±5%: dense." in sentence
 
 

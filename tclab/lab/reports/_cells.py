@@ -123,7 +123,7 @@ def why_undecided(pair: Pair) -> str:
     """Return why two points are undecided, in few words."""
     if pair.reason.endswith(SHARED):
         return "the machine was busy"
-    return pair.reason or "intervals overlap: more steps would tell"
+    return pair.reason or f"not sure beyond ±{pair.margin:.0%}: more steps would tell"
 
 
 def reference_of(others: list[str]) -> str:
