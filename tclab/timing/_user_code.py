@@ -9,12 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-_PACKAGES = (
-    "site-packages",
-    "dist-packages",
-    "torchinductor_",
-    "torch_geometric.",
-)  # of any environment; what they write
+# of any environment, and of code that torch.compile and PyG write
+_PACKAGES = ("site-packages", "dist-packages", "torchinductor_", "torch_geometric.")
 _CELL = "<ipython"  # as IPython of old names a cell; ipykernel's have a file
 _STANDARD = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
 _FOLDERS = tuple(

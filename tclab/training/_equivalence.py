@@ -155,18 +155,19 @@ def largest_difference(found: Outcome, expected: Outcome, allowed: float) -> tup
     """
     largest = expected.predictions.abs().max().item()
     sides = zip(found.predictions.split(1), expected.predictions.split(1), strict=True)
-    errors: dict[str, float] = {}
-    for i, pair in enumerate(sides):
-        removed = first_of([str(node) for node in found.samples[i]], 5) or "nothing"
-        errors[f"sample {i}, which removes {removed}"] = _largest_error(*pair, least=largest)
+    # of samples by number, and of parameters by name
+    errors: dict[int | str, float] = {i: _largest_error(*pair, least=largest) for i, pair in enumerate(sides)}
     worst = max(errors, key=errors.__getitem__)
     off = sum(error > allowed for error in errors.values())
     gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
     least = _SMALL * max((grad.abs().max().item() for grad in gradients.values()), default=0.0)
     for name, grad in gradients.items():
-        errors[f"the gradient of {name}"] = _largest_error(found.gradients[name], grad, least=least)
+        errors[name] = _largest_error(found.gradients[name], grad, least=least)
     worst = worst if off else max(errors, key=errors.__getitem__)
-    text = f"{off} of {len(found.samples)} predictions are off; worst: {worst}, by {errors[worst]:.1e} of the largest"
+    what = f"the gradient of {worst}"
+    if isinstance(worst, int):
+        what = f"sample {worst}, which removes {first_of([*map(str, found.samples[worst])], 5) or 'nothing'}"
+    text = f"{off} of {len(found.samples)} predictions are off; worst: {what}, by {errors[worst]:.1e} of the largest"
     return max(errors.values()), text
 
 
@@ -264,7 +265,8 @@ class EquivalenceReference:
             lower = [self._ratio(strategy, collation, "float32")]
             if exact and (compile or slices or dtype == "bfloat16"):
                 as_run: dict[str, Any] = {"slices": slices, "forward": compiled_forward(_call) if compile else _call}
-                self._outcome(self.candidate, strategy, collation, dtype, **as_run)  # a compiled one runs eagerly first
+                if compile:
+                    self._outcome(self.candidate, strategy, collation, dtype, **as_run)  # the first call runs eagerly
                 if dtype == "float64":
                     fp64 += [self._difference(strategy, collation, dtype, **how, **as_run) for how in whole_batches]
                 else:

@@ -19,10 +19,8 @@ from tclab.timing._step_means import mean_step
 
 SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
 
-_UNITS: dict[str, Callable[[float], str]] = {
-    "seconds": seconds_text,
-    "bytes": bytes_text,
-}  # of columns whose names end so
+# of columns whose names end so
+_UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "bytes": bytes_text}
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 _TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
