@@ -24,15 +24,21 @@ def tiny(**fields):
     )  # fmt: skip
 
 
+_of_others = set()  # a notebook's kernel may keep ranks warm while these tests run
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_rank_is_left():
+    _run.close_workers()
+    _of_others.update(processes_of_ranks())
     yield
     _run.close_workers()
 
 
 def processes_of_ranks():
     """The processes of two ranks, and of their torchrun."""
-    return [pid for pid, command in marked(os.environ[MARK]).items() if "execution._worker 2 " in command]
+    ours = {pid for pid, command in marked(os.environ[MARK]).items() if "execution._worker 2 " in command}
+    return ours - _of_others
 
 
 def kept_ranks():
