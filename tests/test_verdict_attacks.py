@@ -7,12 +7,11 @@ the marker `nightly` 60 of each.
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from synthetic_machine import SyntheticMachine, memory_noise, pair_of, slow_in_turn
+from synthetic_machine import pair_of, slow_in_turn
 from verdicts import ALIKE, APART, EQUAL, MILD, NEARLY, UNSEEN, Attack, counted
 
-from tclab.timing import race
 from tclab.timing._statistics import Series, centre_of
-from tclab.timing._verdict import ALPHA, FASTER, LOOKS, PARTS, SAME, SLOWER, UNDECIDED
+from tclab.timing._verdict import ALPHA, FASTER, SAME, SLOWER, UNDECIDED
 
 NIGHTLY = pytest.mark.nightly
 STILL = {"quiet": True, "independent": 0.0}
@@ -72,29 +71,6 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_noise_of_any_law_that_is_independent_from_part_to_part_makes_all_parts_agree_as_a_coin_does(law):
-    """The promise for one arm's noise that lasts for less than a part of the race: 2 · 2⁻⁸ of equal arms."""
-    generator = np.random.default_rng(0)
-    of_parts = LAWS[law](generator, (1000, PARTS))
-    agreed = 0
-    for row in of_parts:
-        values = np.repeat(row, 10)
-        parts = Series(values, np.arange(80.0), np.zeros(80, int)).parts(PARTS)
-        agreed += (parts > 0).all() or (parts < 0).all()
-    assert binomtest(int(agreed), 1000, 2 * 2.0**-PARTS, alternative="greater").pvalue > 0.01
-    assert LOOKS * 2 * 2.0**-PARTS < ALPHA  # at half of a race's budget and at its end
-
-
-def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing():
-    """A race by the clock, whose arms each have noise with a memory of 15 s: it holds two independent measurements."""
-    machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
-    generator = np.random.default_rng(3)
-    own = [memory_noise(generator, 90.0, deviation=0.05, memory=15.0) for _ in range(2)]
-    arms = {name: machine.arm(name, 0.02, path) for name, path in zip("ab", own, strict=True)}
-    assert race(arms, budget_seconds=60, clock=machine.clock).verdict("a", "b") == UNDECIDED
-
-
 def test_a_verdict_says_what_it_excludes_and_how_long_noise_may_last():
     pair = Attack("mild", MILD, 1 / 1.1, quiet=True).pair(0, 60.0)
     assert pair.why == (
@@ -108,15 +84,6 @@ def test_a_verdict_says_what_it_excludes_and_how_long_noise_may_last():
     assert same.verdict == SAME
     assert same.excluded < 0.02
     assert f"differences above {100 * same.excluded:.2g}% are excluded" in same.why
-
-
-def test_a_race_as_long_as_undecided_ones_say_mostly_decides():
-    attack = Attack("near", MILD, 1 / 1.03, quiet=True)
-    needs = [pair.needs_seconds for pair in (attack.pair(seed, 60.0) for seed in range(8)) if pair.verdict == UNDECIDED]
-    assert len(needs) >= 4
-    assert all(60 <= seconds < 6000 for seconds in needs)
-    longer = [attack.pair(100 + i, seconds).verdict for i, seconds in enumerate(needs)]
-    assert longer.count(FASTER) >= len(needs) / 2
 
 
 def test_where_luck_decides_more_processes_are_what_is_needed():

@@ -77,19 +77,12 @@ class SyntheticMachine:
         wild = 1 + (1 - size) ** (-1 / 1.5) if chance < self._outliers else 1.0
         return max(slow, 0.2) * exp(self._noise * self._state) * wild
 
-    def arm(self, name, seconds, own=(0.0,)):
-        """Return a function that takes about `seconds`; each call appends the arm's name to `calls`.
-
-        **Arguments:**
-
-        - `name`: of the arm.
-        - `seconds`: of a call on a machine at rest.
-        - `own`: a disturbance of this arm alone, as `memory_noise` and its like return; the last value stays.
-        """
+    def arm(self, name, seconds):
+        """Return a function that takes about `seconds` on a machine at rest; each call appends its name to `calls`."""
 
         def call():
             self.calls.append(name)
-            self.seconds += seconds * self._factor() * exp(own[min(int(self.seconds / GRID_SECONDS), len(own) - 1)])
+            self.seconds += seconds * self._factor()
 
         return call
 
