@@ -1,8 +1,6 @@
 """What to change: from steps whose every second is known, from rows made by hand, and once from runs."""
 
-import sys
 from dataclasses import replace
-from time import monotonic_ns
 from types import SimpleNamespace
 
 import numpy as np
@@ -147,15 +145,6 @@ def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spar
     advice = timing.advise(looped([2.0, *[0.0] * 7], passes=3, workers=1, forward=0.01))
     assert advice.subject == "from 21 steps of this loop, without 3 that waited for workers to start"
     assert not advice.suggestions
-
-
-def test_a_ledger_that_does_not_add_up_gives_none(monkeypatch):
-    # the clock that a ledger is held against runs three times as fast as the one that its stages are read from
-    monkeypatch.setattr(sys.modules["tclab.timing._ledger"], "raw_clock_ns", lambda: 3 * monotonic_ns())
-    with timing.Ledger() as ledger:
-        for _ in ledger.steps(range(8)):
-            pass
-    assert "the ledger does not add up" in tclab.advise(ledger).refusal
 
 
 def test_rows_of_ranks_that_wait_for_one_another_say_so():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab import InputError
-from tclab.timing import Ledger
+from tclab.timing import Ledger, advise
 from tclab.timing._ledger import STAGES, BatchTiming
 
 
@@ -153,7 +153,7 @@ def test_an_interrupt_anywhere_in_the_ledger_leaves_whole_steps_and_no_open_stag
     assert 50 < place < 999
 
 
-def test_a_ledger_that_lost_time_says_that_it_does_not_add_up(clock, monkeypatch):
+def test_a_ledger_that_lost_time_says_that_it_does_not_add_up_and_gives_no_advice(clock, monkeypatch):
     lost = [0]  # nanoseconds that the raw clock has and no stage
     monkeypatch.setattr("tclab.timing._ledger.raw_clock_ns", lambda: clock.read() + lost[0])
     with Ledger() as ledger:
@@ -163,6 +163,7 @@ def test_a_ledger_that_lost_time_says_that_it_does_not_add_up(clock, monkeypatch
     assert ledger.accounted["host"] == pytest.approx(0.8)
     assert not ledger.adds_up()
     assert "does NOT add up" in str(ledger)
+    assert "the ledger does not add up" in advise(ledger).refusal
 
 
 def test_a_stage_that_is_the_sum_of_others_or_in_no_step_is_refused():

@@ -121,9 +121,7 @@ def pages(root):
 def wheel_of(root, folder):
     """Build the wheel and install it by itself, as somebody without the checkout has it; return where it is."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(root)], check=True)
-    (wheel,) = folder.glob("tclab-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "installed"), str(wheel)], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "installed"), str(root)], check=True)
     return folder / "installed"
 
 

@@ -13,29 +13,20 @@ from tclab import InputError
 from tclab.timing import _race, receipt, spike_in
 
 
-class Interrupted(Clock):
-    """Whose work is interrupted now and then."""
-
-    def __init__(self):
-        super().__init__(reading=1e-6)
-        self.lots = random.Random(0)
-
-    def work(self, seconds):
-        super().work(seconds * (1 + abs(self.lots.gauss(0, 0.02))))
-        if self.lots.random() < 0.01:
-            self.now += 0.004  # somebody else's turn on this core
-
-
 @pytest.fixture
 def loop(monkeypatch):
-    clock = Interrupted().set_in(monkeypatch)
+    clock, lots = Clock(reading=1e-6).set_in(monkeypatch), random.Random(0)
 
-    def run(ledger, steps=20):
-        for _ in ledger.steps(range(steps)):
+    def work(seconds):
+        clock.work(seconds * (1 + abs(lots.gauss(0, 0.02))))
+        clock.work(0.004 * (lots.random() < 0.01))  # somebody else's turn on this core
+
+    def run(ledger):
+        for _ in ledger.steps(range(20)):
             with ledger.stage("forward"):
-                clock.work(0.0005)
+                work(0.0005)
             with ledger.stage("backward"):
-                clock.work(0.001)
+                work(0.001)
 
     return run
 

@@ -24,12 +24,8 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
         )
     )
     share = report.categories.set_index("category")["self_us"]
-    assert share["optimizer"] == 20
-    assert share["model_forward"] == 10
-    assert share["tensor_ops"] == 20
-    assert share["backward"] == 40
-    assert share["other"] == 10
-    assert share.sum() == 100
+    expected = {"optimizer": 20, "model_forward": 10, "tensor_ops": 20, "backward": 40, "other": 10}
+    assert share[share > 0].to_dict() == expected
     stage = report.stages.set_index("stage")["self_us"]
     assert (stage["optimizer"], stage["model_forward"], stage["backward"]) == (20, 30, 40)
 
@@ -135,11 +131,8 @@ def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
         complete("gemm", 90, 20, "kernel", pid=0, tid=7),
         complete("ncclKernel_AllReduce", 105, 10, "kernel", pid=0, tid=8),
     ]
-    steps = trace.analyze(write_trace(events)).steps
-    assert steps["wall_us"].tolist() == [100, 50]
-    assert steps["compute_us"].tolist() == [10, 10]
-    assert steps["communication_us"].tolist() == [0, 10]
-    assert steps["idle_us"].tolist() == [90, 35]
+    steps = trace.analyze(write_trace(events)).steps[["wall_us", "compute_us", "communication_us", "idle_us"]]
+    assert steps.values.tolist() == [[100, 10, 0, 90], [50, 10, 10, 35]]
 
 
 def test_steps_that_only_the_device_marks(write_trace, complete):
