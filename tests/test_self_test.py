@@ -1,6 +1,6 @@
 """Delays of known length come back from the ledger, one that does not is said not to, and a ledger's cost is seen.
 
-On a clock that advances by work and by being read; benchmarks/ledger_trust.py does the same with a real one.
+On a clock that advances by work and by being read; part (e) of `make gpu` does the same with a real one.
 """
 
 import random

@@ -19,7 +19,7 @@ STILL = {"quiet": True, "independent": 0.0}
 
 def held(attack, what, share, races):
     """Return whether so many races may come of a share of verdicts of at most, or at least, so much."""
-    hit, counts, _ = counted(attack, what, races, 60.0)
+    hit, counts = counted(attack, what, races, 60.0)
     side = "greater" if what in ("false", "wrongly SAME") else "less"
     return binomtest(hit, races, share, alternative=side).pvalue > 0.01, counts
 
