@@ -150,16 +150,10 @@ UNSEEN = (  # written when all was settled, and never tuned on
     Attack("wandering pulses of 6 %, period 7 s", each(noise.wandering_pulses, period=7, size=0.06), quiet=True),
     Attack("noise that grows to 10 %, 4 processes", each(noise.growing, deviation=0.1), processes=4),
 )
-APART = (
-    *(
-        Attack(f"mild noise, {100 * size:g} % apart{', 4 processes' * (n > 1)}", MILD, 1 / (1 + size), n)
-        for n in (1, 4)
-        for size in (0.05, 0.10)
-    ),
-    *(
-        Attack(f"mild noise, quiet machine, {100 * size:g} % apart", MILD, 1 / (1 + size), quiet=True)
-        for size in (0.05, 0.10)
-    ),
+APART = tuple(
+    Attack(f"mild noise, {100 * size:g} % apart{words}", MILD, 1 / (1 + size), **how)
+    for words, how in (("", {}), (", 4 processes", {"processes": 4}), (", quiet machine", {"quiet": True}))
+    for size in (0.05, 0.10)
 )
 NEARLY = (  # just beyond the margin: SAME would be wrong
     Attack("2.2 % apart, mild noise", MILD, 1.022),

@@ -17,51 +17,38 @@ NIGHTLY = pytest.mark.nightly
 STILL = {"quiet": True, "independent": 0.0}
 
 
-def held(attack, what, share, races):
-    """Return whether so many races may come of a share of verdicts of at most, or at least, so much."""
-    hit, counts = counted(attack, what, races, 60.0)
-    side = "greater" if what in ("false", "wrongly SAME") else "less"
-    return binomtest(hit, races, share, alternative=side).pvalue > 0.01, counts
+def some(attacks, what, share, quick=()):
+    """Return each attack with 60 races, and those that `quick` names with 12 in the quick part, too.
 
-
-def some(attacks, quick):
-    """Return each attack with 60 races, and those that `quick` names with 12 in the quick part, too."""
+    Of its verdicts at most, or at least, a share are what it says.
+    """
     named = [attack for attack in attacks if any(text in attack.name for text in quick)]
     return [
-        *(pytest.param(attack, 60, marks=NIGHTLY, id=attack.name) for attack in attacks),
-        *(pytest.param(attack, 12, id=f"{attack.name}, few") for attack in named),
+        *(pytest.param(attack, what, share, 60, marks=NIGHTLY, id=f"{what}: {attack.name}") for attack in attacks),
+        *(pytest.param(attack, what, share, 12, id=f"{what}: {attack.name}, few") for attack in named),
     ]
 
 
+FAR = [attack for attack in APART if "10 %" in attack.name]
+NEAR = [attack for attack in APART if attack not in FAR]
+LASTING = ["two states 6", "waves", "1/f", "luck of 1", "memory 60 s, one", "strength changes", "throttled"]
+
+
 @pytest.mark.parametrize(
-    ("attack", "races"),
-    some(
-        [*EQUAL, *UNSEEN],
-        ["two states 6", "waves", "1/f", "luck of 1", "memory 60 s, one", "strength changes", "throttled"],
-    ),
+    ("attack", "what", "share", "races"),
+    [
+        *some([*EQUAL, *UNSEEN], "false", ALPHA, LASTING),
+        *some(NEARLY, "wrongly SAME", ALPHA, ["0.3 %"]),
+        *some(FAR, "found", 0.95, ["10 %"]),
+        *some(NEAR, "found", 0.8),
+        *some(ALIKE[1:2], "SAME", 0.9, ["equal"]),
+    ],
 )
-def test_equal_arms_are_hardly_ever_told_apart(attack, races):
-    good, counts = held(attack, "false", ALPHA, races)
-    assert good, counts
-
-
-@pytest.mark.parametrize(("attack", "races"), some(NEARLY, ["0.3 %"]))
-def test_arms_just_beyond_the_margin_are_hardly_ever_the_same(attack, races):
-    good, counts = held(attack, "wrongly SAME", ALPHA, races)
-    assert good, counts
-
-
-@pytest.mark.parametrize(("attack", "races"), some(APART, ["10 %"]))
-def test_a_real_difference_is_found_under_mild_noise(attack, races):
-    good, counts = held(attack, "found", 0.95 if "10 %" in attack.name else 0.8, races)
-    assert good, counts
-    assert counts[SLOWER] == 0
-
-
-@pytest.mark.parametrize(("attack", "races"), some(ALIKE[1:2], ["equal"]))
-def test_equal_arms_are_found_the_same_where_noise_is_small(attack, races):
-    good, counts = held(attack, "SAME", 0.9, races)
-    assert good, counts
+def test_verdicts_are_as_seldom_wrong_and_as_often_found_as_is_promised(attack, what, share, races):
+    hit, counts = counted(attack, what, races, 60.0)
+    side = "greater" if what in ("false", "wrongly SAME") else "less"
+    assert binomtest(hit, races, share, alternative=side).pvalue > 0.01, counts
+    assert what != "found" or counts[SLOWER] == 0
 
 
 LAWS = {

@@ -56,11 +56,9 @@ class SyntheticMachine:
     def of_any_kind(seed):
         """Return a machine with random drift, noise, autocorrelation and outliers, from mild to severe."""
         draw = np.random.default_rng([seed, 1]).uniform
-        noise, memory, drift = draw(0.01, 0.1), draw(0.0, 0.95), draw(-0.3, 0.5)
-        wave, wave_seconds, outliers = draw(0.0, 0.2), draw(0.5, 30.0), draw(0.0, 0.1)
-        return SyntheticMachine(
-            seed, noise=noise, memory=memory, drift=drift, wave=wave, wave_seconds=wave_seconds, outliers=outliers
-        )
+        noise = {"noise": draw(0.01, 0.1), "memory": draw(0.0, 0.95), "drift": draw(-0.3, 0.5)}
+        waves = {"wave": draw(0.0, 0.2), "wave_seconds": draw(0.5, 30.0), "outliers": draw(0.0, 0.1)}
+        return SyntheticMachine(seed, **noise, **waves)
 
     def clock(self):
         """Return the simulated time in nanoseconds."""
