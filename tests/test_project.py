@@ -172,7 +172,8 @@ def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch)
     for name in ("_sweep.sweep", "analysis._race_points.race_points", "predict._fits.fits"):
         monkeypatch.setattr(f"tclab.sweeps.{name}", asked)
     text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
-    commands = re.findall(r"`tclab ((?:sweep|race|fits) [^`]+)`", text)
+    (begins,) = re.findall(r"alias sweep='.venv/bin/tclab (.*)'", text)
+    commands = re.findall(r"`tclab ((?:sweep|race|fits) [^`]+)`", text.replace("`sweep ", f"`tclab {begins} "))
     assert len(commands) > 12
     for command in commands:
         with pytest.raises(_Asked) as points:
