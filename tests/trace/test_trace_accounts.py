@@ -12,17 +12,14 @@ def said(report, words):
 
 
 def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete):
-    report = trace.analyze(
-        write_trace(
-            [
-                complete("ProfilerStep#7", 0, 100, "user_annotation"),
-                complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
-                complete("## forward ##", 10, 30, "user_annotation"),
-                complete("aten::mm", 12, 20),
-                complete("## backward ##", 45, 40, "user_annotation"),
-            ]
-        )
-    )
+    events = [
+        complete("ProfilerStep#7", 0, 100, "user_annotation"),
+        complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
+        complete("## forward ##", 10, 30, "user_annotation"),
+        complete("aten::mm", 12, 20),
+        complete("## backward ##", 45, 40, "user_annotation"),
+    ]
+    report = trace.analyze(write_trace(events))
     share = report.categories.set_index("category")["self_us"]
     expected = {"optimizer": 20, "model_forward": 10, "tensor_ops": 20, "backward": 40, "other": 10}
     assert share[share > 0].to_dict() == expected
@@ -31,14 +28,13 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
 
 
 def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations(write_trace, complete):
-    path = write_trace(
-        [
-            complete("ProfilerStep#7", 0, 200, "user_annotation"),
-            complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
-            complete("aten::copy_", 10, 80),
-            complete("aten::mm", 100, 10),
-        ]
-    )
+    events = [
+        complete("ProfilerStep#7", 0, 200, "user_annotation"),
+        complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
+        complete("aten::copy_", 10, 80),
+        complete("aten::mm", 100, 10),
+    ]
+    path = write_trace(events)
     report = trace.analyze(path)
     lines = str(report).splitlines()
     assert lines[2].split() == ["stage", "optimizer", "90", "µs", "45.0%"]
