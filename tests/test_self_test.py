@@ -66,8 +66,8 @@ def test_the_receipt_says_what_a_ledger_costs(monkeypatch):
     # wait and three stages begin and end, so does a step, and the last is followed by one that is dropped
     assert found.cut_seconds == pytest.approx(9 * reading, rel=0.02)
     assert found.step_seconds == pytest.approx(0.003 + found.cut_seconds, rel=0.02)
-    assert found.share == found.cut_seconds / found.step_seconds
     pair = found.race.pair("instrumented", "bare")
     assert pair.interval[0] <= pair.ratio <= pair.interval[1]
     assert pair.ratio == pytest.approx(1 + 11 * reading / 0.003, rel=0.1)
+    assert found.share == found.cut_seconds / found.step_seconds
     assert f"{found.cut_seconds * 1e6:.1f} µs a step, {found.share:.3%} of" in " ".join(str(found).split())
