@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -74,12 +75,10 @@ def main() -> None:
     parser.add_argument("--slower", type=int, default=20, help="races of code that does 10 %% more")
     parser.add_argument("--budget-seconds", type=float, default=120.0)
     options = parser.parse_args()
-    with TemporaryDirectory() as place:
-        os.chdir(place)
+    with TemporaryDirectory() as place, chdir(place):
         repository()
         for head in ("equal", "slower"):
             raced(getattr(options, head), head, options.budget_seconds)
-        os.chdir("/")
 
 
 if __name__ == "__main__":
