@@ -4,8 +4,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
@@ -26,7 +27,7 @@ from tclab.sweeps.store._rows import columns_of, keys_of
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
 from tclab.timing._ledger import NullLedger
-from tclab.training._step import MODES
+from tclab.training._step import MODES, Step
 
 STRATEGIES = ("edge_mask", "node_mask", "delta")
 TIMED = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))
@@ -282,29 +283,22 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.perturbation import Perturbations
+    from tclab.sweeps.config._point_inputs import resolve
+    from tclab.sweeps.execution._measure import setup
     from tclab.training._distributed import Exchange
-    from tclab.training._loading import Batches
-    from tclab.training._loops import run_plain
-    from tclab.training._step import Step
 
-    size = s.either(28, 2)
-    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
-    strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
-    batch = Batches(strategy(graph), Perturbations.synthetic(graph, size), size)[0]
+    point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"
     distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    here = graph.to(s.device)
-    made = {name: Step(kind, strategy(here), exchange=how) for name, how in (("plain", None), ("ddp", Exchange()))}
-
-    def step(name: str) -> Callable[[], object]:
-        return lambda: run_plain(made[name], [batch], steps=1, ledger=Ledger(cuda=False))
-
-    tensor = torch.ones(sum(p.numel() for p in made["plain"].model.parameters()), device=s.device)
-    distributed.all_reduce(tensor)
-    whole = bool((tensor == 1).all())
-    arms = {"plain": step("plain"), "ddp": step("ddp"), "all_reduce": lambda: distributed.all_reduce(tensor)}
-    pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
+    with setup(point, point.batch_size) as plain:
+        batch = next(plain.batches())
+        ddp = replace(plain, step=Step(point.kind, plain.step.strategy, exchange=Exchange()))
+        tensor = torch.ones(sum(p.numel() for p in plain.step.model.parameters()), device=s.device)
+        distributed.all_reduce(tensor)
+        whole = bool((tensor == 1).all())
+        arms = {name: partial(each.run, [batch], steps=1) for name, each in (("plain", plain), ("ddp", ddp))}
+        arms["all_reduce"] = partial(distributed.all_reduce, tensor)
+        pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
     distributed.destroy_process_group()
     s.keep("h_ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])
     return whole, f"{backend}, one rank: a DDP step against the plain one: {pair.ratio_text}"
