@@ -1,5 +1,6 @@
 """Stores of encoded samples: sizes told before, kill -9 and full disks."""
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -31,15 +32,11 @@ def build(path, values):
 
 
 def in_child(run):
-    """Return the id of a forked process that runs a function and ends with what it returns."""
-    child = os.fork()
-    if child:
-        return child
-    status = 99
-    try:
-        status = run()
-    finally:
-        os._exit(status)
+    """Run a function in a forked process; return how that ended."""
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 # ---- what is built
@@ -88,9 +85,8 @@ def test_a_disk_that_fills_up_gets_a_clear_error_and_nothing_stays_behind(tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (5 << 20, 5 << 20))
         with pytest.raises(InputError, match=r"the store .* cannot be written or read"):
             build(tmp_path / "s", [bytes(1 << 20)] * 200)
-        return 0
 
-    assert os.waitpid(in_child(fill), 0)[1] == 0
+    assert in_child(fill) == 0
     assert not os.listdir(tmp_path)
 
 
@@ -102,7 +98,7 @@ def test_a_build_killed_with_9_leaves_no_store_and_begins_anew(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return bytes(1 << 20)
 
-    os.waitpid(in_child(lambda: build_store(tmp_path / "s", value, np.full(300, 1 << 20))), 0)
+    assert in_child(lambda: build_store(tmp_path / "s", value, np.full(300, 1 << 20))) == -signal.SIGKILL
     assert os.listdir(tmp_path) == ["s.tmp"]
     assert build(tmp_path / "s", few).read(range(300), bytes) == few
     assert os.listdir(tmp_path) == ["s"]
