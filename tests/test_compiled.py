@@ -27,10 +27,6 @@ def dynamo_forgets():
     torch.compiler.reset()  # it refuses a ninth version of one function
 
 
-def small_cell():
-    return tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
-
-
 def outcome(graph, strategy, dtype, backend=None):
     """Return the outcome of three samples."""
     torch.manual_seed(0)
@@ -55,7 +51,7 @@ def outcome(graph, strategy, dtype, backend=None):
     ],
 )
 def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend):
-    graph = small_cell()
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
     expected = outcome(graph, "subgraph", "float64")
     outcome(graph, strategy, dtype)  # what a graph makes once is made outside the compiler
     from torch._inductor import config  # here, and not where every process of the tests would import it
