@@ -114,12 +114,7 @@ def failures(graph, samples, options, strategies, column, defined=None):
     return found
 
 
-def strategy_of(row):
-    name, settings = ROWS[row]
-    return lambda graph: masking.get(name)(graph, **settings)
-
-
-STRATEGIES = {row: strategy_of(row) for row in ROWS}
+STRATEGIES = {row: partial(masking.get(name), **options) for row, (name, options) in ROWS.items()}
 # how a batch is collated changes no rounding
 LEAN = {row: make for row, make in STRATEGIES.items() if ROWS[row][1].get("collation", "lean") == "lean"}
 
