@@ -239,8 +239,8 @@ def test_a_graph_is_kept_once_for_points_to_read(tmp_path):
     written = Path(kept).stat().st_mtime_ns
     assert keep_graph(merged, tmp_path / "new") == kept
     assert Path(kept).stat().st_mtime_ns == written
-    for given in (kept, merged):
-        assert cell_graph_of(Point(graph=given)).networks.keys() == merged.networks.keys()
+    for graph in (kept, merged):
+        assert cell_graph_of(Point(graph=graph)).networks.keys() == merged.networks.keys()
 
 
 # ---- what is refused
