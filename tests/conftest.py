@@ -48,7 +48,6 @@ TOGETHER = {
     "test_sweep.py": "test_panel.py",
     "test_check.py": "test_compiled.py",
     "test_degrees.py": "test_graph.py",
-    "test_stores.py": "test_graph.py",
 }
 
 

@@ -87,7 +87,7 @@ def test_each_stage_of_a_trainer_and_each_worker_of_its_loaders_is_where_its_tim
     assert (again.workers, again.training, found.by_loader()[training][0].training) == (1, False, True)
     assert again.starts[0] > 0.2  # what a worker does before its first sample
     waited = sum(one.wait_seconds for one in found.by_loader()[training])
-    assert waited == pytest.approx(sum(seconds["data_wait"]), rel=0.2)
+    assert 8 * 0.005 <= waited <= sum(seconds["data_wait"])  # at least what `slow` takes, and a part of the stage
 
 
 def test_a_step_that_fails_is_no_step():
