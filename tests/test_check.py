@@ -117,6 +117,16 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
+def test_a_strategy_that_keeps_what_a_batch_before_deleted_fails(graph):
+    @strategy
+    def stale(self, batch):
+        vars(self).setdefault("kept", {}).setdefault(batch.size, batch.deletions)
+        return SharedView(self.graph, self.kept[batch.size])
+
+    for deletions in (None, [[3, 17]], [[3], [3]]):
+        assert not tclab.check(Rumour, graph, strategies=[stale], deletions=deletions).passed
+
+
 def test_what_fails_names_the_sample_and_what_it_removes_or_the_parameter(graph):
     @strategy
     def loses_twins(self, batch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -227,12 +227,26 @@ def view(
 
     **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
     """
+    return next(views(graph, [deletions], strategy, device=device, collation=collation))
+
+
+def views(
+    graph: CellGraph,
+    batches: Iterable[Iterable[Sequence[int] | Tensor]],
+    strategy: str,
+    *,
+    device: torch.device | str,
+    collation: str,
+) -> Iterator[View]:
+    """Yield the view of each batch of deletions, all made by the same two objects of a strategy; see `view`."""
     kind = get(strategy)
     require("graph", graph, CellGraph, "a tclab.CellGraph")
-    wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
-    if len(wanted) == 0:
-        raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
-    batch = kind(graph, collation=collation).prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
-    copies = kind(graph.to(device), collation=collation).view(batch.to(device))
-    require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
-    return copies
+    loads, steps = kind(graph, collation=collation), kind(graph.to(device), collation=collation)
+    for deletions in batches:
+        wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
+        if len(wanted) == 0:
+            raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
+        batch = loads.prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
+        copies = steps.view(batch.to(device))
+        require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
+        yield copies
