@@ -108,11 +108,22 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     def falls(self, batch):
         raise ValueError("fell over\nbadly")
 
-    found = tclab.check(Rumour, graph, strategies=[forgets, falls, "node_mask", "khop_1"])
+    @strategy
+    def lacks(self, batch):
+        return SharedView(self.graph, {})
+
+    @strategy
+    def packs(self, batch):
+        raise AssertionError
+
+    packs.pack = lambda self, removed, encoded: {}
+    found = tclab.check(Rumour, graph, strategies=[forgets, falls, lacks, packs, "node_mask", "khop_1"])
     assert not found.passed
     assert not found.results["forgets"].passed
     assert found.results["node_mask"].passed
     assert re.fullmatch(r"FAILED with ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
+    assert "removed['person'] is None, expected Deletions, as of every node type" in found.broken["lacks"]
+    assert "`pack` of strategy 'packs' returns is {}, expected two dicts" in found.broken["packs"]
     assert "khop_1 inexact, as it declares" in words_of(found)
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 

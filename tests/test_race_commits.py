@@ -134,6 +134,11 @@ def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, comm
     assert "\n" not in str(caught.value)
 
 
+def test_a_commit_raced_with_itself_is_said(raced):
+    with pytest.warns(UserWarning, match="head and base run the same command on the same code: nothing can differ"):
+        raced(base="fast", head="fast")
+
+
 def test_where_there_is_no_git_a_revision_is_refused_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="base is 'fast', expected a revision"):

@@ -108,7 +108,9 @@ class Strategy(ABC):
         - `scores`: [B] float32
         - `encoded`: what `encode` made of them.
         """
-        tensors, host_values = self.pack(removed, encoded)
+        packed = self.pack(removed, encoded)
+        require(f"what `pack` of strategy {self.name!r} returns", packed, tuple, "two dicts: tensors, facts")
+        tensors, host_values = packed
         return Batch.packed({"target": scores, **tensors}, removed, len(scores), host_values)
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
@@ -198,7 +200,8 @@ def get(name: str) -> type[Strategy]:
     if not isinstance(name, str):  # a point names its strategy: it crosses to another process as text
         raise InputError(f"strategy is {name!r}, expected a name; @tclab.masking.register makes that of a class known")
     if name not in _STRATEGIES:
-        raise unknown("strategy", name, _STRATEGIES)
+        yours = "one of yours is known once its file is imported, as --import FILE does"
+        raise InputError(f"{unknown('strategy', name, _STRATEGIES)}; {yours}")
     return _STRATEGIES[name]
 
 
