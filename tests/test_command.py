@@ -58,16 +58,18 @@ def test_a_verb_explains_itself(verb, capsys):
         assert '"float32", "float64" or "bfloat16"' in shown
 
 
-def test_a_script_is_profiled_with_its_own_options(tmp_path, capfd):
+@pytest.mark.parametrize(("end", "code", "last"), [("3", 3, ""), ("'the end'", 1, "the end\n")])
+def test_a_script_is_profiled_with_its_own_options_and_ends_as_by_python(end, code, last, tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time\nuntil = time.perf_counter() + 0.4\nwhile time.perf_counter() < until: pass\n"
-        "print(sys.argv[1:])\nsys.exit(3)\n"
+        f"print(sys.argv[1:])\nsys.exit({end})\n"
     )
-    assert main(["profile", str(script), "--epochs", "2", "-v"]) == 3
-    shown = capfd.readouterr().out
-    assert "['--epochs', '2', '-v']\n" in shown
-    assert "train.py:3" in shown
+    assert main(["profile", str(script), "--epochs", "2", "-v"]) == code
+    shown = capfd.readouterr()
+    assert "['--epochs', '2', '-v']\n" in shown.out
+    assert "train.py:3" in shown.out
+    assert shown.err == last
     assert main(["profile", str(tmp_path / "no.py")]) == 2
 
 
