@@ -1,7 +1,6 @@
-"""Rows of whole training steps, made by hand, so that every figure in them is known."""
+"""Rows of points and of whole training steps, made by hand, so that every figure in them is known."""
 
 import numpy as np
-from test_lab import row
 
 from tclab.sweeps.store._rows import mean_columns
 
@@ -28,6 +27,22 @@ RUN = {
     "fixed_batch": tuple(name for name in HOST["edge_mask"] if name != "data_wait"),
 }
 BYTES = {"edge_mask": 70_900, "node_mask": 232, "indices": 232}
+
+
+def row(strategy, seconds, **fields):
+    spread = fields.pop("spread", 0.1)
+    batch = fields.get("batch_size", 4)
+    return {
+        "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
+        "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
+        "where": "host", "n": 5, "mean_seconds": seconds,
+        "low_seconds": seconds * (1 - spread), "high_seconds": seconds * (1 + spread), "cycle_steps": 1,
+        "median_seconds": seconds, "q1_seconds": seconds * (1 - spread),
+        "q3_seconds": seconds * (1 + spread), "samples_per_second": batch / seconds, "batch_bytes": 200,
+        "host_syncs": 0, "status": "ok", "exact": True, "equivalence": "passed", "equivalence_fp64_error": 1e-13,
+        "equivalence_fp32_ratio": 1.0, "equivalence_nodes": 100, "equivalence_edges": 1000,
+        "cpu": "Made Up", "cores": 2, **fields,
+    }  # fmt: skip
 
 
 def point_rows(

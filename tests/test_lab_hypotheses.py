@@ -1,6 +1,7 @@
-"""The three hypotheses, and published figures beside measured ones: never surer than the rows."""
+"""Hypotheses, published figures beside measured ones, what overheads cost: never surer than the rows."""
 
 import json
+import re
 
 import pytest
 import vl_convert
@@ -193,3 +194,47 @@ def test_components_stand_beside_the_published_ones(figures):
     alone = frame(table(hetero))  # a budget may leave a model out
     assert list(case_study.component_table(alone, figures)) == ["hetero_cell", "published"]
     assert case_study.component_table(alone.head(0), figures).empty
+
+
+# ---- what overheads cost: intervals, verdicts
+
+
+def rounds_of(overhead, factor, number, drift=0.0, steps=12):
+    """Rounds of a point without an overhead and one with it, which takes `factor` times as long, give or take."""
+    made = []
+    for seed in range(number):
+        swing = 1 + drift * (-1) ** seed
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01)
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01, factor=factor * swing, overheads=overhead)
+    return made
+
+
+def costs(made):
+    return case_study.overhead_costs(frame(table(made))).set_index("overhead")
+
+
+@pytest.mark.parametrize(
+    ("factor", "rounds", "drift", "verdict"),
+    [(1.5, 4, 0.0, "costs"), (0.5, 4, 0.0, "saves"), (1.1, 3, 0.3, "undecided"), (3.0, 1, 0.0, "undecided")],
+)
+def test_an_overhead_has_its_ratio_and_a_verdict_where_rounds_agree(factor, rounds, drift, verdict):
+    made = rounds_of("isnan_checks", factor, rounds, drift)
+    alone = point_rows("node_mask", seed=9, factor=50, overheads="isnan_checks")  # without a step to compare with
+    found = costs([*made, *alone]).loc["isnan_checks"]
+    assert (found["verdict"], found["rounds"]) == (verdict, rounds)
+    assert found["ratio"] == pytest.approx(factor, rel=0.01 + drift)
+    assert (found["low"] < 1 < found["high"]) == (drift > 0)
+
+
+def test_the_chart_says_what_is_undecided():
+    rows = frame(table([*rounds_of("isnan_checks", 1.5, 3), *rounds_of("item_logging", 1.0, 3, drift=0.2)]))
+    rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
+    chart = case_study.overheads_chart(case_study.overhead_costs(rows), rows)
+    text = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert re.search(r"1\.(49|50|51) × costs", text)
+    assert "× undecided" in text
+    assert "in 3 rounds; " in text
+    nothing = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
+    assert "No overhead was measured" in str(
+        case_study.overheads_chart(case_study.overhead_costs(nothing), nothing).to_dict()
+    )
