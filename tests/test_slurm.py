@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -210,20 +209,6 @@ def box(tmp_path_factory):
         yield folder
 
 
-def process_of(job, logs):
-    """Return the process in which a job runs, once it does: the one that has this folder and this number."""
-    number, _, index = job.partition("_")
-    asked = {f"SLURM_ARRAY_JOB_ID={number}", f"SLURM_ARRAY_TASK_ID={index}", "SLURM_PROCID=0"}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is not ours to read
-            line = (folder / "cmdline").read_text().split("\0")
-            if line[0].endswith("srun") or "submitit.core._submit" not in line or str(logs) not in line:
-                continue
-            if asked <= set((folder / "environ").read_text().split("\0")):
-                return int(folder.name)
-    return None
-
-
 @needs_slurm
 @pytest.mark.slow
 def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs_are_made_good(box, tmp_path):
@@ -244,16 +229,16 @@ def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs
         return "".join(f"\n--- {p.name}\n{p.read_text()[-1500:]}" for p in (rows / "slurm" / "logs").glob("*_log.*"))
 
     def two_that_run():
-        found = sorted(output("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split())
+        steps = output("squeue", "--noheader", "--steps", "--format=%i").split()
+        found = sorted(step.removesuffix(".0") for step in steps if step.endswith(".0"))
         return found if len(found) == 2 else None
 
     with ThreadPoolExecutor() as threads:
         try:
             first = sweep()
             one, other = wait_for("two jobs that run", two_that_run, GENEROUS, logs)
-            process = partial(process_of, other, rows / "slurm" / "logs")
-            os.kill(wait_for(f"the process of {other}", process, GENEROUS, logs), signal.SIGKILL)
             subprocess.run(["scancel", one], check=True)
+            subprocess.run(["scancel", "--signal=KILL", f"{other}.0"], check=True)
             failed = sorted(status for status in statuses(first) if status != "ok")
             assert len(failed) == 2, logs()
             assert {status.split(" ended: ")[0] for status in failed} == {f"failed: job {job}" for job in (one, other)}
