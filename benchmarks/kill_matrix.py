@@ -20,7 +20,6 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -202,11 +201,9 @@ class Matrix:
     def kept(self, folder):
         """Return the rows of each point that is kept whole, and their file's contents."""
         found, files = {}, [path for path in folder.glob("*.parquet") if not path.name.startswith(".")]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for path in files:
-                table = Results(folder).read(path.name)
-                found[apart(table.slice(0, 1).to_pylist()[0])] = (table, path.read_bytes())
+        for path in files:
+            table = Results(folder).read(path.name)
+            found[apart(table.slice(0, 1).to_pylist()[0])] = (table, path.read_bytes())
         if len(files) != len(found):
             self.fault("double", f"{len(files)} files of {len(found)} points")
         return found

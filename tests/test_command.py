@@ -198,12 +198,10 @@ def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tm
         (["race", "node_mask", "--scale", "0.01"], "arms"),
         (["trace", "nowhere.json"], "nowhere.json: no such file"),
         (["advise", "nowhere"], "nowhere does not exist"),
-        (["trace"], "parameter PATH requires"),
         (["run", "--import", "none.py"], "expected a Python file"),
         (["sweep", "--results", "r", "--slurm", "partitoin:gpu"], "unknown option of Slurm 'partitoin'"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
         (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),
-        (["fits", "--loader", "prefetchfactor:4"], "did you mean 'prefetch_factor'?"),
         (["swep"], "sweep"),
     ],
 )
