@@ -116,28 +116,14 @@ def test_rows_are_read_by_advise_and_compare(root, capsys):
     assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
 
 
-MINE = """
-from tclab import masking
-from tclab.message_passing import SharedView
-
-@masking.register
-class Mine(masking.Strategy):
-    name = "mine_by_command"
-    def view(self, batch):
-        return SharedView(self.graph, batch.deletions)
-"""
-
-
-def test_a_strategy_of_a_file_is_raced(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # which the import does, too: it is undone
-    (tmp_path / "of_a_command.py").write_text(MINE)
-    words = ["--import", "of_a_command.py", "--budget-seconds", "2", "--processes", "0", "--record", "race.jsonl"]
-    code, pairs = answer(capsys, "race", "mine_by_command", "dense", *POINT, *words)
+def test_a_strategy_of_a_file_is_raced(tmp_path, root, capsys):
+    record = tmp_path / "race.jsonl"
+    words = ["--import", root / "tests" / "own_strategies.py", "--budget-seconds", "2", "--processes", "0"]
+    code, pairs = answer(capsys, "race", "counts", "dense", *POINT, *words, "--record", record)
     assert code == 0
-    assert [{pair["a"], pair["b"]} for pair in pairs] == [{"mine_by_command", "dense"}]
+    assert [{pair["a"], pair["b"]} for pair in pairs] == [{"counts", "dense"}]
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
-    assert (tmp_path / "race.jsonl").exists()
+    assert record.exists()
 
 
 def test_values_make_every_combination_but_names_of_networks_are_one_choice():

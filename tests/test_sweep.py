@@ -2,7 +2,6 @@
 
 import json
 import sys
-import textwrap
 import threading
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from tclab import InputError, Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, print_progress
 from tclab.sweeps.execution._run import close_workers
+from tclab.sweeps.store._code_fingerprint import import_file
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
@@ -101,69 +101,8 @@ def test_what_does_not_apply_is_skipped_with_its_reason():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Strategies of a user's own, in a file that child processes can import."""
-    (tmp_path / "own_strategies.py").write_text(
-        textwrap.dedent("""
-            import os, signal
-            import torch
-            import tclab
-            from tclab import masking
-
-            NodeMask = masking.get("node_mask")
-
-            def acts(name, act):
-                class Acts(NodeMask):
-                    def view(self, batch):
-                        act()
-                Acts.name = name
-                masking.register(Acts)
-
-            def raises():
-                raise ValueError("no \\udcff such thing " + "x" * 1_000_000 + "\\nand more")
-
-            def reads():
-                print('{"rows": []}')  # which is no answer to the parent
-                input()  # as a breakpoint() does
-
-            acts("crashes", lambda: os.kill(os.getpid(), signal.SIGSEGV))
-            acts("sleeps", signal.pause)
-            acts("raises", raises)
-            acts("reads", reads)
-
-            @masking.register
-            class InAByte(NodeMask):
-                name = "in_a_byte"
-                def view(self, batch):
-                    gene = batch.deletions["gene"]
-                    nodes = gene.nodes.to(torch.uint8).long()
-                    removed = {**batch.deletions, "gene": tclab.perturbation.Deletions(nodes, gene.ptr, gene.most)}
-                    return tclab.message_passing.SharedView(self.graph, removed)
-
-            @masking.register
-            class Counts(NodeMask):
-                name = "counts"
-                def view(self, batch):
-                    if batch.size == 2 and self.graph.num_nodes["gene"] > 100:
-                        with open(os.environ["OWN_COUNT"], "a") as count:
-                            count.write("a view of two samples of the whole graph\\n")
-                    return super().view(batch)
-
-            @masking.register
-            class DeletesNothingFromAFew(NodeMask):
-                name = "deletes_nothing_from_a_few"
-                def view(self, batch):
-                    if batch.size >= 4:
-                        return super().view(batch)
-                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-                    return tclab.message_passing.SharedView(self.graph, removed)
-        """)
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import own_strategies  # noqa: F401
-
-    yield
-    sys.modules.pop("own_strategies")
+def own(root):
+    import_file(root / "tests" / "own_strategies.py")
 
 
 def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
