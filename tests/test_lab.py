@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import vl_convert
 from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows, row
+from test_charts import drawn
 
 import tclab
 from tclab import lab
@@ -28,13 +29,13 @@ def said(*made):
 def test_charts_of_a_real_run_say_machine_scale_and_batch_and_are_drawn_of_one_point_and_of_none(chart, root):
     """Nine points, three strategies and three batch sizes, as a run of explore.ipynb on two cores kept them."""
     recorded = tclab.rows(root / "tests" / "recorded_rows.parquet")
-    drawn = chart(recorded)
-    machine, sizes, *_ = drawn.to_dict()["title"]["subtitle"]
+    made = chart(recorded)
+    machine, sizes, *_ = made.to_dict()["title"]["subtitle"]
     assert "2 cores" in machine
     assert sizes.startswith("synthetic, scale 0.")
     assert " · batch " in sizes
-    assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
-    assert vl_convert.vegalite_to_png(drawn.to_json())[:4] == b"\x89PNG"
+    assert all(name in str(made.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
+    assert vl_convert.vegalite_to_png(made.to_json())[:4] == b"\x89PNG"
     for few in (recorded.head(0), recorded.head(1), recorded[recorded["stage"] == "step"]):
         chart(few).to_dict()
 
@@ -164,20 +165,18 @@ def test_means_are_over_all_steps_a_slow_one_and_those_that_lack_the_stage():
 
 
 def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis(rows):
-    spec = lab.charts.stages(rows).to_dict()
-    (found,) = [lines for lines in spec["datasets"].values() if lines]
+    chart = lab.charts.stages(rows)
+    found = drawn(chart, "part")
     assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
-    text = str(spec)
+    text = str(chart.to_dict())
     assert "cpu · 2 cores · Made Up" in text
     assert "accounted for: 100.0%" in text
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
     made = framed(*point_rows("edge_mask", accounted=0.979))  # two percent are tolerated
-    chart = lab.charts.stages(made).to_dict()
-    (found,) = [lines for lines in chart["datasets"].values() if lines]
-    host = [line for line in found if line["bar"].endswith("host")]
+    host = [line for line in drawn(lab.charts.stages(made), "part") if line["bar"].endswith("host")]
     assert {line["value"] for line in host} == {0.0}
     assert "does not add up: stages add up to 97.9% of its clock" in {line["text"] for line in host}
     assert "does not add up" not in str(lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict())

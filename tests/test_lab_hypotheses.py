@@ -30,18 +30,13 @@ def test_waiting_for_most_of_a_step_is_the_data_pipeline_and_waiting_little_is_n
     assert "1,000 edges, far fewer than the real 2.4 million, of which this says nothing." in " ".join(little.evidence)
 
 
-def with_waits(made, change):
-    """Change the waits of every other step of some rows, and the steps by as much."""
-    for one in made:
-        if one["stage"] in ("data_wait", "step"):
-            one["samples_seconds"][::2] = [seconds + change for seconds in one["samples_seconds"][::2]]
-    return made
-
-
 def test_few_steps_and_a_share_on_both_sides_of_half_are_undecided():
     few = verdicts(point_rows("edge_mask", steps=5))
     assert few["Data pipeline"].verdict == few["Mask generation"].verdict == UNDECIDED
-    both = with_waits(point_rows("edge_mask", scatter=0), -0.055)
+    both = point_rows("edge_mask", scatter=0)
+    for one in both:
+        if one["stage"] in ("data_wait", "step"):  # every other step waits less
+            one["samples_seconds"][::2] = [seconds - 0.055 for seconds in one["samples_seconds"][::2]]
     assert verdicts(both)["Data pipeline"].verdict == UNDECIDED
 
 
