@@ -55,8 +55,7 @@ def server(folder):
         process = psutil.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
              f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
-             "--LabApp.expose_app_in_browser=True",
-             f"--ServerApp.root_dir={folder}"],
+             "--LabApp.expose_app_in_browser=True", f"--ServerApp.root_dir={folder}"],
             env={**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTERLAB_SETTINGS_DIR": str(settings),
                  "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".workspaces"), "TCLAB_RUNS": str(folder / "runs")},
             stdout=words, stderr=words,

@@ -30,16 +30,12 @@ def shown(folder, **parameters):
     return PanelView(panel)
 
 
-def until(seen, seconds=600):
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def drawn(view):
     """Wait until nothing is left to draw; after a sweep, until it is over."""
-    until(lambda: not view.panel.running and not view._draw_waits)
+    end = time.monotonic() + 600
+    while view.panel.running or view._draw_waits:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     with view._drawing:
         return view
 
