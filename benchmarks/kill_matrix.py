@@ -177,17 +177,15 @@ class Matrix:
         self.wait(running, lambda: len(running.lines) >= at, f"point {at}")
         time.sleep(self.draw.uniform(0, 4.0 if at == 0 else 1.0))
         self.wait(running, lambda: running.targets_of(target), f"a {target}")
-        there, reported = running.targets_of(target), len(running.lines)
-        if not there or not running.alive:
-            return
+        reported = len(running.lines)
         pids |= {*marked(running.mark), running.process.pid}
         try:
-            one = self.draw.choice(there)
+            one = self.draw.choice(running.targets_of(target))
             one.send_signal(getattr(signal, name))
             if name == "SIGSTOP":
                 time.sleep(1.0)
                 one.send_signal(signal.SIGCONT)
-        except psutil.NoSuchProcess:
+        except (IndexError, psutil.NoSuchProcess):
             return  # it has just ended
         left.pop()
         self.kills[f"{target} · {name}"] += 1

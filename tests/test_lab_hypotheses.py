@@ -177,16 +177,14 @@ def both_models_at(hetero, dango, **more):
 
 
 def test_components_stand_beside_the_published_ones(figures):
-    hetero = [*point_rows("edge_mask", scatter=0, batch_size=28), *point_rows("node_mask", scatter=0, batch_size=28)]
-    made = case_study.component_table(
-        frame(table([*hetero, *point_rows("indices", scatter=0, batch_size=64)])), figures
-    )
+    both = [*both_models_at(28, 64), *point_rows("node_mask", scatter=0, batch_size=28)]
+    made = case_study.component_table(frame(table(both)), figures)
     host = made.loc["host"]
     assert (host["hetero_cell"].sum(), host["dango"].sum()) == pytest.approx((0.1, 0.005))
     assert host.loc["forward"].tolist() == pytest.approx([0.014, 0.0015, 0.374])
     assert made.loc[("worker", "collate"), "published"] == 0.05
     assert made["published"].notna().sum() == 4
-    alone = frame(table(hetero))  # a budget may leave a model out
+    alone = frame(table(point_rows("edge_mask", scatter=0)))  # a budget may leave a model out
     assert list(case_study.component_table(alone, figures)) == ["hetero_cell", "published"]
     assert case_study.component_table(alone.head(0), figures).empty
 
