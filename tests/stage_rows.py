@@ -82,3 +82,8 @@ def lost(strategy, status, **more):
 
 def every_mode(**more):
     return [made for mode in RUN for strategy in HOST for made in point_rows(strategy, mode, **more)]
+
+
+def drawn(chart, column):
+    """The rows of a chart that have a column."""
+    return [line for data in chart.to_dict()["datasets"].values() for line in data if column in line]

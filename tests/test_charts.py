@@ -10,6 +10,7 @@ import pytest
 import vl_convert
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage_rows import drawn
 from test_compare import rows, step
 
 import tclab
@@ -33,11 +34,6 @@ def both(**fields):
         for stage, share in (("forward", 0.4), ("backward", 0.6)):
             made.append(step(name, seconds * share, **fields) | {"stage": stage})
     return made
-
-
-def drawn(chart, column):
-    """The rows of a chart that have a column."""
-    return [line for data in chart.to_dict()["datasets"].values() for line in data if column in line]
 
 
 def units(spec):

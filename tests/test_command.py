@@ -17,7 +17,6 @@ FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
 VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "profile", "panel")
-PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
 
@@ -43,7 +42,8 @@ main(["race", "--base", ".", "--help"])  # a race of commands, which has nothing
 print({"tclab.sweeps", "tclab.graph"} & {*sys.modules})
 for words in ([], ["sweep"], ["race"]): main([*words, "--help"])
 print({"torch", "pandas", "pyarrow", "altair"} & {*sys.modules})"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | PYTHONPATH)
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own)
     assert done.stdout.splitlines().count("set()") == 2, done.stderr
     assert "Usage: tclab race-commands" in done.stdout
 

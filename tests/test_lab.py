@@ -5,8 +5,7 @@ from functools import partial
 import pandas as pd
 import pytest
 import vl_convert
-from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows, row
-from test_charts import drawn
+from stage_rows import HOST, RUN, WORKER, drawn, every_mode, lost, point_rows, row
 
 import tclab
 from tclab import lab

@@ -16,7 +16,6 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
-from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._row_files import Results
 
@@ -70,20 +69,6 @@ def title_of(view):
 # Its parameters
 
 
-def cells_of(name):
-    return json.loads((FOLDER / name).read_text())["cells"]
-
-
-def test_it_has_the_parameters_of_the_sweep_notebook():
-    names = parameter_defaults()
-    of_the_cell = defaults(cells_of("sweep.ipynb"))
-    assert {*of_the_cell, *defaults(cells_of("explore.ipynb"))} - {"more"} <= set(names)
-    # those that no cell names are in `more`: given to the call of the grid or of the sweep
-    behind = {name: value for name, value in names.items() if name not in of_the_cell}
-    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more=behind)
-    assert set(points) | set(sweep) == set(behind)
-
-
 PARAMETERS = [
     {},
     {"scale": 0.1234, "hidden": 32, "layers": 2, "perturbations": 1, "dtype": "float64", "mode": "model", "gpus": 0},
@@ -106,10 +91,12 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
     program, notebook, _, *pairs = shlex.split(panel.papermill())
     assert (program, notebook) == ("papermill", "notebooks/sweep.ipynb")
     given = {n: v if flag == "-r" else _resolve_type(v) for flag, n, v in zip(*[iter(pairs)] * 3, strict=True)}
-    of_the_cell = defaults(cells_of("sweep.ipynb"))
+    cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
+    of_the_cell = defaults(cells)
+    assert set(of_the_cell) - {"more"} <= set(given)
     names = of_the_cell | {n: v for n, v in given.items() if n in of_the_cell}
     names["more"] = {n: v for n, v in given.items() if n not in of_the_cell}
-    first = [cell for cell in cells_of("sweep.ipynb") if cell["cell_type"] == "code"][:3]
+    first = [cell for cell in cells if cell["cell_type"] == "code"][:3]
     assert [cell["id"] for cell in first] == ["parameters", "imports", "points"]  # of a bad value nothing is run
     for cell in first[1:]:
         with alt.renderers.enable(alt.renderers.active):
@@ -307,7 +294,6 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
 def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(1), results=tmp_path)
-    assert sweep.panel(live=True) is not None
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
