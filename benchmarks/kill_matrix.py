@@ -1,6 +1,6 @@
 """Kill a sweep and its processes at random moments, go on with it, and compare what it kept with what it reported.
 
-`python benchmarks/kill_matrix.py [--kills 300] [--rank-kills 40] [--seed 0]`
+`python benchmarks/kill_matrix.py [--kills 260] [--seed 0]`
 
 A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
 next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
@@ -240,8 +240,7 @@ class Matrix:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=300, help="in all")
-    parser.add_argument("--rank-kills", type=int, default=40, help="of them, of sweeps of two ranks")
+    parser.add_argument("--kills", type=int, default=260, help="of sweeps of one process; a seventh as many of ranks")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -249,9 +248,8 @@ def main():
         sweep(*given.sweep)
         return 0
     matrix = Matrix(given.seed)
-    for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
-        if kills > 0:
-            matrix.run(kind, kills)
+    matrix.run("one process", given.kills)
+    matrix.run("two ranks", given.kills // 7)
     print(f"{matrix.kills.total()} signals, {matrix.rows} rows in {matrix.sweeps} sweeps; {dict(matrix.kills)}")
     print(f"faults {dict(matrix.faults)}; the longest that a process lived on is {matrix.orphan_seconds:.2f} s")
     return int(bool(matrix.faults))

@@ -4,8 +4,7 @@ import numpy as np
 
 from tclab.sweeps.store._rows import mean_columns
 
-MILLISECOND = 1e-3
-# what each mode's host stages take, in ms, for three ways
+# what the stages of host and worker take, in ms, for three ways
 HOST = {
     "edge_mask": {"data_wait": 60, "transfer": 5, "mask": 1, "forward": 14, "loss": 1, "backward": 16, "clip": 1,
                   "optimizer": 1, "other": 1},
@@ -50,7 +49,7 @@ def point_rows(
     """The rows of one point: each step's stages are known, and scatter the same way in each."""
     model = "dango" if strategy == "indices" else "hetero_cell"
     generator = np.random.default_rng([seed, len(mode), len(strategy)])
-    swing = factor * MILLISECOND * (1 + scatter * generator.standard_normal(steps))
+    swing = 1e-3 * factor * (1 + scatter * generator.standard_normal(steps))
     fields = {"model": model, "strategy": strategy, "mode": mode, "seed": seed, "edges": 2_423_370, "workers": 1,
               "overheads": "", "batch_bytes": None, **more}  # fmt: skip
 

@@ -20,14 +20,6 @@ VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", 
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """A folder that a sweep by command has filled."""
-    folder = tmp_path_factory.mktemp("by_command")
-    assert main(["sweep", *FEW, "--results", str(folder)]) == 0
-    return folder
-
-
 def answer(capsys, *words):
     """Return a verb's exit code and what its `--json` printed."""
     capsys.readouterr()
@@ -74,16 +66,17 @@ def test_a_script_is_profiled_with_its_own_options_and_ends_as_by_python(end, co
 
 
 @pytest.mark.slow  # worker processes
-def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys):
+def test_a_sweep_by_command_and_in_python_have_the_same_points(tmp_path, capsys):
+    assert main(["sweep", *FEW, "--results", str(tmp_path)]) == 0
     seen = []
-    rows = tclab.sweep(tclab.grid(**SAME), results=measured, progress=seen.append)
+    rows = tclab.sweep(tclab.grid(**SAME), results=tmp_path, progress=seen.append)
     assert [progress.kept for progress in seen] == [True, True]
-    code, printed = answer(capsys, "sweep", *FEW, "--results", measured)
+    code, printed = answer(capsys, "sweep", *FEW, "--results", tmp_path)
     assert code == 0
     assert len(printed) == len(rows)
     steps = rows[rows["stage"] == "step"]
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
-    assert main(["sweep", *FEW, "--results", str(measured)]) == 0
+    assert main(["sweep", *FEW, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.index("samples/s") < shown.index("agrees with subgraph")
 

@@ -168,9 +168,7 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     found = drawn(chart, "part")
     assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
-    text = str(chart.to_dict())
-    assert "cpu · 2 cores · Made Up" in text
-    assert "accounted for: 100.0%" in text
+    assert "accounted for: 100.0%" in str(chart.to_dict())
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
