@@ -194,9 +194,8 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     assert len([*results.folder.glob("[!.]*.parquet")]) == 12
 
 
-@pytest.fixture(scope="module")
-def many(server, folder):
-    """A notebook whose panel finds the rows of 160 points, as a sweep of long ago would have left them."""
+def notebook_of_160_points(folder):
+    """Put a notebook there whose panel finds their rows, as a sweep of long ago would have left them."""
     of = {"batch_sizes": ",".join(map(str, range(1, 33))), "networks": 1, "scale": 0.02, "gpus": 0, "steps": 8,
           "strategies": "subgraph,edge_mask,gpu_mask,node_mask,delta"}  # fmt: skip
     results = Results(folder / "runs" / "many" / "rows")
@@ -208,8 +207,9 @@ def many(server, folder):
     return notebook(folder, "many.ipynb", **of, results="runs/many/rows")
 
 
-def test_160_points_in_the_dark_theme_have_figures_under_the_mouse_and_a_small_notebook(page, folder, many):
-    open_notebook(page, many)
+def test_160_points_in_the_dark_theme_have_figures_under_the_mouse_and_a_small_notebook(page, folder):
+    name = notebook_of_160_points(folder)
+    open_notebook(page, name)
     choose(page, "apputils:change-theme", theme="JupyterLab Dark")
     choose(page, "runmenu:run-all")
     wait_for_text(page, ".tclab-status", "160 of 160 points measured")
@@ -232,4 +232,4 @@ def test_160_points_in_the_dark_theme_have_figures_under_the_mouse_and_a_small_n
     assert corner[3] == 255
     assert re.search(r":\s+\d", tooltip(page))
     choose(page, "docmanager:save")
-    assert (folder / many).stat().st_size < 2_000_000
+    assert (folder / name).stat().st_size < 2_000_000

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import vl_convert
-from stage_rows import every_mode, lost, point_rows
+from stage_rows import drawn, every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
@@ -152,8 +152,7 @@ def test_a_wrong_ratio_stands_above_the_right_one():
     chart = case_study.artefacts_chart(
         {"875: nested": 5.0, "51: pages": 2.0}, {"875: nested": 1.5, "51: pages": 1}, rows
     )
-    (found,) = [data for data in chart.to_dict()["datasets"].values() if "line" in data[0]]
-    assert [(one["line"], one["text"]) for one in found] == [
+    assert [(one["line"], one["text"]) for one in drawn(chart, "line")] == [
         ("875: nested", "5 × wrong"), ("51: pages", "2 × wrong"), ("875: nested", "1.5 × right"),
         ("51: pages", "1 × right"),
     ]  # fmt: skip

@@ -149,16 +149,13 @@ def test_trust_compares_rows_that_are_there(tmp_path):
 # ---- pictures that notebooks show without a kernel: small, there, and made from a run
 
 
-_NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
-
-
 def named(path):
     cells = json.loads(path.read_text())["cells"]
-    near_the_top = [cell for cell in cells[:4] if cell["cell_type"] == "markdown"]
-    return [name for cell in near_the_top for name in _NAMED.findall("".join(cell["source"]))]
+    near_the_top = "".join("".join(cell["source"]) for cell in cells[:4] if cell["cell_type"] == "markdown")
+    return re.findall(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)", near_the_top)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_every_notebook_shows_a_picture_near_its_top(path):
     found = named(path)
     assert 1 <= len(found) <= 2
