@@ -1,10 +1,9 @@
 """What `tclab.fits` says a point will hold, against the resident set of a fresh process that ran it.
 
-    python benchmarks/memory.py [--sizes 0.2:2,0.2:8,0.5:4] [--strategies all]
+    python benchmarks/memory.py [--sizes 0.2:2,0.2:8,0.5:4]
 
 Each point runs in a process of its own. Both are printed whole, and beside what a process holds that ran a point of
-no size. Sizes are scale:batch. `--allocator map_each` shows the accounting by itself; by default glibc's heap
-keeps about a third more than what is held.
+no size. Sizes are scale:batch. glibc's heap keeps about a third more than what is held.
 """
 
 import argparse
@@ -28,16 +27,13 @@ def main() -> None:
     """Estimate, run, and print both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", default="0.2:2,0.2:8,0.5:4")
-    parser.add_argument("--strategies", default="all")
-    parser.add_argument("--allocator", default="default")
-    options = parser.parse_args()
-    chosen = names() if options.strategies == "all" else options.strategies.split(",")
-    common = {"steps": 3, "warmup": 1, "device": "cpu", "allocator": options.allocator}
+    sizes = parser.parse_args().sizes.split(",")
+    common = {"steps": 3, "warmup": 1, "device": "cpu"}
     baseline = peak(Point(scale=0.005, batch_size=1, networks=1, **common))
     print(f"a process with a point of no size: {baseline / 1e6:.0f} MB, where fits says {PROCESS_BYTES / 1e6:.0f} MB")
     print(f"{'strategy':<16} {'scale':>6} {'batch':>6} {'said MB':>9} {'found MB':>9} {'ratio':>6} {'beside':>7}")
     ratios = []
-    for strategy, size in product(chosen, options.sizes.split(",")):
+    for strategy, size in product(names(), sizes):
         model = "hetero_cell" if get(strategy).masks_graph else "dango"
         scale, batch = size.split(":")
         point = Point(scale=float(scale), batch_size=int(batch), strategy=strategy, model=model, **common)

@@ -40,7 +40,7 @@ SIZES = {
     "smoothing": {"natural": (2_000, 16_000, 64, 16), "large": LARGE},
     "gatv2": {"natural": (2_700, 10_600, 16, 16), "large": (10_000, 500_000, 4, 8)},
 }
-ROUNDS = 10
+ROUNDS, LEAST_SECONDS = 10, 20.0  # of a race
 WORDS = {"SLOWER": "faster", "FASTER": "slower", "SAME": "as fast"}  # the original is …: the shared graph is …
 HEAD = "| port | nodes, edges, samples, features | own, shared: ms | ratio of times, 95 % | own, shared: MiB | ratio |"
 
@@ -93,7 +93,7 @@ def peak_mebibytes(call):
     return max(accumulate(change for _, change in changes)) / 2**20
 
 
-def measure(name, size, least_seconds):
+def measure(name, size):
     """Return a line of the table: the ratio of times with its interval and verdict, and the ratio of peaks."""
     made = arms_of(name)(*size)
     arms = {arm: made[arm] for arm in ("original", "shared")}
@@ -105,7 +105,7 @@ def measure(name, size, least_seconds):
     for one, other in zip(*found.values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     del found, one, other
-    budget = max((4 + 4 * ROUNDS) * max(seconds.values()), least_seconds)  # with a warm-up and a calibration
+    budget = max((4 + 4 * ROUNDS) * max(seconds.values()), LEAST_SECONDS)  # with a warm-up and a calibration
     race = timing.race(arms, budget_seconds=budget)
     pair, milliseconds = race.pair(*arms), race.frame().groupby("arm")["seconds"].median() * 1e3
     verdict = WORDS.get(pair.verdict, f"{pair.verdict}: {pair.why}")
@@ -117,20 +117,18 @@ def measure(name, size, least_seconds):
     return f"| {name} | {', '.join(f'{number:,}' for number in size)} | {times} | {verdict} | {memory} |"
 
 
-def main(arguments=None):
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ports", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--sizes", nargs="+", default=["natural", "large"], choices=["natural", "large"])
     parser.add_argument("--scale", type=float, default=1.0, help="of the nodes and edges")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each race, at least")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(given.threads)
+    given = parser.parse_args()
+    torch.set_num_threads(2)
     print(environment(), HEAD, "|---" * 6 + "|", sep="\n", flush=True)
     for name, kind in product(given.ports, given.sizes):
         nodes, edges, *rest = SIZES[name][kind]
         scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), *rest)
-        print(measure(name, scaled, given.seconds), flush=True)
+        print(measure(name, scaled), flush=True)
 
 
 if __name__ == "__main__":

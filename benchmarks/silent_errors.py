@@ -143,8 +143,7 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
     events, correlation = [], 0
     process = rng.sample([0, 1, 2, 3, 7, 40, "GPU 0", "GPU 1", "cuda:1"], rng.randint(0, 3))
     for at, pid in enumerate(process):
-        busy: list[tuple[int, int]] = []
-        compute: list[tuple[int, int]] = []
+        work: list[tuple[str, int, int]] = []  # a kernel or a copy, its begin and its end
         for stream in rng.sample([7, 20, 24], rng.randint(1, 2)):
             now = rng.randint(0, 5000) * tick
             for _ in range(rng.randint(1, 12)):
@@ -154,11 +153,11 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
                 args = {"correlation": correlation, "device": at, "stream": stream}
                 name, category = ("Memcpy HtoD (Pageable -> Device)", copy) if is_copy else ("gemm", kernel)
                 events.append((name, category, pid, stream, now, took, args))
-                busy.append((now, now + took))
-                compute += [] if is_copy else [(now, now + took)]
+                work.append((name, now, now + took))
                 now += took
-        first, last = min(begin for begin, _ in busy), max(end for _, end in busy)
-        devices[pid] = (last - first, _covered(busy), _covered(compute))
+        span = max(end for _, _, end in work) - min(begin for _, begin, _ in work)
+        compute = _self_times([one for one in work if one[0] == "gemm"]).total()
+        devices[pid] = (span, _self_times(work).total(), compute)
     own: Counter[str] = Counter()
     for thread in range(rng.randint(1, 3)):
         mine = []
@@ -195,14 +194,11 @@ def _marks(rng: random.Random, base: int, process: list[object]) -> list[dict[st
     return found + [{"ph": "C", "name": "GPU utilization", "ts": base, "args": {"value": 1}}] * (rng.random() < 0.5)
 
 
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """Return the time that spans cover, instant by instant between their ends."""
-    edges = sorted({edge for span in spans for edge in span})
-    return sum(b - a for a, b in pairwise(edges) if any(s <= a and b <= e for s, e in spans))
-
-
 def _self_times(spans: list[tuple[str, int, int]]) -> Counter[str]:
-    """Return each event's time in which it is the latest that has begun and not ended; of equals the shorter one."""
+    """Return each event's time in which it is the latest that has begun and not ended; of equals the shorter one.
+
+    Their total is the time in which something runs.
+    """
     edges = sorted({edge for _, begin, end in spans for edge in (begin, end)})
     own: Counter[str] = Counter()
     for a, b in pairwise(edges):

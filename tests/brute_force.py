@@ -1,16 +1,16 @@
 """What is right by definition: a view that loops over samples and edges, and a step of a model on any view."""
 
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import drawn
 import torch
 
-from tclab.masking import Batch, Strategy
+from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations
+from tclab.training._loading import Batches
 from tclab.training._step import Step
 
 # the error that is allowed in a dtype, besides the loop's own in it: of the largest value in fp64, else of the norm
@@ -93,16 +93,6 @@ class Loop(Strategy):
         return LoopView(self.graph, self.samples)
 
 
-def batch_of(strategy, perturbations, micro_batch=None):
-    """Return the batch of all samples, in slices of `micro_batch`."""
-    size = len(perturbations)
-    if micro_batch is None:
-        return strategy.batch(perturbations, range(size))
-    ends = [*range(0, size, micro_batch), size]
-    parts = [range(first, last) for first, last in pairwise(ends)]
-    return Batch.sliced([strategy.batch(perturbations.read(part), part) for part in parts])
-
-
 def outcome(strategy, samples, build, *, micro_batch=None, **options):
     """Return the predictions [B] and each parameter's gradient of one training step, whose loss weights each sample.
 
@@ -142,7 +132,8 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
             strategy.prepare(perturbations, Path(folder) / "store")
         rotated = [*range(1, len(samples)), 0]  # what a batch before leaves behind would show
         strategy.view(strategy.batch(perturbations.read(rotated), rotated)).close()
-        step.run(step.transfer(batch_of(strategy, perturbations, micro_batch)), update=update)
+        (loaded,) = Batches(strategy, perturbations, len(samples), micro_batch=micro_batch)
+        step.run(step.transfer(loaded.batch), update=update)
         strategy.close()
     return torch.cat(predictions), gradients
 

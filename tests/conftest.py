@@ -48,7 +48,6 @@ TOGETHER = {
     "test_sweep.py": "test_panel.py",
     "test_check.py": "test_compiled.py",
     "test_degrees.py": "test_graph.py",
-    "test_stores.py": "test_graph.py",
 }
 
 
@@ -162,7 +161,7 @@ def full():
     return tclab.CellGraph.synthetic(1.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():

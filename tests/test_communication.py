@@ -1,33 +1,31 @@
 """Under DDP the ledger tells communication that is exposed from what hides, and waiting from exchanging."""
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
+import multiprocessing
+import time
+from contextlib import nullcontext
 from statistics import median
 
 import pytest
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from tclab import trace
+from tclab._child_process import end_with_parent
+from tclab.timing import Communication, Ledger
 
 pytestmark = pytest.mark.slow
 
-RANK = """
-    import json, os, sys, time
-    from contextlib import nullcontext
-    import torch
-    from torch import distributed
-    from torch.nn.parallel import DistributedDataParallel
-    from tclab import trace
-    from tclab.timing import Communication, Ledger
 
+def train_as_rank(rank, folder):
+    """Return what one of two ranks sees, of which the second comes late to each backward."""
+    end_with_parent()  # with the tests, if they are killed
     torch.set_num_threads(1)
-    rank, folder = int(os.environ["RANK"]), sys.argv[1]
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.manual_seed(0)
     layers = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
     model = DistributedDataParallel(layers, bucket_cap_mb=0.3)
+
     def train(number):
         loss = model(torch.full((8, 256), float(rank + number))).square().mean()
         model.zero_grad()
@@ -36,7 +34,7 @@ RANK = """
         with ledger.stage("backward") if ledger.in_step else nullcontext():
             loss.backward()
 
-    with Ledger() as ledger, trace.record(folder + "/traces", wait=2, warmup=1, active=2, steps=7) as recorder:
+    with Ledger() as ledger, trace.record(folder / "traces", wait=2, warmup=1, active=2, steps=7) as recorder:
         communication = Communication(model, ledger)
         for number in ledger.steps(range(8)):
             train(number)
@@ -48,11 +46,10 @@ RANK = """
             with model.no_sync():  # the number of the dropped step, and no exchange
                 train(8)
         communication.finish()
+    distributed.destroy_process_group()
     seconds = {name: ledger.seconds()[name] for name in ("communication", "rank_wait", "backward")}
     frame = communication.frame().to_dict("records")
-    print(json.dumps({"frame": frame, "late": communication.late, "steps": len(ledger), **seconds}, default=float))
-    distributed.destroy_process_group()
-"""
+    return {"frame": frame, "late": communication.late, "steps": len(ledger), **seconds}
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +58,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ranks(root, folder):
-    """What two ranks see, of which the second comes late to each backward."""
-    command = [sys.executable, "-c", textwrap.dedent(RANK), str(folder)]
-    environments = [{**os.environ, "PYTHONPATH": str(root), "RANK": rank} for rank in ("0", "1")]
-    children = [subprocess.Popen(command, env=one, stdout=subprocess.PIPE, text=True) for one in environments]
-    try:
-        return [json.loads(child.communicate(timeout=120)[0]) for child in children]
-    finally:
-        for child in children:
-            child.kill()
+def ranks(folder):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        return pool.starmap_async(train_as_rank, [(0, folder), (1, folder)], chunksize=1).get(120)
 
 
 @pytest.mark.clock
 def test_the_rank_that_is_late_is_named_and_the_other_waits(ranks):
     for rank in ranks:  # in the first bucket of each step, at least; a pause of the other one changes a step or two
-        assert rank["late"]["1"] > rank["late"].get("0", 0)
+        assert rank["late"][1] > rank["late"].get(0, 0)
     waited = [median(step["exposed_rank_wait_seconds"] for step in rank["frame"]) for rank in ranks]
     assert waited[0] > waited[1]
 

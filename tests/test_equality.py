@@ -40,7 +40,7 @@ NUMERICS = {
     "fp64": {"dtype": "float64"},
     "fp32": {"dtype": "float32"},
     "bf16": {"dtype": "bfloat16"},
-    "slices": {"dtype": "float64", "micro_batch": 2},
+    "slices": {"dtype": "float64", "micro_batch": 2},  # a norm over the batch, as the case study's, fails here
 }
 AGGREGATIONS = ["sum", "mean", "cross_attention", "pairwise"]
 
@@ -114,12 +114,7 @@ def failures(graph, samples, options, strategies, column, defined=None):
     return found
 
 
-def strategy_of(row):
-    name, settings = ROWS[row]
-    return lambda graph: masking.get(name)(graph, **settings)
-
-
-STRATEGIES = {row: strategy_of(row) for row in ROWS}
+STRATEGIES = {row: partial(masking.get(name), **options) for row, (name, options) in ROWS.items()}
 # how a batch is collated changes no rounding
 LEAN = {row: make for row, make in STRATEGIES.items() if ROWS[row][1].get("collation", "lean") == "lean"}
 
@@ -251,15 +246,6 @@ def test_second_derivatives_are_right():
         (second,) = torch.autograd.grad(gradient.square().sum(), x)
         expected = second if expected is None else expected
         torch.testing.assert_close(second, expected, msg=lambda m, name=name: f"{name}: {m}")
-
-
-def test_a_batch_changes_no_prediction_of_its_members():
-    """The case study's norm ran over the whole mini-batch, so a prediction depended on its neighbours."""
-    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
-    model = HeteroCell.profiling(graph).double()
-    together = model(tclab.view(graph, [[3, 17], [5], []]))
-    for sample, alone in enumerate(([3, 17], [5], [])):
-        torch.testing.assert_close(model(tclab.view(graph, [alone]))[0], together[sample], rtol=1e-10, atol=1e-12)
 
 
 def test_the_readmes_table_has_every_strategy():

@@ -1,6 +1,7 @@
 """What a point will hold, before it runs: batches to the byte, and what torch's allocator hands out."""
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from torch.profiler import ProfilerActivity, profile
@@ -48,21 +49,12 @@ def handed_out(point):
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
             here.run(batches, steps=1)
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [
-        ("fastest", {}),
-        ("delta", {"networks": 3}),
-        ("subgraph", {}),
-        ("node_mask", {"micro_batch": 1}),
-    ],
+    [("fastest", {}), ("delta", {"networks": 3}), ("subgraph", {}), ("node_mask", {"micro_batch": 1})],
 )
 def test_a_step_holds_what_was_said(strategy, more):
     point = point_of(strategy, **{"scale": 0.07, "networks": 1, **more})

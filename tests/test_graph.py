@@ -1,7 +1,12 @@
-"""`CellGraph`, `Network` and `Deletions`: what they are made from and of, and what is refused."""
+"""`CellGraph`, `Network` and `Deletions`: made from what, merged, kept in a file; what is refused."""
 
+import json
+import os
 import weakref
+import zipfile
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import drawn
 import numpy as np
@@ -10,11 +15,13 @@ import torch
 from hypothesis import given
 from torch_geometric.data import HeteroData
 
-from tclab import CellGraph, InputError
+from tclab import CellGraph, InputError, Point
 from tclab.graph import Network
+from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._dataset import steps_per_epoch
+from tclab.sweeps.config._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.02)
 NODES = SMALL.num_nodes["gene"]
@@ -111,6 +118,131 @@ def test_induced_graph_keeps_the_edges_among_its_nodes():
     assert part.node_names == {"node": ["b", "c", "d"]}
 
 
+# ---- networks merged into one
+
+
+def network(name, edges, **more):
+    return Network(name, torch.tensor(edges).t(), "n", "n", 4, 4, **more)
+
+
+def pairs(network):
+    return [tuple(pair) for pair in network.edge_index.t().tolist()]
+
+
+def test_variants_merge_the_six_string_channels_or_all_networks_where_the_first_was():
+    assert SMALL.variant("separate") is SMALL
+    one = SMALL.variant("merged_string")
+    assert list(one.relations) == ["regulatory", "physical", "tflink", "string_merged", "gpr", "stoichiometry"]
+    channels = [n for name, n in SMALL.networks.items() if name.startswith("string")]
+    assert len(channels) == 6
+    found = {frozenset(p) for p in pairs(one.networks["string_merged"])}  # undirected
+    assert found == {frozenset(p) for channel in channels for p in pairs(channel)}
+    homogeneous = SMALL.variant("homogeneous")
+    assert list(homogeneous.relations) == ["all", "gpr", "stoichiometry"]
+    assert homogeneous.num_edges == SMALL.num_edges
+
+
+def string_channels(graph):
+    """Return the networks of a graph alone, each under a name that begins with `string`."""
+    renamed = {f"string_{name}": replace(network, name=f"string_{name}") for name, network in graph.networks.items()}
+    return CellGraph(graph.num_nodes, renamed, graph.deleted_type)
+
+
+@given(drawn.graphs())
+def test_merging_is_a_union(graph):
+    channels = string_channels(graph)
+    if len(channels.networks) < 2:
+        with pytest.raises(InputError, match="1 networks to merge into 'string_merged', expected two or more"):
+            channels.variant("merged_string")
+    else:
+        union = channels.variant("merged_string").networks["string_merged"]
+        assert pairs(union) == sorted({pair for network in channels.networks.values() for pair in pairs(network)})
+
+
+def test_an_undirected_edge_stored_both_ways_round_is_one():
+    for directed, expected in ((False, [(0, 1), (2, 3)]), (True, [(0, 1), (1, 0), (2, 3)])):
+        a, b = network("a", [[0, 1], [2, 3]], directed=False), network("b", [[1, 0]], directed=directed)
+        graph = string_channels(CellGraph({"n": 4}, {"a": a, "b": b}, "n"))
+        assert pairs(graph.variant("merged_string").networks["string_merged"]) == expected
+
+
+def test_weights_stay_where_every_edge_does_and_go_in_a_union():
+    edges = [[0, 1], [1, 2]]
+    weighted = network("w", edges, weight=torch.tensor([2.0, 3.0], dtype=torch.float64))
+    graph = string_channels(CellGraph({"n": 4}, {"w": weighted, "p": network("p", edges)}, "n"))
+    whole = graph.variant("homogeneous").networks["all"]
+    assert sorted(zip(pairs(whole), whole.weight.tolist(), strict=True)) == [
+        ((0, 1), 1.0), ((0, 1), 2.0), ((1, 2), 1.0), ((1, 2), 3.0)
+    ]  # fmt: skip
+    assert graph.variant("merged_string").networks["string_merged"].weight is None
+
+
+# ---- in a file
+
+
+NAMES = {"gene": [f"gene {i}" for i in range(NODES)]}
+NAMED = CellGraph(SMALL.num_nodes, SMALL.relations, "gene", NAMES, source="made up")
+
+
+def test_a_graph_comes_back_equal(tmp_path):
+    nothing = CellGraph.from_edges({"none": torch.empty(2, 0, dtype=torch.int64)}, num_nodes=3)
+    for number, one in enumerate((NAMED, nothing)):
+        one.save(tmp_path / str(number))  # under the very name
+        again = CellGraph.from_file(tmp_path / str(number))
+        assert again.fingerprint() == one.fingerprint()  # of counts, edges and weights
+        for name in ("deleted_type", "source", "node_names"):
+            assert getattr(again, name) == getattr(one, name)
+        directed = [(name, network.directed) for name, network in one.relations.items()]
+        assert [(name, network.directed) for name, network in again.relations.items()] == directed
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
+        NAMED.save(tmp_path / "nowhere" / "graph.npz")
+
+
+def header(path, **values):
+    with np.load(path) as file:
+        arrays = dict(file)
+    changed = json.loads(str(arrays["header"])) | values
+    np.savez(path, **{**arrays, "header": np.array(json.dumps(changed))})
+
+
+def bits_flipped(path):
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as packed:
+        at = packed.getinfo("1/edge_index.npy").header_offset + 300
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.unlink(), r"graph.npz: no such file \(read as a graph that CellGraph.save wrote\)"),
+        (lambda path: path.write_text("gene,gene"), "is damaged or cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is damaged or cut short"),
+        (bits_flipped, "CRC"),
+        (lambda path: header(path, format="tclab graph 99"), "has another format than 'tclab graph 2'"),
+        (lambda path: header(path, num_nodes={"gene": 3}), "the graph 3"),
+    ],
+)
+def test_a_spoilt_file_is_an_error(tmp_path, spoil, why):
+    path = tmp_path / "graph.npz"
+    NAMED.save(path)
+    spoil(path)
+    with pytest.raises(InputError, match=why):
+        CellGraph.from_file(path)
+
+
+def test_a_graph_is_kept_once_for_points_to_read(tmp_path):
+    merged = SMALL.variant("merged_string")
+    kept = keep_graph(merged, tmp_path / "new")
+    written = Path(kept).stat().st_mtime_ns
+    assert keep_graph(merged, tmp_path / "new") == kept
+    assert Path(kept).stat().st_mtime_ns == written
+    for graph in (kept, merged):
+        assert cell_graph_of(Point(graph=graph)).networks.keys() == merged.networks.keys()
+
+
 # ---- what is refused
 
 
@@ -130,6 +262,7 @@ def roads(num_nodes=3, **more):
         (lambda: SMALL.select(["physicl"]), "unknown network 'physicl'; did you mean 'physical'"),
         *((lambda n=n: SMALL.select(n), "expected 1 to 9") for n in (0, 10, True)),
         (lambda: SMALL.select(["tflink", "tflink"]), "none of them twice"),
+        (lambda: SMALL.variant("homogenous"), "unknown variant 'homogenous'; did you mean 'homogeneous'"),
         (lambda: edges({"roads": [[0, 1], [1, 2]]}), "edge_index is a list, expected a tensor"),
         (lambda: edges([torch.zeros(2, 1)]), "edges are a list, expected a tensor"),
         (lambda: edges({"roads": torch.zeros(3, 2, dtype=torch.int64)}), r"\[3, 2\], expected \[2, E\]"),

@@ -96,13 +96,10 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
 @pytest.mark.slow
 @needs_proc
 def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
-    here = {connection.laddr for pid in processes_of_ranks() for connection in listening(psutil.Process(pid))}
-    assert here
-    assert {address.ip for address in here} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-
-
-def listening(process):
-    return [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    connections = [one for pid in processes_of_ranks() for one in psutil.Process(pid).net_connections("inet")]
+    listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+    assert listening
+    assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.nn import GINConv, SAGEConv
@@ -172,7 +172,7 @@ def test_used_metabolism_changes_predictions_and_carried_does_not(small):
 def sup_cr_by_loops(z, targets, temperature):
     """The definition, anchor by anchor and pair by pair."""
     unit = z / z.norm(dim=1, keepdim=True)
-    number, total = len(z), torch.zeros((), dtype=z.dtype)
+    number, total = len(z), 0.0 * z.sum()
     for i in range(number):
         for j in range(number):
             if j == i:
@@ -183,11 +183,13 @@ def sup_cr_by_loops(z, targets, temperature):
                 if k != i and abs(float(targets[i]) - float(targets[k])) >= distance:
                     below = below + torch.exp(unit[i] @ unit[k] / temperature)
             total = total - (unit[i] @ unit[j] / temperature - torch.log(below))
-    return total / (number * (number - 1))
+    return total / max(number * (number - 1), 1)  # of no pair zero
 
 
+@example([], 0.1, 0)
+@example([0.5], 0.1, 0)
 @given(
-    st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 2.0]), min_size=2, max_size=8),
+    st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 2.0]), max_size=8),
     st.sampled_from([0.1, 0.5, 1.0]),
     st.integers(0, 99),
 )
@@ -203,19 +205,10 @@ def test_sup_cr_and_its_gradient_are_what_the_loops_say(targets, temperature, se
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_sup_cr_of_no_pair_is_zero_and_has_a_gradient(number):
-    z = torch.randn(number, 4, requires_grad=True)
-    loss = sup_cr(z, torch.zeros(number))
-    loss.backward()
-    assert loss == 0
-    assert not z.grad.any()
-
-
-def output(batch, *, seed=0, width=4, dtype=torch.float32):
+def output(batch, *, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     predictions = torch.randn(batch, dtype=dtype, generator=generator)
-    z_p = torch.randn(batch, width, dtype=dtype, generator=generator)
+    z_p = torch.randn(batch, 4, dtype=dtype, generator=generator)
     targets = torch.randn(batch, dtype=dtype, generator=generator)
     return HeteroCellOutput(predictions.requires_grad_(), z_p.requires_grad_()), targets
 

@@ -3,7 +3,6 @@
 Each rank runs `main` of this file, which trains case after case by DDP; ranks by torchrun: test_launched.py.
 """
 
-import json
 import multiprocessing
 import os
 from dataclasses import replace
@@ -95,6 +94,7 @@ def gathered(rank, ranks):
 
 
 def main(rank, ranks, folder, names):
+    """Return of each case whether all ranks have the same parameters, what is refused, and what is gathered."""
     end_with_parent()  # with the tests, if they are killed
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -112,13 +112,8 @@ def main(rank, ranks, folder, names):
         train({**HETERO, "model": "with_unused"}, rank, ranks, folder / "refused")
     except InputError as error:
         found["refused"] = str(error)
-    found["gathered"] = [None] * ranks
-    distributed.all_gather_object(found["gathered"], gathered(rank, ranks))
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
     distributed.barrier()
-    distributed.destroy_process_group()
-    os._exit(0)  # the DDP that was refused still holds the group, whose threads can abort a process that ends by itself
+    return found | {"gathered": gathered(rank, ranks)}
 
 
 @pytest.fixture(
@@ -127,28 +122,25 @@ def main(rank, ranks, folder, names):
     ids=lambda given: f"{given[0]} ranks, {len(given[1])} cases",
 )
 def trained(request, tmp_path_factory):
-    """The number of ranks, the folder with what they made of the cases, and what they found.
+    """The folder with what ranks made of the cases, and what each of them found.
 
-    They are forked from a process that has imported this file, and nothing has trained in.
+    They are forked from a process that has imported this file, and nothing has trained in. They are ended: the DDP that
+    was refused still holds the group, whose threads can abort a process that ends by itself.
     """
     ranks, names = request.param
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    started = [context.Process(target=main, args=(rank, ranks, folder, names), daemon=True) for rank in range(ranks)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(900)
-    assert [process.exitcode for process in started] == [0] * ranks
-    return ranks, folder, json.loads((folder / "found.json").read_text())
+    with context.Pool(ranks) as pool:
+        given = [(rank, ranks, folder, names) for rank in range(ranks)]
+        return folder, pool.starmap_async(main, given, chunksize=1).get(900)
 
 
 def test_ranks_train_as_one_process_with_batches_of_all(trained, tmp_path):
-    ranks, folder, found = trained
-    for name in [name for name in {**CASES, **LOSSY} if name in found]:
-        losses, parameters = train({**CASES, **LOSSY}[name], 0, ranks, tmp_path / name, together=False)
-        assert found[name], f"{name}: ranks have other parameters than one another"
+    folder, found = trained
+    for name in [name for name in {**CASES, **LOSSY} if name in found[0]]:
+        losses, parameters = train({**CASES, **LOSSY}[name], 0, len(found), tmp_path / name, together=False)
+        assert all(of_rank[name] for of_rank in found), f"{name}: ranks have other parameters than one another"
         together = torch.load(folder / f"{name}.pt")
         if name in CASES:
             torch.testing.assert_close(together[0], losses, rtol=1e-8, atol=1e-10, msg=name)
@@ -159,10 +151,10 @@ def test_ranks_train_as_one_process_with_batches_of_all(trained, tmp_path):
 
 
 def test_unused_parameters_are_refused_by_name_and_batches_of_other_ranks_are_remembered(trained):
-    ranks, _, found = trained
-    assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter")
-    assert "find_unused_parameters, or static_graph" in found["refused"]
-    assert found["gathered"] == [True] * ranks
+    for found in trained[1]:
+        assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every")
+        assert "find_unused_parameters, or static_graph" in found["refused"]
+        assert found["gathered"]
 
 
 def test_ranks_share_the_cores(monkeypatch):

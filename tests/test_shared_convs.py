@@ -404,21 +404,6 @@ def test_parameters_begin_as_widely_as_pygs(name, options):
         assert one.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.4)
 
 
-def test_degrees_of_the_whole_graph_stay_where_they_are_cached(ring):
-    """PDGrapher's: what goes into a node is cut, weights are those of the whole graph."""
-    _, x, keep = ring
-    edge_index = torch.stack([torch.arange(40), (torch.arange(40) * 7 + 1) % 40])
-    edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    source, target = edge_index[:, edge_index[0] != edge_index[1]]
-    conv, x = SharedGCNConv(8, 6, add_self_loops=False, cached=True).double(), x.double()
-    out = conv(x, SharedGraph(torch.stack([source, target]), 40), (None, keep))
-    degree = torch.bincount(target, minlength=40).double()
-    root = degree.pow(-0.5).masked_fill(degree == 0, 0.0)
-    weights = (root[source] * root[target]).view(-1, 1, 1) * keep[target].unsqueeze(-1)
-    expected = torch.zeros(40, 4, 6).double().index_add_(0, target, conv.lin(x)[source] * weights) + conv.bias
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-
-
 FOUR = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
 WEIGHED = SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))
 ONE = torch.tensor([[0], [1]])
@@ -526,16 +511,12 @@ def test_it_adds_nothing_to_a_modules_state_and_keeps_the_order_of_a_pyg_batch(r
         assert graph(grid, keep, reduce=reduce).transpose(0, 1).is_contiguous()
 
 
-def test_in_another_dtype_and_back_it_has_every_digit_of_its_weights_and_the_bits_of_the_first_run(ring):
+def test_in_another_dtype_and_back_it_has_the_bits_of_the_first_run(ring):
     _, x, keep = ring
     generator = torch.Generator().manual_seed(1)
-    edge_index = torch.randint(40, (2, 400), generator=generator)
     weight = torch.randn(400, generator=generator, dtype=torch.float64)
-    graph = tclab.SharedGraph(edge_index, 40, weight=weight)
-    first, (source, target) = graph(x.double(), keep), edge_index
-    messages = x.double()[source] * (keep[source] & keep[target]).unsqueeze(-1) * weight.view(-1, 1, 1)
-    expected = torch.zeros(40, 4, 8).double().index_add(0, target, messages)
-    torch.testing.assert_close(first, expected, rtol=1e-13, atol=1e-13)
+    graph = tclab.SharedGraph(torch.randint(40, (2, 400), generator=generator), 40, weight=weight)
+    first = graph(x.double(), keep)
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         rough = graph.to(dtype)(x.to(dtype), keep)  # what it makes for one dtype is not what another gets
         assert rough.dtype == dtype

@@ -43,20 +43,21 @@ def _table(path: Path, short: bool) -> str | None:
         "label": steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")"),
         "batch": steps["batch_size"],
         # a status such as oom stands where a point has no time
-        "rate": steps["samples_per_second"].map("{:,.4g}".format).where(ok, steps["status"]),
+        "rate": steps["samples_per_second"].map(lambda rate: f"{float(f'{rate:.3g}'):,g}").where(ok, steps["status"]),
     })  # fmt: skip
     # of two runs the later
     table = cells.pivot_table("rate", "label", "batch", aggfunc="last", fill_value="")
     if short and len(table.columns) > 1:
         table = table[((table != "").sum(axis=1) > 1) | (table.index == "subgraph")]
     best = steps["samples_per_second"].where(ok, 0.0).groupby(cells["label"]).max()
-    table = table.loc[sorted(table.index, key=lambda label: (-best[label], label))]
+    table = table.loc[sorted(table.index, key=lambda label: ("(" in label, -best[label], label))]
     made = json.loads((path.parent / "environment.json").read_text())
-    commits = ", ".join(sorted(commit[:7] for commit in steps["commit"].dropna().unique()))
+    commits = sorted(commit[:7] for commit in steps["commit"].dropna().unique())
+    measured = ", ".join(commits) + (", each a session of its own" if len(commits) > 1 else "")
     lines = [
-        f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {commits}): samples per second of whole "
-        f"training steps,\nfp32, {steps['networks'].max()} edge types, scale {steps['scale'].iloc[0]:g}, "
-        "by batch size; a model in brackets is not HeteroCell.\n",
+        f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {measured}): HeteroCell's\n"
+        f"training samples a second by batch size, fp32, {steps['networks'].max()} edge types, scale "
+        f"{steps['scale'].iloc[0]:g}; in brackets another model.\n",
         "| | " + " | ".join(map(str, table.columns)) + " |",
         "|---" * (len(table.columns) + 1) + "|",
         *(f"| `{label}` | " + " | ".join(cells) + " |" for label, *cells in table.itertuples()),

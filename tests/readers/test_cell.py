@@ -405,6 +405,7 @@ BAD = [
     ("features", feature("CDS", ""), "none of its 1 rows is a gene"),
     ("genes", "YAL001C\nYAL001C", "line 2: gene 'YAL001C' is already on line 1"),
     ("genes", "A,B", "line 1: 'A,B', expected one systematic name"),
+    ("biogrid", BIOGRID.replace("559292", "9606"), "none of its rows is of organism 559292, but of 9606; organism="),
     ("biogrid", BIOGRID.replace("physical", "x"), "none of its rows is of system_type physical, but of x, genetic"),
     ("links", LINKS.replace("protein2", "protein"), "no column 'protein2' between spaces; did you mean"),
     ("links", LINKS.replace("300 900", "300 1001"), "row 1: experimental is 1001, expected 0 to 1000"),

@@ -145,8 +145,8 @@ def _read(path: Path) -> pa.Table | None:
         # from memory, as pyarrow maps a file, which another process may put in place of it
         file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
         rows = file.read(use_threads=False)
-        if rows.schema.metadata[_DIGEST] != _digest(rows):
-            raise ValueError("it is not as it was written")
+        if (rows.schema.metadata or {}).get(_DIGEST) != _digest(rows):
+            raise ValueError("not as a sweep wrote it; where to_parquet did, tclab.rows reads the file by its name")
         return aligned(rows)
     except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
         why = (str(error) or type(error).__name__).splitlines()[0]
