@@ -1,7 +1,7 @@
 """What more ranks bring: the points, their charts from rows made by hand, and a predicted step."""
 
 import pytest
-from test_lab import row
+from stage_rows import row
 
 from tclab import InputError, lab
 from tclab.sweeps.config import scaling_points
