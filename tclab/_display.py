@@ -87,7 +87,7 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | 
 class Display:
     """A title, a table and sentences below it."""
 
-    title: str = ""
+    title: str = ""  # one line or several
     columns: Sequence[str] = ()  # heads of the table; empty for no table
     lines: Sequence[Sequence[str]] = ()  # [lines][columns] cells as text
     notes: Sequence[str] = ()  # a sentence each
@@ -96,7 +96,8 @@ class Display:
         """Return it as text; a cell that is too wide goes on below."""
         table = table_text(self.columns, self.lines, width) if self.columns else []
         notes = [line for note in self.notes for line in _wrapped(note, width)]
-        return "\n".join([*_wrapped(self.title, width), *table, *notes])
+        title = [line for part in self.title.splitlines() for line in _wrapped(part, width)]
+        return "\n".join([*title, *table, *notes])
 
     def html(self) -> str:
         """Return it as HTML in the colours of the page."""

@@ -223,10 +223,15 @@ def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_f
             assert set(made[0] if isinstance(made, tuple) else made) == kinds
         assert "<table" in shown(pd.DataFrame({"a": [1.5]}))
         assert "1 point" in shown(rows(step()))
+        nothing = pd.DataFrame()
+        nothing.attrs["empty"] = "No copies in this trace."
+        assert plain(nothing) == "No copies in this trace."
+        assert plain(pd.DataFrame({"a": [1.5]})).split() == ["a", "0", "1.5"]
         assert plain(MARKS["lines"]()) == "chart: t"  # in a log of papermill
         assert plain(empty_chart("no rows")).startswith(EMPTY)  # which tools/notebook_pictures.py looks for
     finally:
         shown.pop(pd.DataFrame)
+        plain.pop(pd.DataFrame)
         plain.pop(alt.TopLevelMixin)
 
 

@@ -62,6 +62,7 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     shell = _shell()
     if shell is not None:
         shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, _table_html)
+        shell.display_formatter.formatters["text/plain"].for_type(pd.DataFrame, _table_text)
         # what a log of papermill has of a chart: its title, not `alt.LayerChart(...)`
         shell.display_formatter.formatters["text/plain"].for_type(alt.TopLevelMixin, _chart_text)
     if not (has_front_end() if live is None else live):
@@ -74,6 +75,10 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
 def _table_html(frame: pd.DataFrame) -> str:
     """Return a DataFrame as HTML; rows of a sweep show themselves."""
     return frame._repr_html_() if isinstance(frame, Shown) else frame_html(frame)
+
+
+def _table_text(frame: pd.DataFrame, printer: Any, cycle: bool) -> None:
+    printer.text(frame.attrs.get("empty", repr(frame)) if frame.empty else repr(frame))
 
 
 def _chart_text(chart: Any, printer: Any, cycle: bool) -> None:

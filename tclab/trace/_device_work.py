@@ -262,11 +262,6 @@ def calls_of(trace: Trace, work: DeviceWork) -> pd.DataFrame:
         rows = rows[np.argsort(trace.start[rows], kind="stable")]
 
     kinds = [trace.collectives[trace.collective[row]] or trace.name_of(row).split("(")[0] for row in rows.tolist()]
-    calls = pd.DataFrame(
-        {
-            "collective": kinds,
-            "start_us": trace.us(trace.start[rows]),
-            "duration_us": trace.us(trace.duration[rows]),
-        }
-    )
+    times = {"start_us": trace.us(trace.start[rows]), "duration_us": trace.us(trace.duration[rows])}
+    calls = pd.DataFrame({"collective": kinds, **times})
     return trace.ranked(calls.assign(index=calls.groupby("collective").cumcount()))

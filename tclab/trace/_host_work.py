@@ -11,6 +11,8 @@ from tclab.trace._nesting import Nesting, nearest, nest, tie_of
 
 WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)(Malloc|Free)(Host)?$"
 """Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
+STEP_MARK = "ProfilerStep* (mark of a step: Python between operations)"
+"""All steps' marks in `Report.ops`, by torch's name; their self time is Python, and waiting, between operations."""
 LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
 
 
@@ -96,20 +98,18 @@ def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def op_table(trace: Trace, host: HostWork) -> pd.DataFrame:
-    """Return one row per name on all host threads: name, category, calls, self_us, total_us.
+    """Return one row per name on all host threads, one of all steps' marks: name, category, calls, self_us, total_us.
 
     `total_us` adds whole durations, children included, so it is no share of anything.
     """
-    times = {"self_us": host.self_time, "total_us": trace.duration[host.rows]}
-    events = pd.DataFrame({"name": trace.name[host.rows], "category": host.category, **times})
-    groups = events.groupby(["name", "category"], observed=True)
-    table = groups.agg(
-        calls=("self_us", "size"), self_us=("self_us", "sum"), total_us=("total_us", "sum")
-    ).reset_index()
-    table["name"] = [trace.names[name] for name in table["name"]]
+    sums = {"calls": 1, "self_us": host.self_time, "total_us": trace.duration[host.rows]}
+    events = pd.DataFrame({"name": trace.name[host.rows], "category": host.category, **sums})
+    table = events.groupby(["name", "category"], observed=True).sum().reset_index()
+    names = (trace.names[name] for name in table["name"])
+    table["name"] = [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]
     table["category"] = table["category"].astype(str)
     table[["self_us", "total_us"]] = trace.us(table[["self_us", "total_us"]])
-    return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
+    return table
 
 
 def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:

@@ -19,6 +19,8 @@ from tclab.trace._read_trace import read_trace
 from tclab.trace._trace_findings import RankWork, findings, short
 from tclab.trace._trust import trust_of
 
+_WINDOWS = "; two windows of one process? name one file"
+
 
 @dataclass(frozen=True, repr=False)
 class Report(Shown):
@@ -29,7 +31,7 @@ class Report(Shown):
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank
     steps: pd.DataFrame  # one row per ProfilerStep and rank
-    ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added
+    ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added; the steps' marks are a row
     gaps: pd.DataFrame  # the longest times without work of a device
     idle_causes: pd.DataFrame  # what the host did while the device was idle
     syncs: pd.DataFrame
@@ -46,19 +48,17 @@ class Report(Shown):
             (by, name, us_text(row["self_us"]), f"{row['share']:.1%}")
             for by, name, row in shown_parts(self.stages, self.categories, ["self_us"])
         ]
-        title = f"Self time of the main threads in {files}"
+        whole = us_text(self.categories["self_us"].sum())
+        title = f"Self time of the main threads in {files}; the whole recording takes {whole}"
         return Display(title, ("by", "", "self time", "share"), lines, [*self._largest(), *self.findings])
 
     def _largest(self) -> Iterator[str]:
-        """Yield the largest operations, and what `other` is where that is the largest kind of work."""
-        is_step = self.ops["name"].str.startswith("ProfilerStep").astype(bool)
-        whole = float(self.ops["self_us"].sum())
-        top = self.ops[~is_step].head(3).to_dict("records")
-        if whole > 0 and top:
-            named = ", ".join(
-                f"{short(op['name'])} {op['self_us'] / whole:.1%} ({counted(op['calls'], 'call')})" for op in top
-            )
-            yield f"The largest operations, of the {us_text(whole)} recorded on all host threads: {named}."
+        """Yield a forward pass without a mark, the largest operations, and `other` where it is the largest kind."""
+        yield from unmarked_forward(self)
+        top = self.ops[self.ops["name"] != host_work.STEP_MARK].head(3).to_dict("records")
+        if top:
+            named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
+            yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
         kinds = self.categories.set_index("category")
         if len(kinds) and kinds["self_us"].max() > 0 and kinds["self_us"].idxmax() == "other":
             other = self.ops[self.ops["category"] == "other"]
@@ -80,6 +80,16 @@ def shown_parts(
         if column == "category" or shown["stage"].ne(OUTSIDE).any():
             for row in shown.to_dict("records"):
                 yield by, str(row[column]), row
+
+
+def unmarked_forward(report: Report) -> Iterator[str]:
+    """Yield that the forward pass has no mark, where there is a stage of backward and none of forward."""
+    spent = report.stages.set_index("stage")["self_us"]
+    if spent.get("backward", 0) > 0 and spent.get("model_forward", 0) == 0:
+        yield (
+            f"The forward pass has no mark here and is within “{OUTSIDE}”; "
+            'with record_function("forward"): around it makes it a stage.'
+        )
 
 
 def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
@@ -106,6 +116,9 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
     tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
     tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
+    why = "" if tables["settings"]["device_events"].any() else ", which has no device events"
+    for name, frame in tables.items():
+        frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{why}."  # a notebook shows it
     trust, verdict = trust_of(traces, [rank.device for rank in ranks])
     sentences = [verdict, *trust["what"], *findings(ranks, tables["collectives"])]
     return Report(**tables, findings=sentences, traces=traces, trust=trust)
@@ -155,9 +168,10 @@ def _refuse_unclear_ranks(traces: list[Trace]) -> None:
         name = trace.path.name
         if trace.rank is None:
             expected = "`distributedInfo` in the file or `rank<number>` in its name"
-            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}")
+            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}{_WINDOWS}")
         if (other := of_rank.setdefault(trace.rank, name)) != name:
-            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected one trace per rank of one run")
+            expected = "one trace per rank of one run"
+            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected {expected}{_WINDOWS}")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

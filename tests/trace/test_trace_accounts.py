@@ -3,6 +3,7 @@
 import pytest
 
 import tclab.trace as trace
+from tclab.trace._host_work import STEP_MARK
 
 
 def said(report, words):
@@ -40,9 +41,12 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
     assert lines[2].split() == ["stage", "optimizer", "90", "µs", "45.0%"]
     assert any(line.split() == ["kind", "of", "work", "tensor_ops", "90", "µs", "45.0%"] for line in lines)
     shown = " ".join(str(report).split())
-    assert "The largest operations, of the 200 µs recorded on all host threads: aten::copy_ 40.0% (1 call)," in shown
-    assert "“other” is time within events that no rule names, most in ProfilerStep#7: often Python" in shown
+    assert shown.startswith("Self time of the main threads in trace.json; the whole recording takes 200 µs by")
+    assert "The largest operations, by self time on all host threads: aten::copy_ 80 µs (1 call), " in shown
+    assert f"“other” is time within events that no rule names, most in {STEP_MARK}: often Python" in shown
     compared = trace.compare(path, path)
+    assert "whole recording 200 µs 200 µs 1 ×" in " ".join(str(compared).split())
+    assert compared.findings == ["b's mean step is 0 s longer (1 ×): no stage differs."]
     assert str(path) in str(compared).replace("\n  ", "")
     assert [line.startswith("stage ") for line in str(compared).splitlines()].count(True) == 2
     alone = trace.analyze(write_trace([complete("aten::mm", 0, 10)]))
@@ -68,6 +72,14 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
         ("torch/nn/modules/linear.py(124): forward", "python_function", "model_forward"),
         ("torch_geometric/utils/subgraph.py(40): k_hop", "python_function", "graph_processing"),
         ("edge mask", "user_annotation", "graph_processing"),
+        # the names of docs/your_loop.md
+        ("data", "user_annotation", "data_loading"),
+        ("mask", "user_annotation", "graph_processing"),
+        ("forward", "user_annotation", "model_forward"),
+        ("loss", "user_annotation", "loss_computation"),
+        ("backward", "user_annotation", "backward"),
+        ("optimizer", "user_annotation", "optimizer"),
+        ("all_reduce", "user_annotation", "ddp_communication"),
         ("ProfilerStep#3", "user_annotation", "other"),
     ],
 )
@@ -77,6 +89,41 @@ def test_rules(write_trace, complete, name, kind, category):
 
     found = read_trace(write_trace([complete(name, 0, 1, kind)]))
     assert categorise(found)[0] == category
+
+
+def test_a_forward_pass_without_a_mark_is_said_until_it_has_one(write_trace, complete):
+    said = 'The forward pass has no mark here and is within “outside any stage”; with record_function("forward"):'
+    backward = complete("autograd::engine::evaluate_function: MulBackward0", 50, 30)
+    plain = write_trace([complete("aten::mul", 0, 40), backward], "plain.json")
+    marked = write_trace([complete("forward", 0, 40, "user_annotation"), backward], "marked.json")
+    forward_alone = write_trace([complete("aten::mul", 0, 40)], "forward.json")
+    for shown, times in (
+        (trace.analyze(plain), 1), (trace.analyze(marked), 0), (trace.analyze(forward_alone), 0),
+        (trace.compare(marked, plain), 1), (trace.compare(plain, plain), 1), (trace.compare(marked, marked), 0),
+    ):  # fmt: skip
+        assert " ".join(str(shown).split()).count(said) == times
+
+
+def test_the_marks_of_all_steps_are_one_row_of_operations(write_trace, complete):
+    events = [complete(f"ProfilerStep#{i}", 100 * i, 90, "user_annotation") for i in (8, 9, 10)]
+    ops = trace.analyze(write_trace([*events, complete("aten::mm", 910, 20)])).ops
+    assert ops[["name", "calls", "self_us"]].to_numpy().tolist() == [[STEP_MARK, 3, 250], ["aten::mm", 1, 20]]
+    assert STEP_MARK.startswith("ProfilerStep")
+    assert len(STEP_MARK) <= 60  # a sentence shortens longer ones
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_table_without_rows_says_what_the_trace_lacks(write_trace, complete, device):
+    kernel = complete("gemm", 30, 5, "kernel", pid=0, tid=7)
+    report = trace.analyze(write_trace([complete("aten::mm", 0, 10), *[kernel] * device]))
+    tables = {"syncs": report.syncs.head(10), "copies": report.copies, "collectives": report.collectives.head(10)}
+    if not device:
+        breakdown = report.breakdown.dropna(subset="span_us").T
+        tables |= {"idle causes": report.idle_causes, "gaps": report.gaps, "breakdown": breakdown}
+    why = "" if device else ", which has no device events"
+    for name, table in tables.items():
+        assert table.empty
+        assert table.attrs["empty"] == f"No {name} in this trace{why}."
 
 
 def test_a_lab_adds_its_own_rule(write_trace, complete):
@@ -215,15 +262,41 @@ def test_compare_by_category_step_and_op(write_trace, complete):
     answer = trace.compare(a, trace.analyze(b))
     row = answer.categories.set_index("category").loc["tensor_ops"]
     assert (row["a_us"], row["b_us"], row["ratio"]) == (50, 100, 2)  # of a step
-    assert answer.whole.drop(columns="whole").values.tolist() == [[100, 200, 2], [1100, 3200, pytest.approx(32 / 11)]]
+    whole = [[100, 200, 2, 100], [1100, 3200, pytest.approx(32 / 11), 2100]]
+    assert answer.whole.drop(columns="whole").values.tolist() == whole
     assert ["whole", "mean", "step", "100", "µs", "200", "µs", "2", "×"] in [
         line.split() for line in str(answer).splitlines()
     ]
     assert answer.categories.set_index("category")["ratio"].isna()["optimizer"]
-    assert answer.ops.set_index("name").loc["aten::mm", "b_calls"] == 4
+    op = answer.ops.set_index("name").loc["aten::mm"]
+    assert (op["a_calls"], op["b_calls"], op["difference_us"]) == (1, 1, 50)  # of a step
     assert any("a has 2 steps per rank and b 4" in w for w in answer.warnings)
     assert trace.compare(a, a).warnings == []
     assert "Beware" in str(answer)
+
+
+def test_compare_says_first_which_stages_and_operations_differ_most(write_trace, complete):
+    def run(name, calls, steps):
+        events = []
+        for step in range(steps):
+            at = (600 + 20 * calls) * step
+            events += [complete("aten::mul", at + 10 + 20 * i, 10) for i in range(calls)]
+            events += [complete(f"ProfilerStep#{step}", at, 600 + 20 * calls, "user_annotation")] * (steps > 1)
+            events.append(complete("Optimizer.step", at + 20 + 20 * calls, 500 - 3 * calls, "user_annotation"))
+        return write_trace(events, name)
+
+    stepping = trace.compare(run("a.json", 5, 2), run("b.json", 105, 4))
+    assert stepping.findings[1:] == [
+        f"The operations that differ most, in a mean step on all host threads: {STEP_MARK} +1.3 ms; "
+        "aten::mul +1 ms, 5 → 105 calls; Optimizer.step −300 µs."
+    ]
+    lead = "b's mean step is 2 ms longer (3.86 ×): +2.3 ms outside any stage, −300 µs in optimizer."
+    assert stepping.findings[0] == lead
+    shown = " ".join(str(stepping).split())
+    assert shown.index(lead) < shown.index("The operations that differ") < shown.index("whole mean step")
+    whole = trace.compare(run("b.json", 105, 1), run("a.json", 5, 1)).findings
+    assert whole[0].startswith("b's whole recording is 1.7 ms shorter (0.259 ×): −2 ms outside any stage, +300 µs in")
+    assert "in a whole recording on all host threads: aten::mul −1 ms, 105 → 5 calls" in whole[1]
 
 
 def test_compare_warns_of_other_settings(write_trace, complete):
