@@ -130,7 +130,7 @@ def test_a_race_keeps_to_its_budget_and_ends_at_half_of_it_where_arms_are_far_ap
 
 def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     """Steps of 1.9 s in a race of 150 s, in cycles of 6: whole cycles would leave time for two rounds."""
-    machine = SyntheticMachine(1, noise=0.01, outliers=0.0)
+    machine = SyntheticMachine(1, noise=0.01, outliers=0.0, drift=0.0)
     arms = arms_of(machine, 1.9, 1.3)
     for arm in arms.values():
         arm.period = 6
