@@ -135,7 +135,7 @@ def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     for arm in arms.values():
         arm.period = 6
     pair = race(arms, budget_seconds=150, clock=machine.clock).pair("a", "b")
-    short = "blocks of 1 call are shorter than a period of 6: a budget of about "
+    short = "blocks of 1 call are shorter than a period of 6: whole ones need a budget of about "
     assert short in pair.why
     assert (pair.verdict, pair.kept >= 8, machine.seconds < 160) == (FASTER, True, True)
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)

@@ -32,7 +32,7 @@ EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
 _SAID_APART_SECONDS = 5.0  # lines of progress
-_THIS_PROCESS = uuid4().int % 10**9  # a process id would come again
+_THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
 
 
 @dataclass(frozen=True, repr=False)
@@ -343,7 +343,7 @@ class _Session:
             return
         begin = self.clock()
         if self.processes is None:
-            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, clock=self.clock))
+            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
             process = RaceProcess(self.arms, first + i, self.environment, i == 0)

@@ -123,23 +123,20 @@ class BlockRunner:
     **Arguments:**
 
     - `arms`: name → the function to time, a pair (loader, step), or "module:function", a factory of either.
-    - `process`: a number that tells this process from the others of the race, which every sample gets.
-    - `reverse`: make the arms in reverse. Where their objects lie in memory depends on the order in which they are
-      made, and would favour the same arm in all processes.
+    - `process`: a number that tells this process from the others of the race, which every sample gets. With an odd one
+      the arms are made in reverse: where their objects lie in memory depends on the order in which they are made, and
+      would favour the same arm in all processes.
     - `clock`: as for `race`.
     """
 
-    def __init__(
-        self, arms: Mapping[str, ArmSource], process: int, *, reverse: bool = False, clock: Clock = perf_counter_ns
-    ) -> None:
-        self.process = process
-        self._given, self._reverse, self._clock = arms, reverse, clock
+    def __init__(self, arms: Mapping[str, ArmSource], process: int, clock: Clock = perf_counter_ns) -> None:
+        self.process, self._given, self._clock = process, arms, clock
         self._arms: dict[str, Arm] = {}
         self._round_seconds = 0.0  # of the last one
 
     def make(self) -> None:
         """Make the arms, and call each once, unmeasured, since a first call may load or compile."""
-        names = list(self._given)[:: -1 if self._reverse else 1]
+        names = list(self._given)[:: -1 if self.process % 2 else 1]
         made = {name: arm_from(self._given[name]) for name in names}
         for name in names:
             made[name]()
@@ -183,11 +180,8 @@ class BlockRunner:
         if fitting < longest:  # whole periods would leave too few rounds for any verdict
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = longest * max(1, round(wanted / (slowest * longest)))
-        calls = {}
-        for arm, took in call_seconds.items():
-            wanted_calls = base * 2 ** int(log2(slowest / took))
-            calls[arm] = ceil(wanted_calls / periods[arm]) * periods[arm]
-        return calls
+        as_long = {arm: base * 2 ** int(log2(slowest / took)) for arm, took in call_seconds.items()}
+        return {arm: ceil(calls / periods[arm]) * periods[arm] for arm, calls in as_long.items()}
 
     def _call_seconds(self, arm: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
@@ -315,7 +309,7 @@ def main() -> None:
     for spec in begin["specs"].values():
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
-    runner = BlockRunner(begin["specs"], begin["process"], reverse=begin["process"] % 2 == 1)
+    runner = BlockRunner(begin["specs"], begin["process"])
     for request in parent.requests():
         try:
             found = getattr(runner, request["method"])(**request["arguments"])

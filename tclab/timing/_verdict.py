@@ -232,9 +232,8 @@ def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[str,
     if not periods:
         return ()
     period, calls = max(periods), min(sample["calls"] for sample in samples)
-    needs = 1.5 * ROUNDS_THAT_FIT * round_seconds * period / calls  # rounds are counted as if all arms were slowest
-    short = f"blocks of {counted(calls, 'call')} are shorter than a period of {period}"
-    return (f"{short}: a budget of about {_about(needs)} s has room for whole ones",)
+    needs = f"whole ones need a budget of about {_about(1.5 * ROUNDS_THAT_FIT * round_seconds * period / calls)} s"
+    return (f"blocks of {counted(calls, 'call')} are shorter than a period of {period}: {needs}",)
 
 
 def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Iterator[Pair]:

@@ -121,8 +121,7 @@ def race_points(
             arms = {name: _arm(point, opened) for name, point in found.items()}
             return race(arms, budget_seconds=budget_seconds, **options)
         place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
-        allocator = next(iter(found.values())).allocator  # the same for all
-        variables = {"TMPDIR": str(place), **ALLOCATORS[allocator]}
+        variables = {"TMPDIR": str(place), **ALLOCATORS[next(iter(found.values())).allocator]}  # the same for all
         made = {name: _factory(point) for name, point in found.items()}
         return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
