@@ -84,7 +84,8 @@ def test_samples_give_the_same_verdict_again_and_a_result_is_a_line_and_a_senten
     assert first == f"a against b: {pair.verdict}, {pair.ratio_text}"
     assert second.startswith("  the 97.5% interval with all 8 parts of the race lies ")
     assert max(map(len, str(result).splitlines())) < 80
-    assert f"{result.block_seconds:.1f} of 60 s in blocks" in " ".join(str(result).split())
+    in_blocks = sum(sample["seconds"] * sample["calls"] for sample in samples)
+    assert f"{in_blocks:.1f} of 60 s in blocks" in " ".join(str(result).split())
 
 
 def test_three_arms_have_every_pair_and_adjusted_p(of_three):
@@ -120,19 +121,32 @@ def test_a_race_keeps_to_its_budget_and_ends_at_half_of_it_where_arms_are_far_ap
     block = 0.02 * ratio * max(sample["calls"] for sample in result.samples())
     assert budget * share * 0.9 <= spent <= budget * share + 6 * block
     assert result.making_seconds + spent == pytest.approx(machine.seconds, abs=1e-6)
-    assert result.block_seconds > 0.9 * spent
+    assert sum(sample["seconds"] * sample["calls"] for sample in result.samples()) > 0.9 * spent
+    early = "at half of its budget, as all intervals lie beyond ±30 %" if share < 1 else None
+    assert result.stopped == early
+    assert ("stopped: at half of its budget" in str(result)) == (share < 1)
     assert ratio == 1 or result.verdict("a", "b") == FASTER
 
 
 def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     """Steps of 1.9 s in a race of 150 s, in cycles of 6: whole cycles would leave time for two rounds."""
-    machine = SyntheticMachine(1, noise=0.01, outliers=0.0)
+    machine = SyntheticMachine(1, noise=0.01, outliers=0.0, drift=0.0)
     arms = arms_of(machine, 1.9, 1.3)
     for arm in arms.values():
         arm.period = 6
     pair = race(arms, budget_seconds=150, clock=machine.clock).pair("a", "b")
+    short = "blocks of 1 call are shorter than a period of 6: whole ones need a budget of about "
+    assert short in pair.why
     assert (pair.verdict, pair.kept >= 8, machine.seconds < 160) == (FASTER, True, True)
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)
+    needs = int(pair.why.partition(short)[2].split()[0])
+    assert 1 < needs / (12 * 4 * 6 * 1.9 * 1.3) < 2  # twelve rounds of four blocks
+    whole = race(arms, budget_seconds=needs, clock=machine.clock)
+    assert {sample["calls"] % 6 for sample in whole.samples()} == {0}
+    assert "period" not in whole.pairs[0].why
+    few = race(arms, budget_seconds=20, clock=machine.clock).pairs[0]
+    assert "rounds ran, at least 8 are needed" in few.why
+    assert "shorter than a period of 6" in few.why
     arms = {"a": machine.arm("a", 0.04), "b": machine.arm("b", 0.001)}
     arms["a"].period = arms["b"].period = 3
     calls = {s["arm"]: s["calls"] for s in race(arms, budget_seconds=30, clock=machine.clock).samples()}
@@ -155,6 +169,36 @@ def test_what_an_arm_settles_before_a_block_is_not_in_it():
     result = race(arms, budget_seconds=60, clock=machine.clock)
     assert result.ratio == pytest.approx(1, rel=1e-6)
     assert len(settled) >= sum(sample["arm"] == "a" for sample in result.samples())
+
+
+def test_a_loader_and_a_step_are_an_arm_and_what_its_workers_made_ahead_is_dropped_before_each_block():
+    machine, given, taken = SyntheticMachine(1, noise=0.0, outliers=0.0, drift=0.0, wave=0.0), [], []
+
+    class Loader:
+        def __iter__(self):
+            for i in range(5):
+                machine.seconds += 0.01
+                given.append((self, i))
+                yield self, i
+
+    def step_of(name):
+        arm = machine.arm(name, 0.02)
+        return lambda batch: (taken.append(batch), arm())
+
+    ahead, alone = Loader(), Loader()
+    ahead.num_workers, ahead.prefetch_factor = 2, 3
+    pairs = {"ahead": (ahead, step_of("ahead")), "alone": (alone, step_of("alone"))}
+    result = race(pairs, budget_seconds=60, clock=machine.clock)
+    assert result.ratio == pytest.approx(1, rel=1e-6)  # what is dropped is outside the clock
+    assert {(s["arm"], s["period"], s["calls"] % s["period"]) for s in result.samples()} == {
+        ("ahead", 2, 0), ("alone", 1, 0)
+    }  # fmt: skip
+    of_alone = [[batch for batch in batches if batch[0] is alone] for batches in (given, taken)]
+    assert of_alone[0] == of_alone[1]  # nothing of a loader without workers
+    dropped = [len([batch for batch in batches if batch[0] is ahead]) for batches in (given, taken)]
+    blocks, rest = divmod(dropped[0] - dropped[1], 2 * 3)
+    assert rest == 0
+    assert blocks >= sum(sample["arm"] == "ahead" for sample in result.samples())
 
 
 def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monkeypatch):
@@ -189,6 +233,7 @@ def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record
     assert made == [2.0, 1.02, 3.0]
     assert result.cells["batch", 1].verdict("a", "b") == FASTER
     assert result.cells["three/3"].verdict("b", "a") == SLOWER
+    assert result.stopped is None
     assert [race.spent_seconds for race in result.cells.values()] == pytest.approx([20, 50, 25], rel=0.1)
     again = verdicts_of(tmp_path / "cells").values()
     assert {(pair.cell, pair.verdict) for pair in again} == {(pair.cell, pair.verdict) for pair in result.pairs}
@@ -316,6 +361,10 @@ INT = {"a": int, "b": int}
         ({"a": int}, {}, r"arms are \{'a': <class 'int'>\}, expected at least two"),
         ([int, int], {}, "expected at least two, name → function"),
         ({"a": int, "b": 3}, {}, "arm 'b' is 3, expected a function"),
+        ({"a": int, "b": (print, [1])}, {}, r"arm 'b' is .*, expected a function, a pair \(loader, step\) or 'module:"),
+        ({"a": int, "b": ([], print)}, {}, r"\[\] yields no batch, expected a loader that yields some in each epoch"),
+        ({"a": int, "b": (iter([1]), id)}, {}, "list_iterator object at .* yields no batch"),
+        ({"a": int, "b": ([1], id)}, {"processes": 2}, "expected of a race of several processes 'module:function'"),
         (INT, {"budget_seconds": 0}, "budget_seconds is 0, expected a number above 0"),
         (INT, {"margin": 2}, "margin is 2, expected a number above 0, at most 1"),
         (INT, {"processes": 1.5}, "processes is 1.5, expected a whole number, 1 or more"),
@@ -341,12 +390,15 @@ def test_an_unknown_arm_is_named_with_the_nearest(result):
 FACTORIES = """
 import os
 
+class Loader(list):
+    num_workers = 2
+
 def summing(text):
     name, numbers = text.split(",")
     noted = f"{os.getpid()} {name}{os.environ['TCLAB_RACE_FIRST_PROCESS']}"
     print(noted, file=open(os.environ["NOTED"], "a"), flush=True)
     print("an arm may print")
-    return lambda: sum(range(int(numbers)))
+    return Loader([int(numbers)]), lambda batch: sum(range(batch))
 
 def broken():
     return lambda: 1 / 0
@@ -377,6 +429,7 @@ def test_fresh_processes_make_their_arms_one_after_another_take_turns_and_none_i
     spent = [0.0, *sorted({sample["spent_seconds"] for sample in result.samples()})]
     paused = max(later - earlier for earlier, later in pairwise(spent)) > 1.0  # a turn is half a second
     assert len(turns) > 3 or paused
+    assert {(s["period"], s["calls"] % 2) for s in result.samples()} == {(2, 0)}  # of a factory's loader and step
     assert len({(s["arm"], s["calls"]) for s in result.samples()}) == 2  # one length of blocks for all processes
     assert pair_of(read_samples(tmp_path / "race.jsonl")) == pair
     processes, made = zip(*noted(), strict=True)

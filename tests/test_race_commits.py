@@ -20,6 +20,7 @@ import tclab.timing._commands_race as commands_race
 from tclab.command import main
 from tclab.errors import InputError
 from tclab.timing import race_commands
+from tclab.timing._commands_race import answer_of
 from tclab.timing._race_blocks import read_samples
 
 CAT = ["cat", "seconds.txt"]
@@ -74,6 +75,8 @@ def test_two_folders_and_two_commands_are_raced_by_what_they_print_or_timed_whol
     (tmp_path / "one" / "seconds.txt").write_text("0.24")
     found = raced(base=str(tmp_path / "one"), head=".")  # the folder as it is
     assert (found.verdict("head", "base"), found.ratio) == ("FASTER", pytest.approx(0.5))
+    text = " ".join(answer_of(raced(base_command=["echo", "0.05"], budget_seconds=60.0)).text().split())
+    assert re.search(r"Runs took turns for (29|30|31)[.\d]* s on .* stopped: at half of its budget, as all", text)
     assert "of this process alone" not in found.pair("head", "base").why
     assert {sample["calls"] for sample in found.samples()} == {1}
     assert raced(base_command=["echo", "0.05"]).ratio == pytest.approx(0.12 / 0.05)

@@ -80,6 +80,22 @@ def test_where_luck_decides_more_processes_are_what_is_needed():
     assert pair.needs_seconds is None
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_an_interval_of_more_than_a_factor_of_ten_excludes_nothing(processes):
+    samples = Attack("lucky", processes=processes, quiet=True).samples(1, 60.0)
+    spread = np.random.default_rng(0).normal(0, 3, (max(one["round"] for one in samples) + 1) * (processes == 1))
+    luck = dict(zip(range(4), (2.0, -2.0, 1.0, -1.0), strict=True)) if processes > 1 else {}
+    for one in samples:
+        if one["arm"] == "a":
+            one["seconds"] *= np.exp(luck[one["process"]] if luck else spread[one["round"]])
+    pair = pair_of(samples)
+    assert (pair.verdict, pair.interval[1] > 10 * pair.interval[0]) == (UNDECIDED, True)
+    assert "measurements differ too much from one another to say more; " in pair.why
+    assert "excluded" not in pair.why
+    alone = "the luck of 4 processes limits it: a race in this process may decide (processes=None, on the command line"
+    assert (alone in pair.why) == (processes == 4)
+
+
 def test_the_margin_that_is_asked_for_is_the_one_that_decides():
     samples = Attack("apart", MILD, 1 / 1.04, quiet=True).samples(0, 300.0)
     assert {margin: pair_of(samples, margin).verdict for margin in (0.02, 0.08)} == {0.02: FASTER, 0.08: SAME}

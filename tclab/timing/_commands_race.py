@@ -213,7 +213,7 @@ def answer_of(result: Race) -> Display:
         took = f"head takes {pair.ratio:.4g} times as long as base"
         answer = f"{took}, {1 - pair.alpha:.1%} interval {low:.4g} to {high:.4g}: {answer}"
     turns = (
-        f"Runs took turns for {result.settings['budget_seconds']:g} s on {result.machine['cpu']}, "
+        f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
         f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
     )
     return Display(answer, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

@@ -9,7 +9,7 @@ blocks and collects between rounds, so its pauses are in no figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -23,15 +23,16 @@ from uuid import uuid4
 from tclab._display import Display, Shown, say_anew, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, open_record
+from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
 from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
+INTERRUPTED = "interrupted"
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
 _SAID_APART_SECONDS = 5.0  # lines of progress
-_THIS_PROCESS = uuid4().int % 10**9  # a process id would come again
+_THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +45,7 @@ class Race(Shown):
     - `pairs`: the comparisons of every two arms, in order.
     - `settings`: how it ran.
     - `machine`: where it ran.
-    - `stopped`: why it ended before its budget; `None` if it did not.
+    - `stopped`: why it ended before its budget, "interrupted" or as all is clear; `None` if it did not.
     - `making_seconds`: what it took to make the arms and to call each once, before the budget began.
     - `busy_percent`: percentage of its time in which something waited for a processor, where the machine was busy;
       `None` where not, or not known.
@@ -88,11 +89,6 @@ class Race(Shown):
         """Seconds of the budget that are spent, until the end of the last round."""
         return float(self._samples[-1]["spent_seconds"]) if self._samples else 0.0
 
-    @property
-    def block_seconds(self) -> float:
-        """Total seconds inside blocks."""
-        return float(sum(s["seconds"] * s["calls"] for s in self._samples))
-
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
@@ -105,8 +101,9 @@ class Race(Shown):
 
     def _display(self) -> Display:
         budget = self.settings["budget_seconds"]
+        in_blocks = sum(sample["seconds"] * sample["calls"] for sample in self._samples)
         note = (
-            f"{self.pairs[0].floor_text}; {self.block_seconds:.1f} of {budget:g} s in blocks, "
+            f"{self.pairs[0].floor_text}; {in_blocks:.1f} of {budget:g} s in blocks, "
             f"{self.making_seconds:.1f} s before them to make the arms"
         )
         return pairs_display(self.pairs, notes=[note, *last_notes(self)])
@@ -119,7 +116,7 @@ class Races(Shown):
     **Arguments:**
 
     - `cells`: cell → its race; without those that an interrupt has kept from running.
-    - `stopped`: as for `Race`.
+    - `stopped`: "interrupted", or `None`.
     """
 
     cells: Mapping[Hashable, Race]
@@ -145,7 +142,7 @@ def last_notes(result: Race | Races) -> list[str]:
 
 
 def race(
-    arms: Mapping[str, Arm | str],
+    arms: Mapping[str, ArmSource],
     *,
     budget_seconds: float,
     margin: float = MARGIN,
@@ -166,10 +163,13 @@ def race(
 
     **Arguments:**
 
-    - `arms`: name → a function without arguments that does one unit of work (one step); at least two. Or
-      "module:function", a factory that returns this function, or "module:function:text", with the factory's argument.
-      Where it has attributes `settle` (called before each block, outside the clock) and `period` (calls that a block is
-      a multiple of), they are used: a loader's workers must not have filled up while another arm ran.
+    - `arms`: name → a function without arguments that does one unit of work (one step); at least two. Or a pair
+      (loader, step): `step(batch)` is called on the loader's next batch, epoch after epoch. Before each block, outside
+      the clock, the batches that its workers made while other arms ran (`num_workers * prefetch_factor`) are dropped
+      and a step is run; a block has a multiple of `num_workers` steps. Any iterable of batches that can be gone through
+      again is a loader. Or "module:function", a factory that returns a function or a pair, or "module:function:text",
+      with the factory's argument. For what is no such pair, a function may have attributes: `settle`, called before
+      each block, outside the clock, and `period`, calls that a block is a multiple of, where the budget has room.
     - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
     - `processes`: run in this many fresh processes, which take turns; arms are then factories, since a closure cannot
@@ -182,7 +182,7 @@ def race(
     - `clock`: returns nanoseconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
-    imported, or the record of another race.
+    imported, a loader that yields no batch, or the record of another race.
     """
     check_settings(budget_seconds, margin)
     _check_arms(arms, processes)
@@ -191,7 +191,7 @@ def race(
     variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
     settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
-    stopped, said_at = None, monotonic()
+    said_at = monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
@@ -204,16 +204,16 @@ def race(
                     said_at = monotonic()
                     say_anew(session.how_far())
         except KeyboardInterrupt:
-            stopped = "interrupted"
+            session.stopped = INTERRUPTED
         busy = contention(session.began, conditions()).busy_percent if session.began else None
     found = verdicts_of(session.samples, margin)
     pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
-    settings["margin"] = margin
-    return Race(tuple(arms), pairs, settings, machine, stopped, session.making_seconds, busy, tuple(session.samples))
+    making_seconds, settings["margin"] = session.making_seconds, margin
+    return Race(tuple(arms), pairs, settings, machine, session.stopped, making_seconds, busy, tuple(session.samples))
 
 
 def race_cells(
-    cells: Mapping[Hashable, Mapping[str, Arm | str] | Callable[[], Mapping[str, Arm | str]]],
+    cells: Mapping[Hashable, Mapping[str, ArmSource] | Callable[[], Mapping[str, ArmSource]]],
     *,
     budget_seconds: float,
     margin: float = MARGIN,
@@ -246,13 +246,13 @@ def race_cells(
         one = race(given() if callable(given) else given, budget_seconds=share, margin=margin, record=path, **options)
         races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
         left -= one.spent_seconds
-        if one.stopped:
+        if one.stopped == INTERRUPTED:
             break
     found = verdicts_of((sample for one in races.values() for sample in one.samples()), margin)
     for name, one in races.items():
         in_cell = [replace(pair, cell=str(name)) for pair in one.pairs]
         races[name] = replace(one, pairs=[found.get((pair.cell, pair.a, pair.b), pair) for pair in in_cell])
-    return Races(races, one.stopped)
+    return Races(races, INTERRUPTED if one.stopped == INTERRUPTED else None)
 
 
 def check_settings(budget_seconds: float, margin: float) -> None:
@@ -268,9 +268,10 @@ def _check_arms(arms: Any, processes: int | None) -> None:
     if processes is not None:
         check_whole("processes is", processes, least=1)
     for name, arm in arms.items():
-        if not isinstance(arm, str) and (processes is not None or not callable(arm)):
-            may_be = "a function or " if processes is None else "of a race of several processes "
-            raise InputError(f"arm {name!r} is {arm!r}, expected {may_be}'module:function', a factory of it")
+        is_pair = isinstance(arm, tuple) and len(arm) == 2 and isinstance(arm[0], Iterable) and callable(arm[1])
+        if not isinstance(arm, str) and (processes is not None or not (is_pair or callable(arm))):
+            may_be = "a function, a pair (loader, step) or " if processes is None else "of a race of several processes "
+            raise InputError(f"arm {name!r} is {shown(arm)}, expected {may_be}'module:function', a factory of it")
 
 
 @dataclass
@@ -287,12 +288,14 @@ class _Session:
     opened: ExitStack  # ends the processes
     workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
     making_seconds: float = 0.0
+    stopped: str | None = None  # why it ended before its budget
     began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
 
     def rounds(self) -> Iterator[list[Sample]]:
         """Run two halves of the budget, unless the race is over at the first, and yield the samples of each round."""
         for half in range(LOOKS):
             if half and self._is_over():
+                self.stopped = f"at half of its budget, as all intervals lie beyond ±{100 * (EARLY - 1):.0f} %"
                 return
             ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:] or [0.0]
             left = self.budget_seconds * (half + 1) / LOOKS - ends[-1]
@@ -340,11 +343,11 @@ class _Session:
             return
         begin = self.clock()
         if self.processes is None:
-            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, clock=self.clock))
+            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
-            environment = {**self.environment, FIRST_PROCESS: str(int(i == 0))}
-            self.workers.append(self.opened.enter_context(closing(RaceProcess(self.arms, first + i, environment))))
+            process = RaceProcess(self.arms, first + i, self.environment, i == 0)
+            self.workers.append(self.opened.enter_context(closing(process)))
         for worker in self.workers:
             worker.make()
         self.making_seconds += self._since(begin)

@@ -5,12 +5,14 @@ A block is `calls` calls of one arm between two readings of the clock (what `tor
 so that a linear drift of the machine affects all arms alike within a round, and in as many rounds as there are arms
 each arm takes every position.
 
-A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `seconds` (a call), `half` of
-the budget (0 or 1), `spent_seconds` (of the budget, when its round ended) and, in a race of several cells, `cell`.
+A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `period` (of the arm),
+`seconds` (a call), `half` of the budget (0 or 1), `spent_seconds` (of the budget, when its round ended) and, in a race
+of several cells, `cell`.
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a
-block's calls are a multiple; `returns_seconds`, true where a call returns its own seconds and no clock is read.
+block's calls are a multiple where the budget has room; `returns_seconds`, true where a call returns its own seconds and
+no clock is read. Of a pair (loader, step) `LoaderArm` makes such a function.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from math import ceil, log2
@@ -32,17 +34,18 @@ from urllib.parse import unquote
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._io import held, writing
-from tclab.errors import InputError
+from tclab.errors import InputError, shown
 
 Clock = Callable[[], int]
 Arm = Callable[[], Any]
+ArmSource = Arm | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
 Sample = dict[str, Any]
 
 LEAST_BLOCK_SECONDS = 0.005  # of which reading the clock and synchronising with a GPU cost next to nothing
 FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the process that makes its arms first
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
-_LEAST_ROUNDS = 12  # that fit into the race's seconds, where single calls allow it
+ROUNDS_THAT_FIT = 12  # into the race's seconds, where single calls allow it
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
@@ -68,46 +71,79 @@ def _cuda() -> Any:
     return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
+def _on_cuda(call: str) -> None:
+    """Call a function of `torch.cuda` by its name, where this process uses it."""
+    if (cuda := _cuda()) is not None:
+        getattr(cuda, call)()
+
+
+class LoaderArm:
+    """A function that calls `step` on the next batch of `loader`, epoch after epoch.
+
+    Where steps wait for the loader, each `num_workers` of them are a cycle.
+    """
+
+    def __init__(self, loader: Iterable[Any], step: Callable[[Any], Any]) -> None:
+        workers = getattr(loader, "num_workers", 0)
+        self.period = max(1, workers)
+        self._ahead = workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
+        self._batches, self._step = endless(loader), step
+
+    def __call__(self) -> None:
+        self._step(next(self._batches))
+
+    def settle(self) -> None:
+        """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
+
+        After that step a block begins as every `num_workers`-th step does.
+        """
+        for _ in range(self._ahead):
+            next(self._batches)
+        if self._ahead:
+            self()
+
+
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield a loader's batches, epoch after epoch. **Raises:** `InputError` for an epoch without a batch."""
+    while True:
+        batch = nothing = object()
+        for batch in loader:
+            yield batch
+        if batch is nothing:
+            raise InputError(f"{shown(loader)} yields no batch, expected a loader that yields some in each epoch")
+
+
+def _period(arm: Arm) -> int:
+    return getattr(arm, "period", 1)
+
+
 class BlockRunner:
     """Runs the blocks of some arms in this process.
 
     **Arguments:**
 
-    - `arms`: name → the function to time, or "module:function", a factory that makes it.
-    - `process`: a number that tells this process from the others of the race, which every sample gets.
-    - `reverse`: make the arms in reverse. Where their objects lie in memory depends on the order in which they are
-      made, and would favour the same arm in all processes.
+    - `arms`: name → the function to time, a pair (loader, step), or "module:function", a factory of either.
+    - `process`: a number that tells this process from the others of the race, which every sample gets. With an odd one
+      the arms are made in reverse: where their objects lie in memory depends on the order in which they are made, and
+      would favour the same arm in all processes.
     - `clock`: as for `race`.
     """
 
-    def __init__(
-        self, arms: Mapping[str, Arm | str], process: int, *, reverse: bool = False, clock: Clock = perf_counter_ns
-    ) -> None:
-        self.process = process
-        self._given, self._reverse, self._clock = arms, reverse, clock
+    def __init__(self, arms: Mapping[str, ArmSource], process: int, clock: Clock = perf_counter_ns) -> None:
+        self.process, self._given, self._clock = process, arms, clock
         self._arms: dict[str, Arm] = {}
         self._round_seconds = 0.0  # of the last one
 
     def make(self) -> None:
         """Make the arms, and call each once, unmeasured, since a first call may load or compile."""
-        names = list(self._given)[:: -1 if self._reverse else 1]
+        names = list(self._given)[:: -1 if self.process % 2 else 1]
         made = {name: arm_from(self._given[name]) for name in names}
         for name in names:
             made[name]()
         self._arms = {name: made[name] for name in self._given}
-        self._wait()
+        _on_cuda("synchronize")
         gc.collect()  # garbage of loading, before the rest is frozen
-        self._release()
-
-    def _wait(self) -> None:
-        """Wait for the device, where one is in use."""
-        if (cuda := _cuda()) is not None:
-            cuda.synchronize()
-
-    def _release(self) -> None:
-        """Return cached memory to the device: the race's processes share it, and one alone is at work."""
-        if (cuda := _cuda()) is not None:
-            cuda.empty_cache()
+        _on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
 
     def _since(self, begin: int) -> float:
         return (self._clock() - begin) / 1e9
@@ -115,15 +151,14 @@ class BlockRunner:
     def _timed(self, arm: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
         call = self._arms[arm]
-        if (settle := getattr(call, "settle", None)) is not None:
-            settle()
+        getattr(call, "settle", lambda: None)()
         if getattr(call, "returns_seconds", False):
             return float(sum(call() for _ in range(calls)))
-        self._wait()
+        _on_cuda("synchronize")
         begin = self._clock()
         for _ in range(calls):
             call()
-        self._wait()
+        _on_cuda("synchronize")
         return self._since(begin)
 
     def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
@@ -140,20 +175,17 @@ class BlockRunner:
         wanted = max(LEAST_BLOCK_SECONDS, race_seconds / (blocks * _MOST_ROUNDS))
         call_seconds = {arm: self._call_seconds(arm, seconds / len(self._arms), wanted) for arm in self._arms}
         slowest = max(call_seconds.values())
-        periods = {arm: getattr(call, "period", 1) for arm, call in self._arms.items()}
-        longest, fitting = max(periods.values()), int(race_seconds / (blocks * _LEAST_ROUNDS * slowest))
+        periods = {arm: _period(call) for arm, call in self._arms.items()}
+        longest, fitting = max(periods.values()), int(race_seconds / (blocks * ROUNDS_THAT_FIT * slowest))
         if fitting < longest:  # whole periods would leave too few rounds for any verdict
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = longest * max(1, round(wanted / (slowest * longest)))
-        calls = {}
-        for arm, took in call_seconds.items():
-            wanted_calls = base * 2 ** int(log2(slowest / took))
-            calls[arm] = ceil(wanted_calls / periods[arm]) * periods[arm]
-        return calls
+        as_long = {arm: base * 2 ** int(log2(slowest / took)) for arm, took in call_seconds.items()}
+        return {arm: ceil(calls / periods[arm]) * periods[arm] for arm, calls in as_long.items()}
 
     def _call_seconds(self, arm: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
-        begin, period = self._clock(), getattr(self._arms[arm], "period", 1)
+        begin, period = self._clock(), _period(self._arms[arm])
         call_seconds = max(self._timed(arm, 1), 1e-9)
         if 1 < period < seconds / call_seconds:  # calls of a period may differ
             call_seconds = self._timed(arm, period) / period
@@ -183,7 +215,7 @@ class BlockRunner:
             while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < least:
                 yield [
                     {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
-                     "seconds": self._timed(arm, calls[arm]) / calls[arm]}
+                     "period": _period(self._arms[arm]), "seconds": self._timed(arm, calls[arm]) / calls[arm]}
                     for position, arm in enumerate(order_of(list(self._arms), i))
                 ]  # fmt: skip
                 gc.collect()  # of what this round left alone
@@ -194,7 +226,7 @@ class BlockRunner:
             gc.unfreeze()
             if collects:
                 gc.enable()
-            self._release()
+            _on_cuda("empty_cache")
 
 
 class RaceProcess:
@@ -210,12 +242,13 @@ class RaceProcess:
     - `specs`: name → factory, as for `race`.
     - `process`: as for `BlockRunner`; every other process makes its arms in reverse.
     - `environment`: variables in addition to this process's.
+    - `is_first`: the process makes its arms before the others, and is told so by `FIRST_PROCESS`.
     """
 
-    def __init__(self, specs: Mapping[str, str], process: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, specs: Mapping[str, str], process: int, environment: Mapping[str, str], is_first: bool) -> None:
         self.process = process
         path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
-        variables = {**os.environ, "PYTHONPATH": path, **environment}
+        variables = {**os.environ, "PYTHONPATH": path, **environment, FIRST_PROCESS: str(int(is_first))}
         self._process = ChildProcess(child_command(__name__), variables)
         self._process.send({"specs": specs, "process": process})
 
@@ -249,13 +282,13 @@ class RaceProcess:
         self._process.close()
 
 
-def arm_from(given: Arm | str) -> Arm:
-    """Return an arm: where it is named as for `race`, what its factory makes in this process.
+def arm_from(given: ArmSource) -> Arm:
+    """Return an arm: of a pair its function; where it is named as for `race`, what its factory makes in this process.
 
     **Raises:** `InputError` that says which part of the name is wrong.
     """
     if not isinstance(given, str):
-        return given
+        return LoaderArm(*given) if isinstance(given, tuple) else given
     module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
     try:
@@ -265,8 +298,7 @@ def arm_from(given: Arm | str) -> Arm:
             f"arm {given!r}: {error}; expected 'module:function', a factory of the function to time, "
             "in a module that a fresh process can import"
         ) from None
-    arm: Arm = factory(*text)
-    return arm
+    return arm_from(factory(*text))
 
 
 def main() -> None:
@@ -277,7 +309,7 @@ def main() -> None:
     for spec in begin["specs"].values():
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
-    runner = BlockRunner(begin["specs"], begin["process"], reverse=begin["process"] % 2 == 1)
+    runner = BlockRunner(begin["specs"], begin["process"])
     for request in parent.requests():
         try:
             found = getattr(runner, request["method"])(**request["arguments"])

@@ -5,18 +5,17 @@ A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, combinations
 from math import exp, expm1, inf, log, log1p
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tclab._display import WIDTH, Display, Shown, counted
-from tclab.timing._race_blocks import read_samples
+from tclab.timing._race_blocks import ROUNDS_THAT_FIT, Sample, read_samples
 from tclab.timing._statistics import Centre, Series, centre_of
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
@@ -27,9 +26,8 @@ LOOKS = 2  # a race is tested at half of its budget and at its end, each with ha
 PARTS = 8
 MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
 MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
+_WIDE = 10.0  # upper over lower end of an interval, beyond which what it excludes is of no use
 _MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
-
-Sample = Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +56,7 @@ class Pair(Shown):
     - `basis`: what `interval` is, in words.
     - `notes`: what else belongs to the reason.
     - `why`: the reason of the verdict in words, made of the others: how the interval lies to the margin, the largest
-      difference that is excluded, and `notes`.
+      difference that is excluded, unless the interval spans more than a factor of 10, and `notes`.
     """
 
     a: str
@@ -93,6 +91,8 @@ class Pair(Shown):
             where += ", a margin so wide by noise that nothing is called the same"
         alone = ["it is of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
         excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
+        if self.interval[1] > _WIDE * self.interval[0]:
+            excluded = "measurements differ too much from one another to say more"
         return "; ".join([f"{self.basis} {where}", excluded, *self.notes, *alone])
 
     def flipped(self) -> Pair:
@@ -223,20 +223,37 @@ def _unlike_itself(rounds: Sequence[Round], arm: str, margin: float) -> str:
     return f"the control failed: {arm} takes {exp(centre.quantile(0.5)):.4g} × the time of itself"
 
 
+def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[str, ...]:
+    """Return that blocks are no whole periods, and a budget that has room for these; nothing where they are whole.
+
+    `round_seconds` is what a round of each process takes.
+    """
+    periods = [sample["period"] for sample in samples if sample["calls"] % sample.get("period", 1)]
+    if not periods:
+        return ()
+    period, calls = max(periods), min(sample["calls"] for sample in samples)
+    needs = f"whole ones need a budget of about {_about(1.5 * ROUNDS_THAT_FIT * round_seconds * period / calls)} s"
+    return (f"blocks of {counted(calls, 'call')} are shorter than a period of {period}: {needs}",)
+
+
 def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
     """Yield the comparison of every two arms of a cell, before the others are known."""
     rounds = _rounds(samples)
     floor, seconds = floor_of(rounds), max(sample["spent_seconds"] for sample in samples)
+    processes = len({sample["process"] for sample in samples})
     pair = Pair(
         "", "", UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=len({sample["process"] for sample in samples}), cell=cell,
+        processes=processes, cell=cell, notes=_short_blocks(samples, processes * seconds / len(rounds)),
         basis=f"the {100 * (1 - ALPHA / LOOKS):.4g}% interval with all {PARTS} parts of the race",
     )  # fmt: skip
     control = cache(partial(_unlike_itself, rounds, margin=pair.margin))
     for a, b in combinations(dict.fromkeys(sample["arm"] for sample in samples), 2):
         named = replace(pair, a=a, b=b)
         if len(rounds) < PARTS:
-            yield _of_few_rounds(named, seconds)
+            needs = 1.5 * PARTS / len(rounds) * seconds
+            ran = f"{counted(len(rounds), 'round')} ran, at least {PARTS} are needed"
+            reason = "; ".join([f"{ran}: a race of about {_about(needs)} s has them", *pair.notes])
+            yield replace(named, reason=reason, needs_seconds=needs)
             continue
         blocks = [one[a][0] for one in rounds]
         logs = [log(_seconds(one, a) / _seconds(one, b)) for one in rounds]
@@ -248,18 +265,10 @@ def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Ite
         if verdict == UNDECIDED:
             yield _with_needs(found, centre, seconds)
         elif failed := control(a) or control(b):
-            yield replace(found, verdict=UNDECIDED, reason=failed)
+            yield replace(found, verdict=UNDECIDED, reason="; ".join([failed, *found.notes]))
         else:
             held = f"it holds unless noise of one arm lasts longer than {_about(seconds / PARTS)} s"
-            yield replace(found, notes=(held,))
-
-
-def _of_few_rounds(pair: Pair, seconds: float) -> Pair:
-    """Return a comparison of fewer rounds than a race has parts, with how long a race would have to be."""
-    needs = 1.5 * PARTS / pair.kept * seconds
-    ran = f"{counted(pair.kept, 'round')} ran, at least {PARTS} are needed"
-    reason = f"{ran}: a race of about {_about(needs)} s has them"
-    return replace(pair, reason=reason, needs_seconds=needs)
+            yield replace(found, notes=(held, *found.notes))
 
 
 def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
@@ -276,13 +285,17 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
     if pair.margin > MOST_MARGIN and abs(middle) < edge:
         return pair
-    if centre.is_of_luck:
-        note = f"the luck of {pair.processes} processes limits it: more of them may decide, more seconds may not"
-        return replace(pair, notes=(note,))
-    if times > _MOST_LONGER:
-        return replace(pair, notes=(f"a race would have to be more than {_MOST_LONGER} times as long to decide",))
-    needs = 1.5 * seconds * max(times, 1.0)
-    return replace(pair, notes=(f"a race of about {_about(needs)} s may decide",), needs_seconds=needs)
+    needs, luck = None, f"the luck of {pair.processes} processes limits it"
+    if pair.processes > 1 and high - low > log(_WIDE):
+        note = f"{luck}: a race in this process may decide (processes=None, on the command line --processes 0)"
+    elif centre.is_of_luck:
+        note = f"{luck}: more of them may decide, more seconds may not"
+    elif times > _MOST_LONGER:
+        note = f"a race would have to be more than {_MOST_LONGER} times as long to decide"
+    else:
+        needs = 1.5 * seconds * max(times, 1.0)
+        note = f"a race of about {_about(needs)} s may decide"
+    return replace(pair, notes=(note, *pair.notes), needs_seconds=needs)
 
 
 def over_all(pairs: Iterable[Pair]) -> list[Pair]:
@@ -297,7 +310,7 @@ def over_all(pairs: Iterable[Pair]) -> list[Pair]:
 
 def _adjusted(pair: Pair, q: float) -> Pair:
     if pair.verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, verdict=UNDECIDED, notes=(f"over all comparisons q = {q:.2g}",))
+        return replace(pair, q=q, verdict=UNDECIDED, notes=(f"over all comparisons q = {q:.2g}", *pair.notes[1:]))
     return replace(pair, q=q)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from itertools import chain, repeat
 from typing import Any
 
 from tclab._io import TemporaryFolder
@@ -18,7 +17,7 @@ from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, 
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS
+from tclab.timing._race_blocks import FIRST_PROCESS, endless
 from tclab.timing._step_means import cycle_of
 
 # At least three, to tell the luck of one process from a difference. An even number, as every other process makes its
@@ -37,7 +36,7 @@ class _Arm:
         # it is in the record of a race, which only a race of the same points and the same code may continue
         self.identity = {"point": here.point.to_dict(), "files": files_of(here.point)}
         self._here = here
-        self._batches = _endless(here)
+        self._batches = endless(here.loads)
         self._first = Ledger()  # shows whether the steps wait for their workers
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
@@ -52,10 +51,6 @@ class _Arm:
         """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
         if self._here.loader_binds(self._first, self._made):
             self._made = self._here.drain(self._batches)
-
-
-def _endless(here: Setup) -> Iterator[Any]:
-    return chain.from_iterable(here.batches() for _ in repeat(None))
 
 
 def race_arm(text: str) -> Callable[[], None]:
@@ -126,9 +121,7 @@ def race_points(
             arms = {name: _arm(point, opened) for name, point in found.items()}
             return race(arms, budget_seconds=budget_seconds, **options)
         place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
-        variables = {"TMPDIR": str(place)}
-        for point in found.values():
-            variables |= ALLOCATORS[point.allocator]  # the same for all
+        variables = {"TMPDIR": str(place), **ALLOCATORS[next(iter(found.values())).allocator]}  # the same for all
         made = {name: _factory(point) for name, point in found.items()}
         return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
@@ -142,7 +135,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     """
     point = resolved_alone(point, "a loop")
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
-        batches = _endless(here)
+        batches = endless(here.loads)
 
         def loop(ledger: Ledger | NullLedger) -> object:
             return here.run(batches, steps=steps, ledger=ledger)
