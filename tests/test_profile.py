@@ -3,11 +3,13 @@
 import json
 import re
 import sys
+from collections import Counter
 
 import pytest
 
 from tclab import InputError, timing
-from tclab.timing._profile import MAIN, OTHERS, WORKERS, Profile, read_samples
+from tclab.command import main
+from tclab.timing._profile import _MOST, MAIN, OTHERS, WORKERS, Profile, read_samples
 
 SPIN = "def spin(seconds):\n    until = perf_counter() + seconds\n    while perf_counter() < until:\n        pass\n"
 TORCH = f"{json.__file__.removesuffix('json/__init__.py')}site-packages/torch"
@@ -35,6 +37,49 @@ def test_lines_of_main_threads_are_added_up_by_the_users_innermost_one_and_by_pr
     assert next(iter(seen.shares().items())) == (("/home/me/model.py", 4, "step"), 0.7)
     assert [sum(seen.shares(where).values()) for where in found] == pytest.approx([1.0] * 3)
     assert all(text in str(seen) for text in ("model.py:4", "70.0%", "in step", "waiting", "cell:9", "20 samples"))
+
+
+def test_a_line_stands_once_and_the_rows_of_each_kind_of_process_add_up():
+    stack = 'process 7:"python a.py";thread (7): MainThread;<module> (/home/me/a.py:9);{} (/home/me/a.py:{}) {}\n'
+    found = read_samples(stack.format("a", 4, 5) + stack.format("<lambda>", 4, 5))
+    assert found[MAIN] == {("/home/me/a.py", 4, "a"): 10}
+    many = Counter({("/home/me/a.py", i, "a"): 400 - i for i in range(1, _MOST + 4)} | {("/home/me/a.py", 99, "a"): 1})
+    lines = Profile({MAIN: many, WORKERS: many, OTHERS: Counter()}, 2.0)._display().lines
+    for where in (MAIN, WORKERS):
+        own = [line for line in lines if line[0] == where]
+        assert len(own) == _MOST + 1
+        assert own[-1][2] == "other lines"
+        assert sum(float(share.rstrip("%")) for _, share, *_ in own) == pytest.approx(100, abs=0.5)  # of rounding
+    assert {where for where, *_ in lines} == {MAIN, WORKERS}
+    few = Profile({MAIN: Counter({("/home/me/a.py", 4, "a"): 9999, ("/home/me/a.py", 5, "a"): 1})}, 2.0)
+    assert [line[1:3] for line in few._display().lines] == [("100.0%", "a.py:4")]
+
+
+@pytest.mark.parametrize(
+    ("pressure", "busy", "own", "said"),
+    [(9.0, 19.0, 4.0, "other processes used 1.5 of 2 processors"), (9.0, 19.0, 16.0, ""), (1.0, 19.0, 4.0, ""),
+     (None, None, 4.0, "")],
+)  # fmt: skip
+def test_a_busy_machine_is_said_above_the_lines_and_below(pressure, busy, own, said, tmp_path, monkeypatch, capsys):
+    readings = [{"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "busy_seconds": 0.0},
+                {"monotonic_seconds": 15.0, "cpu_pressure_seconds": pressure, "busy_seconds": busy}]  # fmt: skip
+    monkeypatch.setattr("tclab.timing._profile.conditions", iter(readings).__next__)
+    monkeypatch.setattr("os.times", iter([(0.0,) * 5, (9.0, 9.0, own - 1.0, 1.0, 0.0)]).__next__)
+    monkeypatch.setattr("tclab.timing._profile.usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "raw").write_text(RAW)
+    (tmp_path / "py-spy").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done; cp "{tmp_path}/raw" "$2"\n'
+    )
+    (tmp_path / "py-spy").chmod(0o755)
+    main(["profile", __file__])
+    shown = " ".join(capsys.readouterr().out.split())
+    above, _, below = shown.partition("process share line code")
+    for text in (above, below):
+        assert ("The script ran while other processes" in text) is bool(said)
+        assert said in text
+        assert ("something waited for one 90% of the time). Profile it again" in text) is bool(said)
+    assert "libraries that the line calls included; other lines of yours" in above
 
 
 def test_without_a_script_py_spy_or_its_right_to_read_stacks_a_sentence_says_what_to_do(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab._display import say
+from tclab._display import Sentences, say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -136,6 +136,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     from tclab import timing
 
     seen = timing.profile(script, argv)
+    if seen.busy:
+        print(Sentences([seen.busy]))
     print(seen)
     if seen.loaders is not None:
         print(seen.loaders)
