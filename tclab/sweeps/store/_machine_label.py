@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._display import counted, first_of
+from tclab._display import counted
 from tclab.timing._environment import BUSY_PERCENT, HARDWARE, contention, cores_within, environment
 
 _OWN = re.compile(r"\bgraph-([0-9a-f]{6})[0-9a-f]{6}\.npz$")  # where `keep_graph` puts a graph that was given in memory
@@ -56,16 +56,21 @@ def busy_text(rows: pd.DataFrame) -> str:
     which = "" if len(busy) == len(steps) else f": {points_text(busy)}"
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone{which} ({busy['contention'].max()}). Measure them again on a "
-        "quiet machine, into another results folder, or race them (race_points, tclab race), where all take turns."
+        f"are not the strategy's alone{which} (in the timed steps of the first, {busy['contention'].iloc[0]}). Measure "
+        "them again on a quiet machine, into another results folder, or race them (race_points, tclab race), where all "
+        "take turns."
         f"{fewer}"
     )
 
 
 def points_text(rows: pd.DataFrame) -> str:
-    """Return the points of some rows by their short names: "hetero_cell edge_mask, batch 4; … and 2 more"."""
-    points = rows[["model", "strategy", "batch_size"]].drop_duplicates().itertuples(index=False)
-    return first_of([f"{model} {strategy}, batch {size}" for model, strategy, size in points], between="; ")
+    """Return the points of some rows by their short names: "3 of hetero_cell edge_mask, batch 4; … and 2 more"."""
+    points = rows.groupby(["model", "strategy", "batch_size"], sort=False, dropna=False).size()
+    names = [
+        f"{n} of " * (1 < n < len(rows)) + f"{model} {way}, batch {size}" for (model, way, size), n in points.items()
+    ]
+    rest = points.iloc[3:].sum()
+    return "; ".join(names[:3]) + f" and {rest} more" * bool(rest)
 
 
 def of_this_machine(row: pd.Series) -> bool:
