@@ -16,11 +16,9 @@ A rehearsal of every part, of what can be shown on a CPU:
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,20 +61,13 @@ def in_a_process(part: str, given: argparse.Namespace) -> dict[str, Any]:
         environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         environment |= {"TRITON_INTERPRET": "1"} if part in "cj" else {}  # it is no way to run a step
     log = given.out / f"{part}.log"
-    with (
-        log.open("ab") as file,
-        subprocess.Popen(
-            child_command("gpu_parts", *words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment,
-            start_new_session=True,
-        ) as child,
-    ):  # fmt: skip
+    with log.open("ab") as file:
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, "env": environment}
         try:
-            why = f"ended with {child.wait(60 * given.minutes)}"
-        except subprocess.TimeoutExpired:
+            done = subprocess.run(child_command("gpu_parts", *words), **how, timeout=60 * given.minutes)
+            why = f"ended with {done.returncode}"
+        except subprocess.TimeoutExpired:  # it has been killed, and what it started ends with it
             why = f"ran over {given.minutes:g} minutes"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     return verdict_of(part, given.out) or {"passed": False, "says": f"{why}: {last[0]}"}
 

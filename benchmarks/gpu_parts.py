@@ -3,10 +3,13 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +21,16 @@ from torch import distributed
 import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
+from tclab.sweeps import loop_of
 from tclab.sweeps.execution._run import close_workers
 from tclab.sweeps.store._rows import columns_of, keys_of
-from tclab.timing import Ledger, race
+from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
+from tclab.timing._ledger import NullLedger
+from tclab.training._step import MODES, Step
 
 STRATEGIES = ("edge_mask", "node_mask", "delta")
+TIMED = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))
 FIRST = ("indices", "fastest", *STRATEGIES)  # the front page's table
 T = TypeVar("T")
 
@@ -134,13 +141,10 @@ def steps(s: Settings) -> Verdict:
     points = _points(s, s.either((28, 2, 4, 8, 16, 64), (2,)), s.either(("float32", "bfloat16"), ("float32",)))
     points.sort(key=lambda p: (p.strategy not in FIRST, p.dtype != "float32"))
     ok, passed, words = _recorded(s, "d_steps", points, s.either(s.seconds, None))  # the few of a rehearsal all run
-    best = ok.sort_values("samples_per_second").groupby("model").last()
-    for model, row in best.iterrows():
-        at = f"{row['strategy']}, batch {row['batch_size']}, {row['dtype']}"
-        words += f"; {model} at best {row['samples_per_second']:.4g} samples/s ({at})"
     said = pd.Series(list(map(_estimated, ok.to_dict("records"))), ok.index, dtype="Float64")
     s.keep("d_memory", ok[["strategy", "batch_size", "dtype", "peak_bytes"]].assign(fits_bytes=said))
-    return passed and len(best) == 2, f"{words}; peak memory / what fits says: {(ok['peak_bytes'] / said).median():.2f}"
+    both = ok["model"].nunique() == 2
+    return passed and both, f"{words}; peak memory / what fits says: {(ok['peak_bytes'] / said).median():.2f}"
 
 
 def _estimated(row: dict[str, Any]) -> int | None:
@@ -195,18 +199,48 @@ def _recorded(s: Settings, name: str, points: list[Point], budget: float | None)
     return step[ok], not failed.any() and not (left.any() and s.whole), words
 
 
-def trust(s: Settings) -> Verdict:
-    from ledger_trust import closure, cost, spikes
+def _closed(scale: float, blocks: int, steps: int, modes: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield for each mode how many blocks of steps closed within 2 % of the raw clock, and the share of `other`.
 
+    Mode `empty` has no model: it is run for what Lightning's loop does between the stages.
+    """
+    for (model, strategy), mode, how in product(TIMED, modes, ("plain", "lightning")):
+        if (mode, how) == ("empty", "plain"):
+            continue
+        point = Point(model=model, strategy=strategy, mode=mode, loop=how, scale=scale, batch_size=4, workers=0)
+        ledgers = [Ledger() for _ in range(blocks)]
+        with loop_of(point, steps=steps) as loop:
+            for ledger in ledgers:
+                loop(ledger)
+        off = [abs(ledger.accounted["host"] - 1) for ledger in ledgers]
+        step, other = (sum(sum(ledger.seconds()[stage]) for ledger in ledgers) for stage in ("step", "other"))
+        found = {"blocks": blocks, "closed": sum(one <= 0.02 for one in off), "worst": max(off), "other": other / step}
+        yield {"model": model, "strategy": strategy, "mode": mode, "loop": how, **found}
+
+
+def _twenty_ms(ledger: Ledger | NullLedger) -> None:
+    """Run five steps of 20 ms."""
+    for _ in ledger.steps(range(5)):
+        for stage in ("transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"):
+            with ledger.stage(stage):
+                until = time.perf_counter() + 0.02 / 7
+                while time.perf_counter() < until:
+                    pass
+
+
+def trust(s: Settings) -> Verdict:
     small = min(s.scale, 0.1)
     common = {"scale": small, "batch_size": 4, "steps": 2, "device": s.device, "workers": 0}
     ran = [tclab.run(Point(strategy=name, **common)) for name in s.either(STRATEGIES, ("node_mask",))]
     syncs = s.keep("e_syncs", steps_of(pd.concat(ran))[["strategy", "status", "host_syncs"]])
-    closed = s.keep("e_closure", closure(small, 6, 10) if s.whole else closure(small, 1, 3, modes=["step"]))
-    bill = cost(min(60.0, s.seconds / 2))
+    closed = s.keep("e_closure", _closed(small, *s.either((6, 10, [*MODES]), (1, 3, ["step"]))))
+    bill = receipt(_twenty_ms, budget_seconds=min(60.0, s.seconds / 2))
     ratio = bill.race.pair("instrumented", "bare").ratio
     s.keep("e_cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
-    given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.002,), steps=4)
+    stages = ("transfer", "mask", "forward", "loss", "backward", "optimizer", "other")
+    lengths = s.either(3 * (0.0002, 0.0005, 0.001, 0.002, 0.005), (0.002,))
+    with loop_of(Point(scale=small, batch_size=1, networks=1, workers=0), steps=s.either(50, 4)) as loop:
+        given = spike_in(loop, stages=stages, seconds=lengths, most_steps=s.either(1000, 8))
     s.keep("e_spikes", ({**vars(trial), "recovered": trial.recovered()} for trial in given.trials))
     share = closed["closed"].sum() / closed["blocks"].sum()
     passed = bool((syncs["status"] == "ok").all()) and (not s.whole or min(share, given.share()) >= 0.95)
@@ -246,29 +280,22 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.perturbation import Perturbations
+    from tclab.sweeps.config._point_inputs import resolve
+    from tclab.sweeps.execution._measure import setup
     from tclab.training._distributed import Exchange
-    from tclab.training._loading import Batches
-    from tclab.training._loops import run_plain
-    from tclab.training._step import Step
 
-    size = s.either(28, 2)
-    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
-    strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
-    batch = Batches(strategy(graph), Perturbations.synthetic(graph, size), size)[0]
+    point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"
     distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    here = graph.to(s.device)
-    made = {name: Step(kind, strategy(here), exchange=how) for name, how in (("plain", None), ("ddp", Exchange()))}
-
-    def step(name: str) -> Callable[[], object]:
-        return lambda: run_plain(made[name], [batch], steps=1, ledger=Ledger(cuda=False))
-
-    tensor = torch.ones(sum(p.numel() for p in made["plain"].model.parameters()), device=s.device)
-    distributed.all_reduce(tensor)
-    whole = bool((tensor == 1).all())
-    arms = {"plain": step("plain"), "ddp": step("ddp"), "all_reduce": lambda: distributed.all_reduce(tensor)}
-    pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
+    with setup(point, point.batch_size) as plain:
+        batch = next(plain.batches())
+        ddp = replace(plain, step=Step(point.kind, plain.step.strategy, exchange=Exchange()))
+        tensor = torch.ones(sum(p.numel() for p in plain.step.model.parameters()), device=s.device)
+        distributed.all_reduce(tensor)
+        whole = bool((tensor == 1).all())
+        arms = {name: partial(each.run, [batch], steps=1) for name, each in (("plain", plain), ("ddp", ddp))}
+        arms["all_reduce"] = partial(distributed.all_reduce, tensor)
+        pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
     distributed.destroy_process_group()
     s.keep("h_ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])
     return whole, f"{backend}, one rank: a DDP step against the plain one: {pair.ratio_text}"

@@ -1,13 +1,12 @@
 """Agreement of trace and ledger on each stage of the same steps.
 
-    python benchmarks/trace_against_clock.py [--steps 60] [--scale 0.1] [--device cpu]
+    python benchmarks/trace_against_clock.py          # on a CPU; `make gpu` does it on CUDA
 
 tclab's training step runs under a ledger that marks its stages in the trace, in steps that the profiler records. Each
 part of the step in the trace (self time within a stage's marks) is compared with the ledger's sum over these steps.
 Each part that takes at least a hundredth of the step is to agree within 5 %; the others are shown.
 """
 
-import argparse
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -64,14 +63,9 @@ def compare(folder: Path, *, steps: int, scale: float, device: str) -> tuple[Rep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--scale", type=float, default=0.1)
-    parser.add_argument("--device", default="cpu")
-    chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        _, table, off = compare(Path(folder), **vars(chosen))
+        _, table, off = compare(Path(folder), steps=60, scale=0.1, device="cpu")
     print(table.round(4).to_string())
     print(f"largest difference of parts of at least a hundredth of the step: {off:.2%} ({ALLOWED:.0%} allowed)")
 

@@ -1,6 +1,6 @@
 """Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
 
-    python benchmarks/verdicts.py [--races 200] [--match TEXT] [--folders 0] [--pairs 0]
+    python benchmarks/verdicts.py [--races 200] [--folders 0] [--pairs 0]
 
 1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
    equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
@@ -150,16 +150,10 @@ UNSEEN = (  # written when all was settled, and never tuned on
     Attack("wandering pulses of 6 %, period 7 s", each(noise.wandering_pulses, period=7, size=0.06), quiet=True),
     Attack("noise that grows to 10 %, 4 processes", each(noise.growing, deviation=0.1), processes=4),
 )
-APART = (
-    *(
-        Attack(f"mild noise, {100 * size:g} % apart{', 4 processes' * (n > 1)}", MILD, 1 / (1 + size), n)
-        for n in (1, 4)
-        for size in (0.05, 0.10)
-    ),
-    *(
-        Attack(f"mild noise, quiet machine, {100 * size:g} % apart", MILD, 1 / (1 + size), quiet=True)
-        for size in (0.05, 0.10)
-    ),
+APART = tuple(
+    Attack(f"mild noise, {100 * size:g} % apart{words}", MILD, 1 / (1 + size), **how)
+    for words, how in (("", {}), (", 4 processes", {"processes": 4}), (", quiet machine", {"quiet": True}))
+    for size in (0.05, 0.10)
 )
 NEARLY = (  # just beyond the margin: SAME would be wrong
     Attack("2.2 % apart, mild noise", MILD, 1.022),
@@ -189,25 +183,22 @@ ROWS = {
 FIRST_SEED = 1000  # below are those that were tuned on
 
 
-def counted(attack: Attack, what: str, races: int, seconds: float) -> tuple[int, Counter[str], float]:
-    """Return how many of so many races ended so, their verdicts, and the median of the differences they exclude."""
-    pairs = [attack.pair(FIRST_SEED + seed, seconds) for seed in range(races)]
-    counts = Counter(pair.verdict for pair in pairs)
+def counted(attack: Attack, what: str, races: int, seconds: float) -> tuple[int, Counter[str]]:
+    """Return how many of so many races ended so, and their verdicts."""
+    counts = Counter(attack.pair(FIRST_SEED + seed, seconds).verdict for seed in range(races))
     # an attack whose ratio is above 1 is truly SLOWER
     right = {"false": 0, "found": counts[FASTER], "wrongly SAME": counts[SAME], "SAME": counts[SAME]}
     hit = counts[FASTER] + counts[SLOWER] if what.startswith("false") else right[what]
-    return hit, counts, float(np.median([pair.excluded or np.inf for pair in pairs]))
+    return hit, counts
 
 
-def attacked(races: int, text: str) -> None:
-    """Print a row for each attack whose name has the text."""
+def attacked(races: int) -> None:
+    """Print a row for each attack."""
     print("| attack | share of verdicts that are | 60 s | 300 s |", "|---|---|---|---|", sep="\n")
     for what, attacks in ROWS.items():
         for attack in attacks:
-            if text in attack.name:
-                cells = [counted(attack, what, races, seconds) for seconds in (60.0, 300.0)]
-                words = [share(hit, races) + f"; ±{100 * bound:.1f} %" * (what == "SAME") for hit, _, bound in cells]
-                print(f"| {attack.name} | {what} | {' | '.join(words)} |", flush=True)
+            cells = [share(counted(attack, what, races, seconds)[0], races) for seconds in (60.0, 300.0)]
+            print(f"| {attack.name} | {what} | {' | '.join(cells)} |", flush=True)
 
 
 def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -> pd.DataFrame:
@@ -244,25 +235,22 @@ POINT = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
 def real(n: int) -> None:
     """Print each of so many real races of a point with itself, and the share of each verdict."""
     counts: Counter[str] = Counter()
-    bounded = 0
     for _ in range(n):
         pair = race_points({"a": POINT, "b": POINT}, budget_seconds=60).pair("a", "b")
         counts[pair.verdict] += 1
-        bounded += pair.excluded is not None and pair.excluded < 0.03
         print(f"    {pair}; load {os.getloadavg()[0]:.1f}", flush=True)
     shares = "; ".join(f"{verdict} {share(found, n)}" for verdict, found in counts.items())
-    print(f"a point with itself, {PROCESSES} processes, 60 s: {shares}; above 3 % excluded in {share(bounded, n)}")
+    print(f"a point with itself, {PROCESSES} processes, 60 s: {shares}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--races", type=int, default=200, help="made-up races for each attack")
-    parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
     chosen = parser.parse_args()
     if chosen.races:
-        attacked(chosen.races, chosen.match)
+        attacked(chosen.races)
     if chosen.folders:
         folders(chosen.folders)
     if chosen.pairs:

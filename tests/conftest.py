@@ -161,7 +161,7 @@ def full():
     return tclab.CellGraph.synthetic(1.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():

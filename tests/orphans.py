@@ -2,6 +2,9 @@
 
 import os
 import time
+from contextlib import suppress
+
+import psutil
 
 MARK = "TCLAB_TEST_RUN"
 # Python's own, which end with the process that needed them
@@ -9,21 +12,14 @@ _OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def marked(mark):
-    """Return pid → command of every other process whose environment has a mark; nothing where there is no /proc."""
+    """Return pid → command of every other process whose environment has a mark."""
     found = {}
-    if not os.path.isdir("/proc/self"):
-        return found
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if f"{MARK}={mark}".encode() not in file.read().split(b"\0"):
-                    continue
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:  # it has ended, or is somebody else's
-            continue
-        if int(pid) != os.getpid() and command and not any(words in command for words in _OF_PYTHON):
-            found[int(pid)] = command
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is somebody else's
+            command = " ".join(process.cmdline())
+            is_another = process.environ().get(MARK) == mark and process.pid != os.getpid()
+            if is_another and command and not any(words in command for words in _OF_PYTHON):
+                found[process.pid] = command
     return found
 
 

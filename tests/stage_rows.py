@@ -1,12 +1,10 @@
-"""Rows of whole training steps, made by hand, so that every figure in them is known."""
+"""Rows of points and of whole training steps, made by hand, so that every figure in them is known."""
 
 import numpy as np
-from test_lab import row
 
 from tclab.sweeps.store._rows import mean_columns
 
-MILLISECOND = 1e-3
-# what each mode's host stages take, in ms, for three ways
+# what the stages of host and worker take, in ms, for three ways
 HOST = {
     "edge_mask": {"data_wait": 60, "transfer": 5, "mask": 1, "forward": 14, "loss": 1, "backward": 16, "clip": 1,
                   "optimizer": 1, "other": 1},
@@ -30,22 +28,35 @@ RUN = {
 BYTES = {"edge_mask": 70_900, "node_mask": 232, "indices": 232}
 
 
+def row(strategy, seconds, **fields):
+    spread = fields.pop("spread", 0.1)
+    batch = fields.get("batch_size", 4)
+    return {
+        "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
+        "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
+        "where": "host", "n": 5, "mean_seconds": seconds,
+        "low_seconds": seconds * (1 - spread), "high_seconds": seconds * (1 + spread), "cycle_steps": 1,
+        "median_seconds": seconds, "samples_per_second": batch / seconds, "batch_bytes": 200, "host_syncs": 0,
+        "status": "ok", "exact": True, "equivalence": "passed", "equivalence_fp64_error": 1e-13,
+        "equivalence_fp32_ratio": 1.0, "equivalence_nodes": 100, "equivalence_edges": 1000,
+        "cpu": "Made Up", "cores": 2, **fields,
+    }  # fmt: skip
+
+
 def point_rows(
     strategy, mode="step", *, steps=8, scatter=0.05, where="host", seed=0, factor=1.0, accounted=1.0, **more
 ):
     """The rows of one point: each step's stages are known, and scatter the same way in each."""
     model = "dango" if strategy == "indices" else "hetero_cell"
     generator = np.random.default_rng([seed, len(mode), len(strategy)])
-    swing = factor * MILLISECOND * (1 + scatter * generator.standard_normal(steps))
+    swing = 1e-3 * factor * (1 + scatter * generator.standard_normal(steps))
     fields = {"model": model, "strategy": strategy, "mode": mode, "seed": seed, "edges": 2_423_370, "workers": 1,
               "overheads": "", "batch_bytes": None, **more}  # fmt: skip
 
     def one(stage, place, samples, **extra):
-        q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
-        times = {"n": len(samples), "median_seconds": median, "q1_seconds": q1, "q3_seconds": q3,
-                 **mean_columns(samples, fields.get("cycle_steps", 1))}  # fmt: skip
+        times = mean_columns(samples, fields.get("cycle_steps", 1)) | {"median_seconds": float(np.median(samples))}
         return row(seconds=1.0, **{**fields, "stage": stage, "where": place, **extra}) | times | {
-            "samples_seconds": list(map(float, samples)), "samples_per_second": None}  # fmt: skip
+            "n": len(samples), "samples_seconds": list(map(float, samples)), "samples_per_second": None}  # fmt: skip
 
     made = {stage: HOST[strategy][stage] * swing for stage in RUN[mode]}
     rows = [one(stage, where, samples) for stage, samples in made.items()]
@@ -65,9 +76,13 @@ def point_rows(
 
 def lost(strategy, status, **more):
     """The one row of a point that has no time."""
-    return row(strategy, 1.0, model="hetero_cell", overheads="", **more) | {
-        "status": status, "median_seconds": None, "q1_seconds": None, "q3_seconds": None}  # fmt: skip
+    return row(strategy, 1.0, overheads="", **more) | {"status": status, "median_seconds": None}
 
 
 def every_mode(**more):
     return [made for mode in RUN for strategy in HOST for made in point_rows(strategy, mode, **more)]
+
+
+def drawn(chart, column):
+    """The rows of a chart that have a column."""
+    return [line for data in chart.to_dict()["datasets"].values() for line in data if column in line]

@@ -108,13 +108,34 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     def falls(self, batch):
         raise ValueError("fell over\nbadly")
 
-    found = tclab.check(Rumour, graph, strategies=[forgets, falls, "node_mask", "khop_1"])
+    @strategy
+    def lacks(self, batch):
+        return SharedView(self.graph, {})
+
+    @strategy
+    def packs(self, batch):
+        raise AssertionError
+
+    packs.pack = lambda self, removed, encoded: {}
+    found = tclab.check(Rumour, graph, strategies=[forgets, falls, lacks, packs, "node_mask", "khop_1"])
     assert not found.passed
     assert not found.results["forgets"].passed
     assert found.results["node_mask"].passed
     assert re.fullmatch(r"FAILED with ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
+    assert "removed['person'] is None, expected Deletions, as of every node type" in found.broken["lacks"]
+    assert "`pack` of strategy 'packs' returns is {}, expected two dicts" in found.broken["packs"]
     assert "khop_1 inexact, as it declares" in words_of(found)
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
+
+
+def test_a_strategy_that_keeps_what_a_batch_before_deleted_fails(graph):
+    @strategy
+    def stale(self, batch):
+        vars(self).setdefault("kept", {}).setdefault(batch.size, batch.deletions)
+        return SharedView(self.graph, self.kept[batch.size])
+
+    for deletions in (None, [[3, 17]], [[3], [3]]):
+        assert not tclab.check(Rumour, graph, strategies=[stale], deletions=deletions).passed
 
 
 def test_what_fails_names_the_sample_and_what_it_removes_or_the_parameter(graph):

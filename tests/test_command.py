@@ -18,16 +18,7 @@ FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
 VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "profile", "panel")
-PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """A folder that a sweep by command has filled."""
-    folder = tmp_path_factory.mktemp("by_command")
-    assert main(["sweep", *FEW, "--results", str(folder)]) == 0
-    return folder
 
 
 def answer(capsys, *words):
@@ -44,7 +35,8 @@ main(["race", "--base", ".", "--help"])  # a race of commands, which has nothing
 print({"tclab.sweeps", "tclab.graph"} & {*sys.modules})
 for words in ([], ["sweep"], ["race"]): main([*words, "--help"])
 print({"torch", "pandas", "pyarrow", "altair"} & {*sys.modules})"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | PYTHONPATH)
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own)
     assert done.stdout.splitlines().count("set()") == 2, done.stderr
     assert "Usage: tclab race-commands" in done.stdout
 
@@ -59,30 +51,33 @@ def test_a_verb_explains_itself(verb, capsys):
         assert '"float32", "float64" or "bfloat16"' in shown
 
 
-def test_a_script_is_profiled_with_its_own_options(tmp_path, capfd):
+@pytest.mark.parametrize(("end", "code", "last"), [("3", 3, ""), ("'the end'", 1, "the end\n")])
+def test_a_script_is_profiled_with_its_own_options_and_ends_as_by_python(end, code, last, tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time\nuntil = time.perf_counter() + 0.4\nwhile time.perf_counter() < until: pass\n"
-        "print(sys.argv[1:])\nsys.exit(3)\n"
+        f"print(sys.argv[1:])\nsys.exit({end})\n"
     )
-    assert main(["profile", str(script), "--epochs", "2", "-v"]) == 3
-    shown = capfd.readouterr().out
-    assert "['--epochs', '2', '-v']\n" in shown
-    assert "train.py:3" in shown
+    assert main(["profile", str(script), "--epochs", "2", "-v"]) == code
+    shown = capfd.readouterr()
+    assert "['--epochs', '2', '-v']\n" in shown.out
+    assert "train.py:3" in shown.out
+    assert shown.err == last
     assert main(["profile", str(tmp_path / "no.py")]) == 2
 
 
 @pytest.mark.slow  # worker processes
-def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys):
+def test_a_sweep_by_command_and_in_python_have_the_same_points(tmp_path, capsys):
+    assert main(["sweep", *FEW, "--results", str(tmp_path)]) == 0
     seen = []
-    rows = tclab.sweep(tclab.grid(**SAME), results=measured, progress=seen.append)
+    rows = tclab.sweep(tclab.grid(**SAME), results=tmp_path, progress=seen.append)
     assert [progress.kept for progress in seen] == [True, True]
-    code, printed = answer(capsys, "sweep", *FEW, "--results", measured)
+    code, printed = answer(capsys, "sweep", *FEW, "--results", tmp_path)
     assert code == 0
     assert len(printed) == len(rows)
     steps = rows[rows["stage"] == "step"]
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
-    assert main(["sweep", *FEW, "--results", str(measured)]) == 0
+    assert main(["sweep", *FEW, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.index("samples/s") < shown.index("agrees with subgraph")
 
@@ -128,28 +123,14 @@ def test_rows_are_read_by_advise_and_compare(root, capsys):
     assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
 
 
-MINE = """
-from tclab import masking
-from tclab.message_passing import SharedView
-
-@masking.register
-class Mine(masking.Strategy):
-    name = "mine_by_command"
-    def view(self, batch):
-        return SharedView(self.graph, batch.deletions)
-"""
-
-
-def test_a_strategy_of_a_file_is_raced(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # which the import does, too: it is undone
-    (tmp_path / "of_a_command.py").write_text(MINE)
-    words = ["--import", "of_a_command.py", "--budget-seconds", "2", "--processes", "0", "--record", "race.jsonl"]
-    code, pairs = answer(capsys, "race", "mine_by_command", "dense", *POINT, *words)
+def test_a_strategy_of_a_file_is_raced(tmp_path, root, capsys):
+    record = tmp_path / "race.jsonl"
+    words = ["--import", root / "tests" / "own_strategies.py", "--budget-seconds", "2", "--processes", "0"]
+    code, pairs = answer(capsys, "race", "counts", "dense", *POINT, *words, "--record", record)
     assert code == 0
-    assert [{pair["a"], pair["b"]} for pair in pairs] == [{"mine_by_command", "dense"}]
+    assert [{pair["a"], pair["b"]} for pair in pairs] == [{"counts", "dense"}]
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
-    assert (tmp_path / "race.jsonl").exists()
+    assert record.exists()
 
 
 def test_values_make_every_combination_but_names_of_networks_are_one_choice():
@@ -210,12 +191,10 @@ def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tm
         (["race", "node_mask", "--scale", "0.01"], "arms"),
         (["trace", "nowhere.json"], "nowhere.json: no such file"),
         (["advise", "nowhere"], "nowhere does not exist"),
-        (["trace"], "parameter PATH requires"),
         (["run", "--import", "none.py"], "expected a Python file"),
         (["sweep", "--results", "r", "--slurm", "partitoin:gpu"], "unknown option of Slurm 'partitoin'"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
         (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),
-        (["fits", "--loader", "prefetchfactor:4"], "did you mean 'prefetch_factor'?"),
         (["swep"], "sweep"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_lab import row
+from stage_rows import row
 
 import tclab
 from tclab import InputError, Point, lab

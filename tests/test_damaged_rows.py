@@ -89,14 +89,9 @@ def test_a_graph_folder_that_has_changed_is_measured_again(tmp_path, runs, root)
 
 def damaged(whole, kind, draw):
     """Return bytes with a bit changed (kind 0), noise (1) or zeros (2) over a stretch, or cut short (3)."""
-    data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
-    if kind == 0:
-        data[at] ^= 1 << draw.randrange(8)
-    elif kind == 3:
-        del data[at:]
-    else:
-        data[at : at + length] = draw.randbytes(length) if kind == 1 else bytes(length)
-    return data
+    at, length = draw.randrange(len(whole)), draw.randrange(1, 64)
+    bit, noise, rest = bytes([whole[at] ^ 1 << draw.randrange(8)]), draw.randbytes(length), whole[at + length :]
+    return whole[:at] + (bit + whole[at + 1 :], noise + rest, bytes(length) + rest, b"")[kind]
 
 
 def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):

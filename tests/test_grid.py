@@ -4,20 +4,13 @@ import pytest
 
 import tclab
 from tclab import InputError
-from tclab.sweeps.config import in_each_mode, scaling_points
+from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._grid import grid, listed
+from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._step import MODES
-
-
-def test_lists_are_taken_as_papermill_carries_them():
-    for value in ("1,2", "[1, 2]", [1, 2]):
-        assert listed("batch_sizes", value) == [1, 2]
-    assert listed("batch_sizes", "4") == [4]
-    assert listed("strategies", "a, b") == ["a", "b"]
 
 
 def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
@@ -33,7 +26,7 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
 
 
 def test_the_answer_comes_first_then_batch_sizes_then_networks():
-    points = grid(scale=0.02, gpus=0, batch_sizes="1,2,4")
+    points = grid(scale=0.02, gpus=0, batch_sizes="[1, 2, 4]")  # as papermill's -p may carry a list
     exact = [name for name in tclab.masking.names() if tclab.masking.get(name).exact]
     answer, lines, fewer = points[: len(exact)], points[len(exact) : 3 * len(exact)], points[3 * len(exact) :]
     assert {(p.batch_size, p.networks) for p in answer} == {(2, 9), (2, None)}
@@ -74,17 +67,14 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"loop": "plane"}, "unknown loop 'plane'; did you mean 'plain'"),
         ({"lop": "plain"}, "unknown field of a point 'lop'; did you mean 'loop'"),
         ({"strategy": "node_mask"}, "unknown parameter of a grid 'strategy'; did you mean 'strategies'"),
-        ({"batch_sizes": "0"}, "batch_size is 0"),
         *(({"batch_sizes": size}, f"batch_sizes is '{size}', expected a whole number") for size in ("two", "²", "--5")),
         *(({"gpus": gpus}, "gpus is .*, expected 'auto' or a number from 0 up") for gpus in (-1, "four", "²", True)),
         *(({"batch_sizes": sizes}, "batch_sizes is .*, expected one value or several") for sizes in ("", "1,,2", [])),
         ({"batch_sizes": "hetero_cell:28"}, "expected one for dango, too"),
         ({"batch_sizes": "hetero_cell:28,dangoo:64"}, "unknown model 'dangoo'; did you mean 'dango'"),
         ({"scale": "large"}, "scale is 'large'"),
-        ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder or file that exists"),
         ({"gpus": 0, "device": "cuda"}, "device is 'cuda', and there is none, or none was asked for"),
     ],
 )  # fmt: skip
@@ -122,3 +112,41 @@ def test_gpus_become_device_and_ranks(gpus, asked, device_and_ranks, monkeypatch
     else:
         with pytest.raises(InputError, match=device_and_ranks):
             ranks_of(*asked)
+
+
+# ---- the points of a question
+
+FEW = {"scale": 0.02, "gpus": 0, "batch_sizes": 2, "networks": 2, "steps": 4}
+
+
+def test_each_mode_has_each_model_with_the_strategies_that_serve_it():
+    points = in_each_mode(models="hetero_cell, dango", strategies="edge_mask,node_mask", collation="pyg", **FEW)
+    assert len(points) == len(set(points)) == 5 * 3
+    assert points[0].mode == "step"
+    assert not [point for point in points if point.skipped()]
+    assert {(p.strategy, p.collation) for p in points} == {
+        ("edge_mask", "pyg"), ("node_mask", "lean"), ("indices", "lean")}  # fmt: skip
+    assert {p.steps for p in points if p.mode in ("data", "empty")} == {20}
+    assert {p.steps for p in points if p.mode not in ("data", "empty")} == {4}
+
+
+def test_several_workers_have_six_whole_cycles_in_every_point_of_a_question():
+    common = {"scale": 0.02, "networks": 2, "models": "hetero_cell", "strategies": "node_mask", "workers": 4}
+    every = in_each_mode(**common, gpus=0, batch_sizes=2, steps=6)
+    every += scaling_points("weak", **common, steps=6, ranks=2, batch_size=2)
+    assert {(point.mode == "fixed_batch", point.steps) for point in every} == {(False, 24), (True, 6)}
+
+
+def test_rounds_have_every_overhead_beside_none_and_turn_round():
+    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", rounds=2, **FEW)
+    assert len(points) == len(set(points))
+    first, second = (points[: len(points) // 2], points[len(points) // 2 :])
+    assert [(p.model, p.overheads) for p in first] == [(p.model, p.overheads) for p in second[::-1]]
+    assert ({p.seed for p in first}, {p.seed for p in second}) == ({0}, {1})
+
+
+def test_named_overheads_go_to_the_models_that_can_take_them_on():
+    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", rounds=1,
+                                overheads="isnan_checks,second_forward", **FEW)  # fmt: skip
+    assert {(p.model, *p.overheads) for p in points} == {
+        ("hetero_cell",), ("hetero_cell", "isnan_checks"), ("dango",), ("dango", "second_forward")}  # fmt: skip

@@ -1,7 +1,5 @@
 """Inside forward and backward: parts get the time that they take, and add up to the stages."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from clock import Clock
@@ -60,31 +58,25 @@ class Lifts(SharedView):
     def lift(self, x):
         return Works.apply(x, self.clock, 0.002, 0.003)
 
-    def close(self):
-        pass
 
-
-def run(step, ledger, clock, *, steps=2):
-    for batch in ledger.steps(range(steps)):
+def run(model, ledger, clock):
+    for _ in ledger.steps(range(2)):
         x = torch.ones(3, requires_grad=True)
-        with step.strategy.view(batch) as view:
-            with ledger.stage("forward"):
-                clock.work(0.007)
-                out = step.model(view, x)
-            with ledger.stage("loss"):
-                loss = out.sum()
-            with ledger.stage("backward"):
-                clock.work(0.004)
-                loss.backward()
+        with ledger.stage("forward"):
+            clock.work(0.007)
+            out = model(Lifts(clock), x)
+        with ledger.stage("loss"):
+            loss = out.sum()
+        with ledger.stage("backward"):
+            clock.work(0.004)
+            loss.backward()
 
 
 def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(monkeypatch):
     clock = Clock().set_in(monkeypatch)
-    strategy = type("Strategy", (), {"view": lambda self, batch: Lifts(clock)})
-    step = SimpleNamespace(model=Model(clock), strategy=strategy())
-    ledger = Ledger(cuda=False)
-    with timed_parts(step.model, ledger):
-        run(step, ledger, clock)
+    model, ledger = Model(clock), Ledger(cuda=False)
+    with timed_parts(model, ledger):
+        run(model, ledger, clock)
     took = {name: min(seconds) for name, seconds in ledger.seconds().items()}
     expected = {"head": (0.005, 0.006), "convs": (0.03, 0.045), "view.lift": (2 * 0.002, 2 * 0.003)}
     for part, times in expected.items():
@@ -93,7 +85,7 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     rest = [took.get(stage, 0.0) + took.get(f"{stage}: the rest", 0.0) for stage in ("forward", "backward")]
     assert rest == pytest.approx([0.007, 0.004])
     plain = Ledger(cuda=False)
-    run(step, plain, clock)  # hooks that are gone split nothing
+    run(model, plain, clock)  # hooks that are gone split nothing
     assert set(plain.seconds()) == {"data_wait", "forward", "loss", "backward", "other", "step"}
     for stage in ("forward", "backward"):  # parts and the rest are the stage
         parts = sum(seconds for name, seconds in took.items() if name.partition(":")[0] == stage)

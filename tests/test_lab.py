@@ -1,33 +1,17 @@
-"""The answer, findings and tables of rows that were made by hand, so that every figure in them is known."""
+"""The answer, findings, stages and tables of rows that were made by hand, so that every figure in them is known."""
 
 from functools import partial
 
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 import vl_convert
+from stage_rows import HOST, RUN, WORKER, drawn, every_mode, lost, point_rows, row
 
+import tclab
 from tclab import lab
+from tclab.lab.reports._cells import one_point_each, stage_parts
 from tclab.lab.reports._findings import answer
-from tclab.sweeps.store._rows import aligned, frame, table
-
-
-def row(strategy, seconds, **fields):
-    spread = fields.pop("spread", 0.1)
-    batch = fields.get("batch_size", 4)
-    return {
-        "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
-        "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
-        "where": "host", "n": 5, "mean_seconds": seconds,
-        "low_seconds": seconds * (1 - spread), "high_seconds": seconds * (1 + spread), "cycle_steps": 1,
-        "median_seconds": seconds, "q1_seconds": seconds * (1 - spread),
-        "q3_seconds": seconds * (1 + spread), "samples_per_second": batch / seconds, "batch_bytes": 200,
-        "host_syncs": 0, "status": "ok", "exact": True, "equivalence": "passed", "equivalence_fp64_error": 1e-13,
-        "equivalence_fp32_ratio": 1.0, "equivalence_nodes": 100, "equivalence_edges": 1000,
-        "cpu": "Made Up", "cores": 2, **fields,
-    }  # fmt: skip
-
-
-LOST = {"median_seconds": None, "q1_seconds": None, "q3_seconds": None, "samples_per_second": None}
+from tclab.sweeps.store._rows import frame, mean_columns, table
 
 
 def framed(*made):
@@ -39,29 +23,24 @@ def said(*made):
 
 
 @pytest.mark.parametrize(
-    "chart",
-    [
-        partial(lab.charts.throughput, by="batch_size"),
-        lab.charts.throughput,
-        lab.charts.stages,
-    ],
+    "chart", [partial(lab.charts.throughput, by="batch_size"), lab.charts.throughput, lab.charts.stages]
 )
 def test_charts_of_a_real_run_say_machine_scale_and_batch_and_are_drawn_of_one_point_and_of_none(chart, root):
     """Nine points, three strategies and three batch sizes, as a run of explore.ipynb on two cores kept them."""
-    recorded = frame(aligned(pq.read_table(root / "tests" / "recorded_rows.parquet")))
-    drawn = chart(recorded)
-    machine, sizes, *_ = drawn.to_dict()["title"]["subtitle"]
+    recorded = tclab.rows(root / "tests" / "recorded_rows.parquet")
+    made = chart(recorded)
+    machine, sizes, *_ = made.to_dict()["title"]["subtitle"]
     assert "2 cores" in machine
     assert sizes.startswith("synthetic, scale 0.")
     assert " · batch " in sizes
-    assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
-    assert vl_convert.vegalite_to_png(drawn.to_json())[:4] == b"\x89PNG"
+    assert all(name in str(made.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
+    assert vl_convert.vegalite_to_png(made.to_json())[:4] == b"\x89PNG"
     for few in (recorded.head(0), recorded.head(1), recorded[recorded["stage"] == "step"]):
         chart(few).to_dict()
 
 
 def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
-    rows = [row("stored_mask", 1.0) | LOST | {"status": "oom"}]
+    rows = [lost("stored_mask", "oom")]
     for networks in (1, 9):
         rows += [
             row("node_mask", 0.04, networks=networks),
@@ -129,8 +108,8 @@ def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():
     agree = "2 strategies agree with subgraph, the reference, on a part of the graph (in fp64 to 2e-13 at worst)"
     assert f"{agree}; khop_1 is inexact, error 3e-02 in fp64." in said(right, near, khop)
     assert "khop_1 is inexact." in said(khop | {"equivalence_fp64_error": None})
-    lost = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1, status="oom", mean_seconds=None)
-    found = lab.equivalence(framed(right, khop, lost)).droplevel("model")
+    untimed = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1, status="oom", mean_seconds=None)
+    found = lab.equivalence(framed(right, khop, untimed)).droplevel("model")
     assert found["equivalence"].tolist() == ["passed", "inexact", "inexact"]
     assert found["fp64_error"].tolist() == [1e-13, 0.0312, 0.1]
     assert found["seconds"].isna().tolist() == [False, False, True]
@@ -146,3 +125,100 @@ def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_
     assert lab.machine(framed(on("A100"), on("H100"))).loc["gpu"].tolist() == ["A100", "H100"]
     assert "torch" in lab.machine().index
     assert lab.machine(framed(failed)).empty
+
+
+# ---- where a step's time goes: parts that add up, timelines apart, words where one does not add up
+
+
+@pytest.fixture
+def rows():
+    return framed(*every_mode())
+
+
+def test_parts_add_up_to_the_whole_on_every_timeline(rows):
+    overheads = framed(*point_rows("node_mask", factor=9, overheads="item_logging"))
+    found = stage_parts(pd.concat([rows, overheads, framed(lost("edge_mask", "oom"))]))  # which are left out
+    for (mode, strategy, where), own in found.groupby(["mode", "strategy", "where"]):
+        busy = own[own["stage"] != "idle"]
+        assert busy["seconds"].sum() == pytest.approx(own["whole_seconds"].iloc[0])
+        wanted = HOST[strategy] if where == "host" else WORKER[strategy]
+        ran = RUN[mode] if where == "host" else tuple(wanted)
+        assert set(busy["stage"]) == set(ran)
+        assert busy["seconds"].sum() == pytest.approx(sum(wanted[stage] for stage in ran) / 1e3, rel=0.15)
+    assert set(found["mode"]) == set(RUN)
+
+
+def test_means_are_over_all_steps_a_slow_one_and_those_that_lack_the_stage():
+    made = point_rows("node_mask", scatter=0, steps=20)
+    for one in made:
+        samples = one["samples_seconds"]
+        if one["stage"] == "forward":
+            one |= mean_columns([*samples[:-1], 100 * samples[-1]], 1)
+        if one["stage"] == "optimizer":  # every other batch, as with accumulate=2
+            one["samples_seconds"] = samples[::2]
+            one |= mean_columns([took * (place % 2) for place, took in enumerate(samples)], 2)
+    found = stage_parts(framed(*made)).query("where == 'host'").set_index("stage")["seconds"]
+    assert found["forward"] == pytest.approx(6e-3 * 119 / 20)
+    assert found["optimizer"] == pytest.approx(0.5e-3)
+    assert found["backward"] == pytest.approx(8e-3)
+
+
+def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis(rows):
+    chart = lab.charts.stages(rows)
+    found = drawn(chart, "part")
+    assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
+    assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
+    assert "accounted for: 100.0%" in str(chart.to_dict())
+
+
+def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
+    made = framed(*point_rows("edge_mask", accounted=0.979))  # two percent are tolerated
+    host = [line for line in drawn(lab.charts.stages(made), "part") if line["bar"].endswith("host")]
+    assert {line["value"] for line in host} == {0.0}
+    assert "does not add up: stages add up to 97.9% of its clock" in {line["text"] for line in host}
+    assert "does not add up" not in str(lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict())
+
+
+def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
+    host = [one for one in point_rows("node_mask", scatter=0) if one["where"] == "host"]
+    sums = {"step": "whole"}
+    rank = [dict(one) | {"where": "rank 0", "stage": sums.get(one["stage"], one["stage"])} for one in host]
+    hidden = dict(rank[0]) | {"stage": "overlapped"}
+    found = stage_parts(framed(*host, *rank, hidden)).groupby("where")["seconds"].sum()
+    assert found["rank 0"] == pytest.approx(found["host"])
+
+
+def test_a_device_has_a_bar_of_its_own():
+    made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
+    host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
+    text = str(lab.charts.stages(framed(*host, *made)).to_dict())
+    assert "node_mask · device" in text
+    assert "node_mask · host" in text
+
+
+def test_findings_carry_the_rows_figures(rows):
+    said = lab.findings(rows, "steps")
+    assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
+    assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
+
+
+def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
+    """Three runs of a point, and one by another loop: none adds to another's bar, sentence or verdict."""
+    runs = [
+        one | {"measured_at": f"2026-01-0{number}T00:00:00"}
+        for number in (1, 2, 3)
+        for one in point_rows("node_mask", factor=number, scatter=0, loop="plain")
+    ]
+    rows = framed(*runs, *point_rows("node_mask", factor=5, scatter=0, loop="lightning"))
+    found = stage_parts(rows).query("where == 'host' and mode == 'step'")
+    step = sum(HOST["node_mask"].values()) / 1e3
+    middle, other = 2 * step, 5 * step  # the median run of three
+    names = ["hetero_cell · node_mask · loop plain", "hetero_cell · node_mask · loop lightning"]
+    assert found.groupby("label", sort=False)["seconds"].sum().to_dict() == pytest.approx(
+        dict(zip(names, (middle, other), strict=True))
+    )
+    said = " ".join(lab.findings(rows, "steps"))
+    assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
+    assert "node_mask, loop lightning: a step takes 100 ms" in said
+    (one,) = one_point_each(rows).query("stage == 'step'").to_dict("records")
+    assert (one["loop"], one["mean_seconds"]) == ("plain", pytest.approx(middle))

@@ -1,10 +1,11 @@
-"""The three hypotheses, and published figures beside measured ones: never surer than the rows."""
+"""Hypotheses, published figures beside measured ones, what overheads cost: never surer than the rows."""
 
 import json
+import re
 
 import pytest
 import vl_convert
-from stage_rows import every_mode, lost, point_rows
+from stage_rows import drawn, every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
@@ -29,18 +30,13 @@ def test_waiting_for_most_of_a_step_is_the_data_pipeline_and_waiting_little_is_n
     assert "1,000 edges, far fewer than the real 2.4 million, of which this says nothing." in " ".join(little.evidence)
 
 
-def with_waits(made, change):
-    """Change the waits of every other step of some rows, and the steps by as much."""
-    for one in made:
-        if one["stage"] in ("data_wait", "step"):
-            one["samples_seconds"][::2] = [seconds + change for seconds in one["samples_seconds"][::2]]
-    return made
-
-
 def test_few_steps_and_a_share_on_both_sides_of_half_are_undecided():
     few = verdicts(point_rows("edge_mask", steps=5))
     assert few["Data pipeline"].verdict == few["Mask generation"].verdict == UNDECIDED
-    both = with_waits(point_rows("edge_mask", scatter=0), -0.055)
+    both = point_rows("edge_mask", scatter=0)
+    for one in both:
+        if one["stage"] in ("data_wait", "step"):  # every other step waits less
+            one["samples_seconds"][::2] = [seconds - 0.055 for seconds in one["samples_seconds"][::2]]
     assert verdicts(both)["Data pipeline"].verdict == UNDECIDED
 
 
@@ -156,8 +152,7 @@ def test_a_wrong_ratio_stands_above_the_right_one():
     chart = case_study.artefacts_chart(
         {"875: nested": 5.0, "51: pages": 2.0}, {"875: nested": 1.5, "51: pages": 1}, rows
     )
-    (found,) = [data for data in chart.to_dict()["datasets"].values() if "line" in data[0]]
-    assert [(one["line"], one["text"]) for one in found] == [
+    assert [(one["line"], one["text"]) for one in drawn(chart, "line")] == [
         ("875: nested", "5 × wrong"), ("51: pages", "2 × wrong"), ("875: nested", "1.5 × right"),
         ("51: pages", "1 × right"),
     ]  # fmt: skip
@@ -181,15 +176,57 @@ def both_models_at(hetero, dango, **more):
 
 
 def test_components_stand_beside_the_published_ones(figures):
-    hetero = [*point_rows("edge_mask", scatter=0, batch_size=28), *point_rows("node_mask", scatter=0, batch_size=28)]
-    made = case_study.component_table(
-        frame(table([*hetero, *point_rows("indices", scatter=0, batch_size=64)])), figures
-    )
+    both = [*both_models_at(28, 64), *point_rows("node_mask", scatter=0, batch_size=28)]
+    made = case_study.component_table(frame(table(both)), figures)
     host = made.loc["host"]
     assert (host["hetero_cell"].sum(), host["dango"].sum()) == pytest.approx((0.1, 0.005))
     assert host.loc["forward"].tolist() == pytest.approx([0.014, 0.0015, 0.374])
     assert made.loc[("worker", "collate"), "published"] == 0.05
     assert made["published"].notna().sum() == 4
-    alone = frame(table(hetero))  # a budget may leave a model out
+    alone = frame(table(point_rows("edge_mask", scatter=0)))  # a budget may leave a model out
     assert list(case_study.component_table(alone, figures)) == ["hetero_cell", "published"]
     assert case_study.component_table(alone.head(0), figures).empty
+
+
+# ---- what overheads cost: intervals, verdicts
+
+
+def rounds_of(overhead, factor, number, drift=0.0, steps=12):
+    """Rounds of a point without an overhead and one with it, which takes `factor` times as long, give or take."""
+    made = []
+    for seed in range(number):
+        swing = 1 + drift * (-1) ** seed
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01)
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01, factor=factor * swing, overheads=overhead)
+    return made
+
+
+def costs(made):
+    return case_study.overhead_costs(frame(table(made))).set_index("overhead")
+
+
+@pytest.mark.parametrize(
+    ("factor", "rounds", "drift", "verdict"),
+    [(1.5, 4, 0.0, "costs"), (0.5, 4, 0.0, "saves"), (1.1, 3, 0.3, "undecided"), (3.0, 1, 0.0, "undecided")],
+)
+def test_an_overhead_has_its_ratio_and_a_verdict_where_rounds_agree(factor, rounds, drift, verdict):
+    made = rounds_of("isnan_checks", factor, rounds, drift)
+    alone = point_rows("node_mask", seed=9, factor=50, overheads="isnan_checks")  # without a step to compare with
+    found = costs([*made, *alone]).loc["isnan_checks"]
+    assert (found["verdict"], found["rounds"]) == (verdict, rounds)
+    assert found["ratio"] == pytest.approx(factor, rel=0.01 + drift)
+    assert (found["low"] < 1 < found["high"]) == (drift > 0)
+
+
+def test_the_chart_says_what_is_undecided():
+    rows = frame(table([*rounds_of("isnan_checks", 1.5, 3), *rounds_of("item_logging", 1.0, 3, drift=0.2)]))
+    rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
+    chart = case_study.overheads_chart(case_study.overhead_costs(rows), rows)
+    text = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert re.search(r"1\.(49|50|51) × costs", text)
+    assert "× undecided" in text
+    assert "in 3 rounds; " in text
+    nothing = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
+    assert "No overhead was measured" in str(
+        case_study.overheads_chart(case_study.overhead_costs(nothing), nothing).to_dict()
+    )

@@ -6,12 +6,13 @@ from itertools import islice
 from types import SimpleNamespace
 
 import pytest
+import torch
 from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab import InputError
-from tclab.timing import Ledger
+from tclab.timing import Ledger, advise
 from tclab.timing._ledger import STAGES, BatchTiming
 
 
@@ -153,7 +154,7 @@ def test_an_interrupt_anywhere_in_the_ledger_leaves_whole_steps_and_no_open_stag
     assert 50 < place < 999
 
 
-def test_a_ledger_that_lost_time_says_that_it_does_not_add_up(clock, monkeypatch):
+def test_a_ledger_that_lost_time_says_that_it_does_not_add_up_and_gives_no_advice(clock, monkeypatch):
     lost = [0]  # nanoseconds that the raw clock has and no stage
     monkeypatch.setattr("tclab.timing._ledger.raw_clock_ns", lambda: clock.read() + lost[0])
     with Ledger() as ledger:
@@ -163,6 +164,7 @@ def test_a_ledger_that_lost_time_says_that_it_does_not_add_up(clock, monkeypatch
     assert ledger.accounted["host"] == pytest.approx(0.8)
     assert not ledger.adds_up()
     assert "does NOT add up" in str(ledger)
+    assert "the ledger does not add up" in advise(ledger).refusal
 
 
 def test_a_stage_that_is_the_sum_of_others_or_in_no_step_is_refused():
@@ -189,3 +191,82 @@ def test_batches_have_timelines_of_their_own(clock):
     assert "idle" not in ledger.seconds("loading")
     assert ledger.workers == 2
     assert ledger.accounted == {"host": 1.0}
+
+
+# ---- its CUDA half on a simulated device
+#
+# No GPU is at hand where this runs; what is simulated is CUDA's order of things (work is enqueued at once and done
+# later, an event is reached when all before it is done), on a clock that moves only when the test moves it.
+
+
+class Device(Clock):
+    """The host's clock, and a stream that is free at `free`; both in seconds."""
+
+    free = 0.0
+    waited = 0  # times
+
+    def run(self, seconds, launch=0.0001):
+        """Enqueue a kernel: the host spends `launch`, the device `seconds` when it gets there."""
+        self.work(launch)
+        self.free = max(self.free, self.now) + seconds
+
+    def synchronize(self):
+        self.now = max(self.now, self.free)
+        self.waited += 1
+
+
+@pytest.fixture
+def device(monkeypatch):
+    made = Device().set_in(monkeypatch)
+
+    class Event:
+        def __init__(self, enable_timing=False):
+            self.at = None
+
+        def record(self):
+            made.free = max(made.free, made.now)
+            self.at = made.free
+
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
+    return made
+
+
+def looped(device, *, kernel=0.0002, last=99):
+    with Ledger(cuda=True) as ledger:
+        for number in ledger.steps(range(4)):
+            for stage, launches in (("forward", 10), ("backward", 20)):
+                with ledger.stage(stage):
+                    for _ in range(launches):
+                        device.run(kernel)
+            if number == last:
+                break
+    return ledger
+
+
+@pytest.mark.parametrize("last", [99, 2])
+def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
+    ledger = looped(device, last=last)
+    host, gpu = ledger.seconds(), ledger.seconds("device")
+    steps = min(4, last)  # one that ends by `break` is none, and its time is in no account
+    assert host["forward"] == pytest.approx([0.001] * steps)  # enqueueing
+    assert gpu["forward"][1:] == pytest.approx([0.002] * (steps - 1))
+    assert gpu["backward"] == pytest.approx([0.004] * steps)
+    assert ledger.accounted["device"] == pytest.approx(1.0, abs=0.02)
+    # the host is done long before the device: its own timeline alone does not fill the wall clock
+    assert ledger.accounted["host"] < 0.9
+    assert device.waited == 2  # before the first step and after the last, never inside the block
+
+
+def test_an_event_pair_holds_the_launch_gap_and_time_is_moved_on_its_timeline(device):
+    """Of kernels that take a tenth of what it takes to launch one, the device's timeline shows the launches."""
+    ledger = looped(device, kernel=0.00001)
+    assert ledger.seconds("device")["forward"][1:] == pytest.approx([0.001] * 3, rel=0.2)
+    before = ledger.seconds("device")["backward"][0]
+    ledger.move(0, {"communication": 0.001}, out_of="backward")
+    seconds = ledger.seconds("device")
+    assert (seconds["backward"][0], seconds["communication"]) == (pytest.approx(before - 0.001), [0.001])
+    assert "communication" not in ledger.seconds()

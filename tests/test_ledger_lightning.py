@@ -36,11 +36,6 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Sleeper(lightning.Callback):
-    def on_train_batch_end(self, *args):
-        time.sleep(0.002)
-
-
 def slow(rows):
     time.sleep(0.005)
     return torch.stack(rows)
@@ -52,7 +47,8 @@ def starting(worker):
 
 def trained(module, **options):
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    callbacks = [Sleeper(), lightning_callback(module.ledger)]
+    sleeps = lightning.callbacks.LambdaCallback(on_train_batch_end=lambda *given: time.sleep(0.002))
+    callbacks = [sleeps, lightning_callback(module.ledger)]
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", num_sanity_val_steps=0, callbacks=callbacks, **quiet, **options
     )

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import altair as alt
 import pandas as pd
 import pytest
 from notebook_pictures import MOST_BYTES, pictures, renew
@@ -133,18 +132,6 @@ def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
     assert (steps["edges"] > 40_000).all()  # of the real networks; a synthetic graph of these parameters has far fewer
 
 
-def test_no_cell_runs_anything_with_a_bad_parameter():
-    """The notebook's own cells, in this process: a kernel would take most of a minute."""
-    here, through = {}, []
-    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match="mean 'node_mask'"):  # noqa: PT012
-        for cell in json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]:
-            if cell["cell_type"] == "code":
-                exec("".join(cell["source"]), here)
-                through.append(cell["id"])
-                here |= {"strategies": "nodemask"} if cell["id"] == "parameters" else {}
-    assert through == ["parameters", "imports"]
-
-
 @pytest.mark.slow
 def test_trust_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
@@ -162,16 +149,13 @@ def test_trust_compares_rows_that_are_there(tmp_path):
 # ---- pictures that notebooks show without a kernel: small, there, and made from a run
 
 
-_NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
-
-
 def named(path):
     cells = json.loads(path.read_text())["cells"]
-    near_the_top = [cell for cell in cells[:4] if cell["cell_type"] == "markdown"]
-    return [name for cell in near_the_top for name in _NAMED.findall("".join(cell["source"]))]
+    near_the_top = "".join("".join(cell["source"]) for cell in cells[:4] if cell["cell_type"] == "markdown")
+    return re.findall(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)", near_the_top)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_every_notebook_shows_a_picture_near_its_top(path):
     found = named(path)
     assert 1 <= len(found) <= 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from orphans import MARK, left_behind, marked
@@ -52,11 +53,9 @@ def main():
 def test_what_a_child_prints_or_reads_is_not_what_it_exchanges_with_its_parent(tmp_path):
     (tmp_path / "answers.py").write_text(ANSWERS)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    child = ChildProcess(child_command("answers", "one", "two"), {**os.environ, "PYTHONPATH": path})
-    try:
+    command = child_command("answers", "one", "two")
+    with closing(ChildProcess(command, {**os.environ, "PYTHONPATH": path})) as child:
         for number in (1, 2):
             child.send({"number": number})
             answer = {"request": {"number": number}, "arguments": ["one", "two"], "read": ""}
             assert child.receive() == answer  # a breakpoint() would wait for ever otherwise
-    finally:
-        child.close()

@@ -10,11 +10,10 @@ from torch_geometric.nn import LayerNorm
 
 import tclab
 from tclab import InputError, masking
-from tclab.models._layers import _Attention
 from tclab.perturbation import Perturbations
 from tclab.sweeps.config import with_each_overhead
 from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
-from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads, read_one_by_one
+from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads
 from tclab.timing import Ledger
 from tclab.training._loading import Batches
 from tclab.training._loops import run_plain
@@ -24,6 +23,7 @@ HETERO, PRODUCTION, DANGO = "hetero_cell", "hetero_cell_production", "dango"
 STRATEGIES = {HETERO: "node_mask", PRODUCTION: "node_mask", DANGO: "indices"}
 BOTH = [(model, overhead) for model in (PRODUCTION, DANGO) for overhead in applicable_overheads(model)]
 GRAPH = tclab.CellGraph.synthetic(0.01).without_metabolism().select(2)
+GENES = GRAPH.num_nodes["gene"]
 
 
 def made(model, overheads=(), *, strategy=None, **options):
@@ -116,36 +116,31 @@ def test_nan_is_found_in_the_part_that_gives_it():
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy", "overheads", "part", "copies"),
+    ("model", "strategy", "overheads", "part", "rows"),
     [
-        # the rows that a part of the model is called with in a second step, in graphs of all nodes
-        (DANGO, "indices", (), "heads.0", [1]),
-        (DANGO, "indices", ("second_forward",), "heads.0", [1, 1]),
-        (PRODUCTION, "node_mask", (), "preprocessor", [1]),
-        (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [4]),
+        (DANGO, "indices", (), "heads.0", [GENES]),
+        (DANGO, "indices", ("second_forward",), "heads.0", [GENES, GENES]),
+        (PRODUCTION, "node_mask", (), "preprocessor", [GENES]),
+        (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [4 * GENES]),
         # one way keeps the wild type apart by itself, and its rows too
-        (PRODUCTION, "edge_mask", (), "preprocessor", [1, 1]),
-        (PRODUCTION, "edge_mask", ("preprocessor_per_sample",), "preprocessor", [1, 3]),
-        (PRODUCTION, "node_mask", (), "layers.0.aggregation", [4]),
-        (PRODUCTION, "node_mask", ("wild_type_apart",), "layers.0.aggregation", [1, 3]),
+        (PRODUCTION, "edge_mask", (), "preprocessor", [GENES, GENES]),
+        (PRODUCTION, "edge_mask", ("preprocessor_per_sample",), "preprocessor", [GENES, 3 * GENES]),
+        (PRODUCTION, "node_mask", (), "layers.0.aggregation", [4 * GENES]),
+        (PRODUCTION, "node_mask", ("wild_type_apart",), "layers.0.aggregation", [GENES, 3 * GENES]),
+        # sets of three attend each by itself, or all three sets at once
+        (PRODUCTION, "node_mask", (), "local_head.attention.0", [3]),
+        (PRODUCTION, "node_mask", ("quadratic_attention",), "local_head.attention.0", [1]),
+        (DANGO, "indices", (), "hyper_sagnn.attention.0", [3]),
+        (DANGO, "indices", ("quadratic_attention",), "hyper_sagnn.attention.0", [1]),
     ],
 )
-def test_an_overhead_runs_a_part_of_the_model_on_so_many_copies(model, strategy, overheads, part, copies):
-    step, rows = made(model, overheads, strategy=strategy), []
-    step.model.get_submodule(part).register_forward_hook(lambda module, inputs, output: rows.append(output.size(0)))
+def test_an_overhead_runs_a_part_of_the_model_on_so_many_rows(model, strategy, overheads, part, rows):
+    step, found = made(model, overheads, strategy=strategy), []
+    step.model.get_submodule(part).register_forward_hook(lambda module, inputs, output: found.append(output.size(0)))
     for batch in batches(step):
-        rows.clear()
+        found.clear()
         step(batch)
-    assert rows == [n * GRAPH.num_nodes["gene"] for n in copies]
-
-
-def test_what_is_logged_is_true():
-    predictions, targets = torch.tensor([1.0, 4.0]), torch.tensor([2.0, 2.0])
-    figures = read_one_by_one(torch.tensor(0.5), predictions, targets)
-    assert len(figures) == 15
-    assert (figures["loss"], figures["mse"], figures["mae"]) == (0.5, 2.5, 1.5)
-    assert (figures["prediction_max"], figures["target_min"], figures["error_mean"]) == (4.0, 2.0, 0.5)
-    assert figures["error_rms"] == pytest.approx(2.5**0.5)
+    assert found == rows  # of a second step
 
 
 def test_the_loss_stays_what_it_was_and_logging_is_a_stage():
@@ -156,18 +151,6 @@ def test_the_loss_stays_what_it_was_and_logging_is_a_stage():
         for batch in ledger.steps(batches(step)):
             step(batch, stage=ledger.stage)
     assert "log" in set(ledger.frame()["stage"])
-
-
-@pytest.mark.parametrize("model", [PRODUCTION, DANGO])
-def test_quadratic_attention_grows_with_the_square_of_the_batch(model):
-    for size in (3, 6):
-        for overheads, expected in (((), (size, 3, 3)), (("quadratic_attention",), (1, 3 * size, 3 * size))):
-            step, seen = made(model, overheads), []
-            for module in step.model.modules():
-                if isinstance(module, _Attention):
-                    module.register_forward_hook(lambda m, inputs, o, seen=seen: seen.append(tuple(inputs[1].shape)))
-            step(*batches(step, 1, size=size))
-            assert seen == [expected] * 2
 
 
 def test_the_batch_wide_norm_is_pygs_in_its_default_mode():

@@ -1,8 +1,13 @@
-"""The architecture: a package imports only those above it, no imports run in circles, and names are private or not."""
+"""The architecture: a package imports only those above it, no imports run in circles, names are private or not.
+
+And a docstring that lists its arguments lists all of them, and no other; ruff holds that there is one.
+"""
 
 import ast
+import inspect
 import re
 from collections import Counter
+from dataclasses import fields, is_dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -104,10 +109,53 @@ def test_what_is_public_has_one_name_in_one_place_and_there_are_at_most_110():
     assert 100 < len(places) <= 111  # the library's 110, and `main` of the command
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_what_is_private_to_a_module_is_imported_by_no_other(package):
-    for module in (name for name in MODULES if part(name, 1) == package):
+def test_what_is_private_to_a_module_is_imported_by_no_other():
+    for module in MODULES:
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "tclab":
                 names = [alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES]
                 assert not [name for name in names if re.match("_[^_]", name)], f"{module} imports {names}"
+
+
+# ---- lists of arguments
+
+SECTION = re.compile(r"\*\*Arguments:\*\*(.*?)(?=\n\s*\*\*(?:Returns|Raises|Yields)|\Z)", re.DOTALL)
+PUBLIC = [module for module, path in MODULES.items() if "__all__" in path.read_text(encoding="utf-8")]
+
+
+def parameters(thing):
+    """Return the names that a list of arguments must hold."""
+    if is_dataclass(thing):
+        return [field.name for field in fields(thing) if field.init and not field.name.startswith("_")]
+    if hasattr(thing, "_fields"):
+        return list(thing._fields)  # a NamedTuple, whose __init__ is object's
+    found = inspect.signature(thing.__init__ if isinstance(thing, type) else thing).parameters
+    return [name for name in found if name not in ("self", "cls") and not name.startswith("_")]
+
+
+def wrong_in_list(thing):
+    """Return the parameters that a docstring with a list of arguments leaves out, and what it lists that is gone."""
+    section = SECTION.search(inspect.getdoc(thing) or "")
+    if section is None or not parameters(thing):
+        return []
+    named = {name.strip("*") for name in re.findall(r"`([\w*]+)`", section[1])}
+    elsewhere = re.search(r"\bas for `|\bas `|\bsee `", section[1])  # another docstring has the rest
+    missing = [] if elsewhere else [name for name in parameters(thing) if name not in named]
+    first = re.findall(r"^\s*- `(\w+)`", section[1], re.MULTILINE)
+    return missing + [name for name in first if name not in {*parameters(thing), *inspect.get_annotations(thing)}]
+
+
+def public(package):
+    module = import_module(package)
+    things = {name: getattr(module, name) for name in module.__all__}
+    for name, thing in things.items():
+        if isinstance(thing, type):
+            methods = {key: getattr(one, "__func__", one) for key, one in vars(thing).items() if key[0] != "_"}
+            yield from ((f"{name}.{key}", one) for key, one in methods.items() if inspect.isfunction(one))
+        if inspect.isfunction(thing) or isinstance(thing, type):
+            yield name, thing
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_a_list_of_arguments_in_a_docstring_is_whole(package):
+    assert {name: wrong for name, thing in public(package) if (wrong := wrong_in_list(thing))} == {}

@@ -16,7 +16,6 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
-from tclab.lab.panel._panel_sweep import parameter_defaults
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._row_files import Results
 
@@ -30,16 +29,12 @@ def shown(folder, **parameters):
     return PanelView(panel)
 
 
-def until(seen, seconds=600):
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def drawn(view):
     """Wait until nothing is left to draw; after a sweep, until it is over."""
-    until(lambda: not view.panel.running and not view._draw_waits)
+    end = time.monotonic() + 600
+    while view.panel.running or view._draw_waits:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     with view._drawing:
         return view
 
@@ -74,20 +69,6 @@ def title_of(view):
 # Its parameters
 
 
-def cells_of(name):
-    return json.loads((FOLDER / name).read_text())["cells"]
-
-
-def test_it_has_the_parameters_of_the_sweep_notebook():
-    names = parameter_defaults()
-    of_the_cell = defaults(cells_of("sweep.ipynb"))
-    assert {*of_the_cell, *defaults(cells_of("explore.ipynb"))} - {"more"} <= set(names)
-    # those that no cell names are in `more`: given to the call of the grid or of the sweep
-    behind = {name: value for name, value in names.items() if name not in of_the_cell}
-    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more=behind)
-    assert set(points) | set(sweep) == set(behind)
-
-
 PARAMETERS = [
     {},
     {"scale": 0.1234, "hidden": 32, "layers": 2, "perturbations": 1, "dtype": "float64", "mode": "model", "gpus": 0},
@@ -110,13 +91,16 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
     program, notebook, _, *pairs = shlex.split(panel.papermill())
     assert (program, notebook) == ("papermill", "notebooks/sweep.ipynb")
     given = {n: v if flag == "-r" else _resolve_type(v) for flag, n, v in zip(*[iter(pairs)] * 3, strict=True)}
-    of_the_cell = defaults(cells_of("sweep.ipynb"))
+    cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
+    of_the_cell = defaults(cells)
+    assert set(of_the_cell) - {"more"} <= set(given)
     names = of_the_cell | {n: v for n, v in given.items() if n in of_the_cell}
     names["more"] = {n: v for n, v in given.items() if n not in of_the_cell}
-    for cell in cells_of("sweep.ipynb"):
-        if cell["id"] in ("imports", "points"):
-            with alt.renderers.enable(alt.renderers.active):
-                exec("".join(cell["source"]), names)
+    first = [cell for cell in cells if cell["cell_type"] == "code"][:3]
+    assert [cell["id"] for cell in first] == ["parameters", "imports", "points"]  # of a bad value nothing is run
+    for cell in first[1:]:
+        with alt.renderers.enable(alt.renderers.active):
+            exec("".join(cell["source"]), names)
     assert {resolve(point) for point in names["points"]} == {resolve(point) for point in points}
     assert given["results"] == panel.parameters["results"]
     assert {"budget_seconds": given["budget_seconds"] or None, "retry": given["retry"]} == options
@@ -172,6 +156,47 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
     set_to(view, "models", ("hetero_cell",))
     assert "node_mask" in strategies.widget.options
     assert "indices" not in strategies.widget.options
+
+
+# Parameters that papermill gave a notebook
+
+
+NAMED = 'graph: str = "synthetic"\nbatch_sizes = "auto"  # 1,2,4\nsteps = 8'
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Let a kernel have run the cells of a notebook, and what papermill put behind its parameters."""
+
+    def run(injected="", **values):
+        cells = ["", NAMED, *([f"# Parameters\n{injected}"] if injected else []), "import altair as alt"]
+        shell = SimpleNamespace(user_ns={"In": cells, **values})
+        monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
+
+    return run
+
+
+def test_parameters_that_no_cell_names_go_to_the_function_that_takes_them(ran):
+    ran('batch_sizes = "1,2"\ngraph = "synthetic"\n')
+    assert lab.check_parameters() == []
+    ran('steps = 4\nmode = "data"\nretry = True\nslurm = "time:5"\n', mode="data", retry=True, slurm="time:5")
+    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb"})
+    assert points == {"mode": "data", "store": "lmdb"}
+    assert sweep == {"retry": True, "slurm": "time:5"}
+
+
+@pytest.mark.parametrize(
+    ("injected", "functions", "more", "words"),
+    [
+        ('steps = 4\nbatchsizes = "1,2"\n', (), {}, "unknown parameter 'batchsizes'; did you mean 'batch_sizes'"),
+        ("", (tclab.grid,), {"mod": "data"}, "unknown parameter 'mod'; did you mean 'mode'"),
+        ("retri = True\n", (tclab.grid, lab.LiveSweep), {}, "unknown parameter 'retri'; did you mean 'retry'"),
+    ],
+)
+def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran, injected, functions, more, words):
+    ran(injected)
+    with pytest.raises(InputError, match=words):
+        lab.check_parameters(*functions, more=more)
 
 
 # Running
@@ -269,7 +294,6 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
 def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(1), results=tmp_path)
-    assert sweep.panel(live=True) is not None
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))

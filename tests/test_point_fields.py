@@ -133,8 +133,6 @@ def test_what_a_point_leaves_open_is_made_definite_and_numbers_of_numpys_are_num
     options = {"prefetch_factor": 4, "multiprocessing_context": "spawn", "persistent_workers": True}
     assert Point(workers=0, loader=options) == Point(workers=0)  # without workers nothing is said of them
     assert (Point().prefetch_factor, Point(loader=options).prefetch_factor) == (2, 4)
-    on_cpu = Point(scale=0.02, device="cpu", loader={"pin_memory": True})
-    assert on_cpu.skipped() == "skipped: pin_memory needs cuda"
     ddp = {"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True, "gather_interval": 3}
     assert Point(ranks=1, ddp=ddp) == Point()
     assert Point(ranks=2, accumulate=1, ddp={"no_sync": True}) == Point(ranks=2)

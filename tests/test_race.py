@@ -12,7 +12,7 @@ import sys
 from itertools import groupby
 from math import log, log1p, sqrt
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from synthetic_machine import SyntheticMachine, pair_of
@@ -159,22 +159,22 @@ def test_what_an_arm_settles_before_a_block_is_not_in_it():
 
 def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monkeypatch):
     """Four processes of four arms on one GPU: each kept what its arms had needed in turn, and the third got no more."""
-    done = []
-    cuda = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, synchronize=lambda: done.append("wait"),
-        empty_cache=lambda: done.append("release"),
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    runner = BlockRunner({"a": lambda: done.append("call")}, 0)
+    cuda = Mock()
+
+    def done():
+        names = [name for name, *_ in cuda.method_calls if not name.startswith("is_")]
+        cuda.reset_mock()
+        return names
+
+    monkeypatch.setitem(sys.modules, "torch", Mock(cuda=cuda))
+    runner = BlockRunner({"a": lambda: cuda.call()}, 0)
     runner.make()
-    assert done == ["call", "wait", "release"]
-    del done[:]
+    assert done() == ["call", "synchronize", "empty_cache"]
     rounds = runner.rounds(0, {"a": 1}, 0, 1)
     assert [sample["arm"] for sample in next(rounds)] == ["a", "a"]
-    assert done == ["call", *2 * ["wait", "call", "wait"]]  # the first, unmeasured, allocates anew
-    del done[:]
+    assert done() == ["call", *2 * ["synchronize", "call", "synchronize"]]  # the first, unmeasured, allocates anew
     rounds.close()
-    assert done == ["release"]
+    assert done() == ["empty_cache"]
 
 
 def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record(tmp_path):

@@ -134,6 +134,11 @@ def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, comm
     assert "\n" not in str(caught.value)
 
 
+def test_a_commit_raced_with_itself_is_said(raced):
+    with pytest.warns(UserWarning, match="head and base run the same command on the same code: nothing can differ"):
+        raced(base="fast", head="fast")
+
+
 def test_where_there_is_no_git_a_revision_is_refused_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="base is 'fast', expected a revision"):
@@ -182,13 +187,3 @@ def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(
     commits = {side: git(repository, "rev-parse", tag)[:10] for side, tag in (("base", "fast"), ("head", "slow"))}
     assert re.search(f"\nbase +cat seconds.txt +{commits['base']} +100 ms ", out)
     assert re.search(f"\nhead +cat seconds.txt +{commits['head']} +120 ms ", out)
-
-
-def test_a_race_of_commands_imports_nothing_of_graphs():
-    code = (
-        "import sys; from tclab.command import main; main(['race', '--base', '.', '--help']); "
-        "print([name for name in ('torch', 'tclab.sweeps', 'tclab.graph') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Usage: tclab race-commands" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"

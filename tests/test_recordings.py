@@ -3,7 +3,7 @@
 import json
 
 import readme_figures
-from test_lab import row as made_up
+from stage_rows import row as made_up
 
 from tclab.sweeps.store._rows import frame, table
 

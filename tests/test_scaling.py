@@ -1,7 +1,7 @@
 """What more ranks bring: the points, their charts from rows made by hand, and a predicted step."""
 
 import pytest
-from test_lab import row
+from stage_rows import row
 
 from tclab import InputError, lab
 from tclab.sweeps.config import scaling_points
@@ -31,27 +31,17 @@ def test_ranks_that_cannot_be_are_one_clear_line():
             scaling_points(kind, ranks=ranks, batch_size=8, **HOW)
 
 
-def step(ranks, seconds, *, accumulate=1, **fields):
-    """The row of a step of `ranks`, that takes so many seconds."""
-    made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, **fields)
-    return {**made, "accumulate": accumulate, "samples_per_second": 4 * ranks / seconds, "overheads": ""}
-
-
-def stages_of(ranks, seconds, parts):
-    """The rows of a point of several ranks: its step, some of its stages, and what each rank adds."""
-    made = [{**step(ranks, seconds, gradient_bytes=4e6, buckets=1), "samples_seconds": [seconds] * 8}]
-    made += [{**step(ranks, took), "stage": name, "samples_seconds": [took] * 8} for name, took in parts.items()]
-    for rank in range(ranks):
-        late = {"late_share": (0.2, 0.8)[rank]}
-        made.append({**step(ranks, seconds), "stage": "whole", "where": f"rank {rank}", **late})
-        made.append({**step(ranks, 0.001), "stage": "overlapped", "where": f"rank {rank}"})
-    return [{**one, "samples_per_second": None} if one["stage"] != "step" else one for one in made]
+def step(ranks, seconds, stage="step"):
+    """The row of a step of `ranks`, or of one of its stages, that takes so many seconds."""
+    made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, stage=stage)
+    rate = 4 * ranks / seconds if stage == "step" else None
+    return {**made, "accumulate": 1, "overheads": "", "samples_per_second": rate, "samples_seconds": [seconds] * 8}
 
 
 @pytest.fixture
 def rows():
-    one = stages_of(1, 0.1, {"backward": 0.04})
-    return frame(table([*one, *stages_of(2, 0.125, {"backward": 0.05, "communication": 0.01, "rank_wait": 0.02})]))
+    one, two = (step(1, 0.1), step(1, 0.04, "backward")), (step(2, 0.125), step(2, 0.02, "rank_wait"))
+    return frame(table([*one, *two]))
 
 
 def drawn(chart):

@@ -1,6 +1,6 @@
 """Delays of known length come back from the ledger, one that does not is said not to, and a ledger's cost is seen.
 
-On a clock that advances by work and by being read; benchmarks/ledger_trust.py does the same with a real one.
+On a clock that advances by work and by being read; part (e) of `make gpu` does the same with a real one.
 """
 
 import random
@@ -13,29 +13,20 @@ from tclab import InputError
 from tclab.timing import _race, receipt, spike_in
 
 
-class Interrupted(Clock):
-    """Whose work is interrupted now and then."""
-
-    def __init__(self):
-        super().__init__(reading=1e-6)
-        self.lots = random.Random(0)
-
-    def work(self, seconds):
-        super().work(seconds * (1 + abs(self.lots.gauss(0, 0.02))))
-        if self.lots.random() < 0.01:
-            self.now += 0.004  # somebody else's turn on this core
-
-
 @pytest.fixture
 def loop(monkeypatch):
-    clock = Interrupted().set_in(monkeypatch)
+    clock, lots = Clock(reading=1e-6).set_in(monkeypatch), random.Random(0)
 
-    def run(ledger, steps=20):
-        for _ in ledger.steps(range(steps)):
+    def work(seconds):
+        clock.work(seconds * (1 + abs(lots.gauss(0, 0.02))))
+        clock.work(0.004 * (lots.random() < 0.01))  # somebody else's turn on this core
+
+    def run(ledger):
+        for _ in ledger.steps(range(20)):
             with ledger.stage("forward"):
-                clock.work(0.0005)
+                work(0.0005)
             with ledger.stage("backward"):
-                clock.work(0.001)
+                work(0.001)
 
     return run
 
@@ -75,8 +66,8 @@ def test_the_receipt_says_what_a_ledger_costs(monkeypatch):
     # wait and three stages begin and end, so does a step, and the last is followed by one that is dropped
     assert found.cut_seconds == pytest.approx(9 * reading, rel=0.02)
     assert found.step_seconds == pytest.approx(0.003 + found.cut_seconds, rel=0.02)
-    assert found.share == found.cut_seconds / found.step_seconds
     pair = found.race.pair("instrumented", "bare")
     assert pair.interval[0] <= pair.ratio <= pair.interval[1]
     assert pair.ratio == pytest.approx(1 + 11 * reading / 0.003, rel=0.1)
+    assert found.share == found.cut_seconds / found.step_seconds
     assert f"{found.cut_seconds * 1e6:.1f} µs a step, {found.share:.3%} of" in " ".join(str(found).split())

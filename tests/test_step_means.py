@@ -5,16 +5,7 @@ import pytest
 from scipy.signal import lfilter
 
 from tclab.errors import InputError
-from tclab.timing._step_means import (
-    STEADY,
-    cycle_of,
-    mean_step,
-    ratio_of_means,
-    share_of,
-    steady_state,
-    steps_wait,
-    whole_cycles,
-)  # fmt: skip
+from tclab.timing._step_means import STEADY, cycle_of, mean_step, ratio_of_means, share_of, steady_state, steps_wait
 
 
 def bursts(workers, steps, *, batch=0.4, rest=0.016, begin=0):
@@ -35,8 +26,7 @@ def test_a_mean_over_whole_cycles_is_right_wherever_they_begin(begin):
 
 def test_a_cycle_holds_every_period_of_the_loop_and_the_first_steps_which_fill_none_are_left_out():
     assert (cycle_of(4, 1, None), cycle_of(4, 6), cycle_of(0, 1)) == (4, 12, 1)  # nobody waits for 0 workers
-    assert [whole_cycles(n, 4) for n in (27, 24, 3)] == [slice(3, 27), slice(0, 24), slice(0, 3)]  # 3: none is whole
-    assert mean_step([np.array([9.0, 1, 3, 1, 3])], 2).value == 2
+    assert [mean_step([np.arange(n)], 4).value for n in (27, 24, 3)] == [14.5, 11.5, 1]  # 3: none is whole
     assert steps_wait(np.array([0.0, 0.1]), np.array([1.0, 1.0]))
     assert not steps_wait(np.array([0.0, 0.01]), np.array([1.0, 1.0]))
 

@@ -2,19 +2,18 @@
 
 import json
 import sys
-import textwrap
 import threading
 from dataclasses import replace
 
 import pandas as pd
 import pytest
-import torch
 
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._progress import Progress, print_progress
 from tclab.sweeps.execution._run import close_workers
+from tclab.sweeps.store._code_fingerprint import import_file
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
@@ -94,6 +93,7 @@ def test_what_does_not_apply_is_skipped_with_its_reason():
         ({"overheads": ("dense_targets",)}, "hetero_cell cannot take on the overhead dense_targets"),
         ({"loss": "dango"}, "hetero_cell is not trained on dango"),
         ({"strategy": "indices"}, "indices makes no masked graph"),
+        ({"loader": {"pin_memory": True}}, "pin_memory needs cuda"),
     ):
         row = of_the_step(tclab.run(tiny(**fields)))
         assert row["status"].startswith(f"skipped: {why}")
@@ -101,69 +101,8 @@ def test_what_does_not_apply_is_skipped_with_its_reason():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Strategies of a user's own, in a file that child processes can import."""
-    (tmp_path / "own_strategies.py").write_text(
-        textwrap.dedent("""
-            import os, signal
-            import torch
-            import tclab
-            from tclab import masking
-
-            NodeMask = masking.get("node_mask")
-
-            def acts(name, act):
-                class Acts(NodeMask):
-                    def view(self, batch):
-                        act()
-                Acts.name = name
-                masking.register(Acts)
-
-            def raises():
-                raise ValueError("no \\udcff such thing " + "x" * 1_000_000 + "\\nand more")
-
-            def reads():
-                print('{"rows": []}')  # which is no answer to the parent
-                input()  # as a breakpoint() does
-
-            acts("crashes", lambda: os.kill(os.getpid(), signal.SIGSEGV))
-            acts("sleeps", signal.pause)
-            acts("raises", raises)
-            acts("reads", reads)
-
-            @masking.register
-            class InAByte(NodeMask):
-                name = "in_a_byte"
-                def view(self, batch):
-                    gene = batch.deletions["gene"]
-                    nodes = gene.nodes.to(torch.uint8).long()
-                    removed = {**batch.deletions, "gene": tclab.perturbation.Deletions(nodes, gene.ptr, gene.most)}
-                    return tclab.message_passing.SharedView(self.graph, removed)
-
-            @masking.register
-            class Counts(NodeMask):
-                name = "counts"
-                def view(self, batch):
-                    if batch.size == 2 and self.graph.num_nodes["gene"] > 100:
-                        with open(os.environ["OWN_COUNT"], "a") as count:
-                            count.write("a view of two samples of the whole graph\\n")
-                    return super().view(batch)
-
-            @masking.register
-            class DeletesNothingFromAFew(NodeMask):
-                name = "deletes_nothing_from_a_few"
-                def view(self, batch):
-                    if batch.size >= 4:
-                        return super().view(batch)
-                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-                    return tclab.message_passing.SharedView(self.graph, removed)
-        """)
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import own_strategies  # noqa: F401
-
-    yield
-    sys.modules.pop("own_strategies")
+def own(root):
+    import_file(root / "tests" / "own_strategies.py")
 
 
 def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
@@ -305,14 +244,13 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
     assert len(told) == len(list(tmp_path.glob("*.parquet"))) == 1
 
 
-def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path):
+def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
         ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),
         ({"device": "cuda"}, "device is 'cuda', and torch finds no CUDA device"),
     ):
-        if "device" in fields and torch.cuda.is_available():
-            continue
         point = tiny(**fields)
         assert Point(**point.to_dict()) == point
         for use in (resolve, tclab.run, lambda p: tclab.sweep(p, results=tmp_path)):

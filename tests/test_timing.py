@@ -3,37 +3,33 @@
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 import torch
 
 from tclab.timing._environment import contention, cores_within, environment, gpu_free_bytes, usable_cores
 
-
-def run(code):
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+LOADS = """
+import sys, tclab
+from tclab.timing import Ledger
+from tclab.timing._environment import conditions, environment
+with Ledger() as ledger:
+    for _ in ledger.steps(range(3)):
+        with ledger.stage("forward"):
+            pass
+print(bool(str(ledger)), bool(conditions()), environment(load_torch=False)["torch"])
+print([m for m in ("torch", "numpy", "scipy", "pandas", "lightning", "asyncio") if m in sys.modules])
+from tclab.timing import race
+result = race({"short": lambda: sum(range(3000)), "long": lambda: sum(range(9000))}, budget_seconds=2)
+print(len(result.samples()) > 0, "pandas" in sys.modules, "torch" in sys.modules)
+ledger.frame()
+print("pandas" in sys.modules, "torch" in sys.modules)
+"""
 
 
 def test_a_ledger_and_a_race_load_no_torch_and_pandas_for_a_frame_alone():
-    loaded = run("""
-        import sys, tclab
-        from tclab.timing import Ledger
-        from tclab.timing._environment import conditions, environment
-        with Ledger() as ledger:
-            for _ in ledger.steps(range(3)):
-                with ledger.stage("forward"):
-                    pass
-        print(bool(str(ledger)), bool(conditions()), environment(load_torch=False)["torch"])
-        print([m for m in ("torch", "numpy", "scipy", "pandas", "lightning", "asyncio") if m in sys.modules])
-        from tclab.timing import race
-        result = race({"short": lambda: sum(range(3000)), "long": lambda: sum(range(9000))}, budget_seconds=2)
-        print(len(result.samples()) > 0, "pandas" in sys.modules, "torch" in sys.modules)
-        ledger.frame()
-        print("pandas" in sys.modules, "torch" in sys.modules)
-    """)
-    assert loaded.splitlines() == [f"True True {torch.__version__}", "[]", "True False False", "True False"]
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"True True {torch.__version__}", "[]", "True False False", "True False"]
 
 
 def test_the_environment_says_what_is_missing_with_none(monkeypatch):

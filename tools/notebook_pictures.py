@@ -14,8 +14,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,18 +109,18 @@ def run_and_renew(notebook: Path) -> list[Path]:
     The notebook's own metadata may hold `picture_parameters`, name → value, where its defaults, which are small,
     make no picture worth showing.
 
-    **Raises:** `InputError` with the last line of a notebook that failed.
+    **Raises:** `InputError` with the error of a notebook that failed.
     """
+    import papermill
+
     usual = json.loads(notebook.read_text())["metadata"].get("picture_parameters", {})
-    given = [word for name, value in usual.items() for word in ("-p", name, str(value))]
     with tempfile.TemporaryDirectory() as folder:
         executed = Path(folder) / "executed.ipynb"
-        done = subprocess.run(
-            [sys.executable, "-m", "papermill", "--no-progress-bar", notebook, executed, *given],
-            env={**os.environ, "TCLAB_RUNS": folder}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise InputError(f"{notebook} failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+        os.environ["TCLAB_RUNS"] = folder
+        try:
+            papermill.execute_notebook(notebook, executed, usual, progress_bar=False)
+        except papermill.PapermillExecutionError as error:
+            raise InputError(f"{notebook} failed: {error.ename}: {error.evalue}") from None
         return renew(notebook, executed)
 
 

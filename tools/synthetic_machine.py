@@ -56,11 +56,9 @@ class SyntheticMachine:
     def of_any_kind(seed):
         """Return a machine with random drift, noise, autocorrelation and outliers, from mild to severe."""
         draw = np.random.default_rng([seed, 1]).uniform
-        noise, memory, drift = draw(0.01, 0.1), draw(0.0, 0.95), draw(-0.3, 0.5)
-        wave, wave_seconds, outliers = draw(0.0, 0.2), draw(0.5, 30.0), draw(0.0, 0.1)
-        return SyntheticMachine(
-            seed, noise=noise, memory=memory, drift=drift, wave=wave, wave_seconds=wave_seconds, outliers=outliers
-        )
+        noise = {"noise": draw(0.01, 0.1), "memory": draw(0.0, 0.95), "drift": draw(-0.3, 0.5)}
+        waves = {"wave": draw(0.0, 0.2), "wave_seconds": draw(0.5, 30.0), "outliers": draw(0.0, 0.1)}
+        return SyntheticMachine(seed, **noise, **waves)
 
     def clock(self):
         """Return the simulated time in nanoseconds."""
@@ -77,19 +75,12 @@ class SyntheticMachine:
         wild = 1 + (1 - size) ** (-1 / 1.5) if chance < self._outliers else 1.0
         return max(slow, 0.2) * exp(self._noise * self._state) * wild
 
-    def arm(self, name, seconds, own=(0.0,)):
-        """Return a function that takes about `seconds`; each call appends the arm's name to `calls`.
-
-        **Arguments:**
-
-        - `name`: of the arm.
-        - `seconds`: of a call on a machine at rest.
-        - `own`: a disturbance of this arm alone, as `memory_noise` and its like return; the last value stays.
-        """
+    def arm(self, name, seconds):
+        """Return a function that takes about `seconds` on a machine at rest; each call appends its name to `calls`."""
 
         def call():
             self.calls.append(name)
-            self.seconds += seconds * self._factor() * exp(own[min(int(self.seconds / GRID_SECONDS), len(own) - 1)])
+            self.seconds += seconds * self._factor()
 
         return call
 

@@ -139,7 +139,7 @@ def race(
     - `budget_seconds`: of the rounds, of which each process runs two or more.
     - `margin`: a share of the time that is no difference.
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
-    - `record`: a file; the same command goes on with it.
+    - `record`: a file, with which the same command goes on after an interrupt (budget included).
     """
     from tclab.sweeps.analysis._race_points import race_points
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -108,7 +108,9 @@ class Strategy(ABC):
         - `scores`: [B] float32
         - `encoded`: what `encode` made of them.
         """
-        tensors, host_values = self.pack(removed, encoded)
+        packed = self.pack(removed, encoded)
+        require(f"what `pack` of strategy {self.name!r} returns", packed, tuple, "two dicts: tensors, facts")
+        tensors, host_values = packed
         return Batch.packed({"target": scores, **tensors}, removed, len(scores), host_values)
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
@@ -198,7 +200,8 @@ def get(name: str) -> type[Strategy]:
     if not isinstance(name, str):  # a point names its strategy: it crosses to another process as text
         raise InputError(f"strategy is {name!r}, expected a name; @tclab.masking.register makes that of a class known")
     if name not in _STRATEGIES:
-        raise unknown("strategy", name, _STRATEGIES)
+        yours = "one of yours is known once its file is imported, as --import FILE does"
+        raise InputError(f"{unknown('strategy', name, _STRATEGIES)}; {yours}")
     return _STRATEGIES[name]
 
 
@@ -227,12 +230,26 @@ def view(
 
     **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
     """
+    return next(views(graph, [deletions], strategy, device=device, collation=collation))
+
+
+def views(
+    graph: CellGraph,
+    batches: Iterable[Iterable[Sequence[int] | Tensor]],
+    strategy: str,
+    *,
+    device: torch.device | str,
+    collation: str,
+) -> Iterator[View]:
+    """Yield the view of each batch of deletions, all made by the same two objects of a strategy; see `view`."""
     kind = get(strategy)
     require("graph", graph, CellGraph, "a tclab.CellGraph")
-    wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
-    if len(wanted) == 0:
-        raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
-    batch = kind(graph, collation=collation).prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
-    copies = kind(graph.to(device), collation=collation).view(batch.to(device))
-    require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
-    return copies
+    loads, steps = kind(graph, collation=collation), kind(graph.to(device), collation=collation)
+    for deletions in batches:
+        wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
+        if len(wanted) == 0:
+            raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
+        batch = loads.prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
+        copies = steps.view(batch.to(device))
+        require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
+        yield copies

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tclab.errors import require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._edge_list_view import pool_grid
@@ -48,6 +49,9 @@ class SharedView(View):
     """
 
     def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], *, dense: Collection[str] = ()) -> None:
+        every = "Deletions, as of every node type; Deletions.nothing(B) deletes none"
+        for kind in graph.num_nodes:
+            require(f"removed[{kind!r}]", removed.get(kind), Deletions, every)
         super().__init__(graph, removed[graph.deleted_type])
         self.removed = removed
         self.dense = dense

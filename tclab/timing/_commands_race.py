@@ -13,6 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -190,6 +191,8 @@ def race_commands(
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
             arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
+        if arms["head"].identity == arms["base"].identity:
+            warnings.warn("head and base run the same command on the same code: nothing can differ", stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
     sides = {side: arm.identity for side, arm in arms.items()}

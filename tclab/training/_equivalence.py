@@ -22,7 +22,7 @@ from tclab._display import first_of
 from tclab._limits import out_of_memory
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get
-from tclab.masking._strategy import is_users, view
+from tclab.masking._strategy import is_users, views
 from tclab.message_passing import View
 from tclab.training._step import compiled_forward
 
@@ -359,13 +359,14 @@ class EquivalenceReference:
         samples, device = self._cases[case], next(model.parameters()).device
         weights = torch.linspace(-1.0, 2.0, len(samples), dtype=torch.float64, device=device)
         size = _SLICE if slices else len(samples)
+        parts = [slice(first, first + size) for first in range(0, len(samples), size)]
+        batches = [[*samples[1:], []], *(samples[part] for part in parts)]
+        made = views(self.graph, batches, strategy, device=device, collation=collation)
+        with next(made):  # what a strategy keeps of one batch must not reach the next of its size
+            pass
         predicted = []
-        for first in range(0, len(samples), size):
-            part = slice(first, first + size)
-            with (
-                torch.set_grad_enabled(backward),
-                view(self.graph, samples[part], strategy, device=device, collation=collation) as copies,
-            ):
+        for part, copies in zip(parts, made, strict=True):
+            with torch.set_grad_enabled(backward), copies:
                 with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     predictions = forward(model, copies)
                 if backward:

@@ -3,13 +3,10 @@
 import gzip
 import json
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 
 import tclab.trace as trace
-
-SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
 @pytest.fixture
@@ -33,15 +30,9 @@ def write_trace(tmp_path):
     return write
 
 
-def _shared(name):
-    if not (SHARED / name).is_dir():
-        pytest.skip(f"../shared/{name} is not there")
-    return SHARED / name
-
-
 @pytest.fixture(scope="session")
-def real_traces():
-    return _shared("data/torch_traces")
+def real_traces(shared_data):
+    return shared_data / "torch_traces"
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +42,6 @@ def real_report(real_traces):
 
 
 @pytest.fixture
-def cases():
+def cases(shared_data):
     """The inputs of public bug reports."""
-    return _shared("cases")
+    return shared_data.parent / "cases"

@@ -1,4 +1,4 @@
-"""Self time: random trees of events, well nested and badly, against first principles."""
+"""Self time: random events, well nested and badly, against first principles."""
 
 import random
 
@@ -8,92 +8,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab.trace as trace
-from tclab.trace._nesting import nearest, nest
-
-
-@st.composite
-def trees(draw):
-    """A root and a random tree within it: rows of (start, duration), in whole nanoseconds."""
-    rows = [(0, draw(st.integers(1, 10_000)))]
-
-    def fill(start, end, depth):
-        cuts = sorted(draw(st.lists(st.integers(start, end), max_size=6)))
-        for a, b in zip(cuts[::2], cuts[1::2], strict=False):
-            rows.append((a, b - a))
-            if depth and b - a > 1:
-                fill(a, b, depth - 1)
-
-    fill(0, rows[0][1], draw(st.integers(0, 4)))
-    return rows
-
+from tclab.trace._nesting import nest
 
 tangles = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=25)
 
 
-def columns(rows, track=0):
+def columns(rows):
     start, duration = np.array(rows, dtype=np.int64).T
-    return start, duration, np.full(len(rows), track), np.zeros(len(rows), dtype=np.int64)
-
-
-def owners_by_moment(rows):
-    """The slow way: for each moment, the event that began last of those running; of equals the innermost."""
-    owned = np.zeros(len(rows), dtype=np.int64)
-    order = sorted(range(len(rows)), key=lambda i: (rows[i][0], -rows[i][1], i))
-    for moment in range(max(s + d for s, d in rows)):
-        running = [i for i in order if rows[i][0] <= moment < rows[i][0] + rows[i][1]]
-        if running:
-            owned[running[-1]] += 1
-    return owned
-
-
-@given(trees())
-def test_self_times_of_a_tree_sum_to_its_root(rows):
-    found = nest(*columns(rows))
-    assert found.self_time.sum() == rows[0][1]
-    assert (found.self_time >= 0).all()
-    children = np.zeros(len(rows), dtype=np.int64)
-    for child, parent in enumerate(found.parent):
-        if parent >= 0:
-            children[parent] += rows[child][1]
-    assert (found.self_time == np.array(rows)[:, 1] - children).all()
+    return start, duration, np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
 
 
 @given(tangles)
-def test_any_tangle_counts_each_moment_once(rows):
+def test_any_tangle_counts_each_moment_once_for_the_event_that_began_last_and_lies_in_the_one_before(rows):
+    """By the slow way: in the order of their begins, of equals the outer one first, some run at each moment."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i][0], -rows[i][1], i))
+    owned, parents = [0] * len(rows), [-1] * len(rows)
+    for moment in range(max(map(sum, rows))):
+        running = [i for i in order if rows[i][0] <= moment < sum(rows[i])]
+        if running:
+            owned[running[-1]] += 1
+    for place, i in enumerate(order):
+        running = [before for before in order[:place] if rows[i][0] < sum(rows[before])]
+        parents[i] = running[-1] if running else -1
     found = nest(*columns(rows))
-    covered = {t for s, d in rows for t in range(s, s + d)}
-    assert found.self_time.sum() == len(covered)
-    grouped = {}
-    for row, time in zip(rows, found.self_time, strict=True):
-        grouped[row] = grouped.get(row, 0) + int(time)
-    expected = {}
-    for row, time in zip(rows, owners_by_moment(rows), strict=True):
-        expected[row] = expected.get(row, 0) + int(time)
-    assert grouped == expected
+    assert found.self_time.tolist() == owned
+    assert found.parent.tolist() == parents
     stretches = np.argsort(found.start)
     assert (found.end[stretches][:-1] <= found.start[stretches][1:]).all()
 
 
-@given(trees(), tangles, st.randoms(use_true_random=False))
-def test_tracks_do_not_touch_and_order_does_not_matter(tree, tangle, rng):
-    separate = np.concatenate([nest(*columns(tree)).self_time, nest(*columns(tangle, 1)).self_time])
-    start, duration, track, tie = (np.concatenate(pair) for pair in zip(columns(tree), columns(tangle, 1), strict=True))
-    tie = np.arange(len(start))
-    separate = nest(start, duration, track, tie).self_time
-    order = np.array(rng.sample(range(len(start)), len(start)))
-    shuffled = nest(start[order], duration[order], track[order], tie[order])
-    assert (shuffled.self_time == separate[order]).all()
-    parents = np.where(shuffled.parent >= 0, order[shuffled.parent], -1)
-    assert (parents == nest(start, duration, track, tie).parent[order]).all()
-
-
 @given(tangles, st.sampled_from([1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
-def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit, origin):
+def test_report_does_not_depend_on_order_units_or_origin_and_threads_do_not_touch(write_trace, rows, unit, origin):
     names = ["aten::mm", "loss", "autograd::engine", "Optimizer.step"]
 
     def events(scale, shift):
         return [
-            {"ph": "X", "cat": "cpu_op", "name": names[i % 4], "pid": 1, "tid": 1}
+            {"ph": "X", "cat": "cpu_op", "name": names[i % 4], "pid": 1, "tid": 1 + i // 4 % 2}
             | {"ts": shift + s * scale, "dur": d * scale}
             for i, (s, d) in enumerate(rows)
         ]
@@ -102,11 +52,14 @@ def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit
     changed = events(unit, origin)
     random.Random(len(rows)).shuffle(changed)
     other = trace.analyze(write_trace(changed, "other.json"))
-    assert np.allclose(other.categories["self_us"], plain.categories["self_us"] * unit, atol=1e-9)
+    for table, by in (("threads", ["thread", "category"]), ("stages", "stage")):
+        before, after = (getattr(report, table).set_index(by)["self_us"].sort_index() for report in (plain, other))
+        assert np.allclose(after, before * unit, atol=1e-9)
     assert (other.categories["events"] == plain.categories["events"]).all()
-    assert plain.categories["events"].sum() == len(rows)
-    span = max(s + d for s, d in rows) - min(s for s, d in rows)
-    assert plain.categories["self_us"].sum() == pytest.approx(span)
+    assert plain.threads["events"].sum() == len(rows)
+    for thread, took in plain.threads.groupby("thread")["self_us"].sum().items():
+        own = [row for i, row in enumerate(rows) if thread == f"1 {1 + i // 4 % 2}"]
+        assert took == pytest.approx(max(s + d for s, d in own) - min(s for s, d in own))
 
 
 @given(tangles)
@@ -133,17 +86,6 @@ def test_device_times_are_unions(write_trace, rows):
 def test_an_instant_belongs_to_the_event_around_it():
     rows = [(0, 10), (2, 5), (3, 0), (7, 0), (10, 0)]
     assert nest(*columns(rows)).parent.tolist() == [-1, 0, 1, 0, -1]
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_nearest_climbs_to_the_first_wanted(wanted, rng):
-    parent = np.array([rng.randint(-1, i - 1) if i else -1 for i in range(len(wanted))])
-    expected = []
-    for i in range(len(wanted)):
-        while i >= 0 and not wanted[i]:
-            i = int(parent[i])
-        expected.append(i)
-    assert nearest(np.array(wanted), parent).tolist() == expected
 
 
 def test_floats_of_real_stamps_do_not_break_nesting(write_trace, complete):
