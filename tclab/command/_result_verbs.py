@@ -136,13 +136,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     from tclab import timing
 
     seen = timing.profile(script, argv)
-    if seen.busy:
-        print(Sentences([seen.busy]))
-    print(seen)
-    if seen.loaders is not None:
-        print(seen.loaders)
-    if seen.advice.suggestions:
-        print(seen.advice)
+    advice = seen.advice if seen.advice.suggestions else None
+    print(*filter(None, (Sentences([seen.busy] if seen.busy else []), seen, seen.loaders, advice)), sep="\n")
     return seen.exit_code
 
 

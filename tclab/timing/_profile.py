@@ -31,7 +31,7 @@ MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 8  # lines that are shown of each kind of process
 _LEAST = 0.0005  # share of a line that is shown; less would be "0.0%"
 _BUSY_CORES = 0.5  # that other processes use, from which it is said
-_FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
+_FRAME = re.compile(r".* \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
@@ -41,7 +41,7 @@ _ALLOW = (
     "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
 )
 
-Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
+Line = tuple[str, int]  # file and line; ("", 0) of a worker that is in no line of the user's
 
 
 @dataclass(repr=False)
@@ -79,7 +79,7 @@ class Profile(Shown):
         from tclab.timing._advice import advise  # late: the script's process needs none of its imports
 
         found = advise(loaders=self.loaders, margin=0.1)
-        for (file, line, _), share in self.shares(WORKERS).items():
+        for (file, line), share in self.shares(WORKERS).items():
             if file:
                 largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."
                 suggestions = [replace(one, why=one.why + largest) for one in found.suggestions]
@@ -90,25 +90,20 @@ class Profile(Shown):
         lines = []
         for where in self.samples:
             shares = self.shares(where)
-            for file, line, function in [one for one, share in shares.items() if share >= _LEAST][:_MOST]:
+            for file, line in [one for one, share in shares.items() if share >= _LEAST][:_MOST]:
                 place = short_place(file, line) if file else "in torch: waiting, sending"
-                code = source_of(file, line) or (function and f"in {function}")
-                lines.append((where, f"{shares.pop((file, line, function)):.1%}", place, code))
+                lines.append((where, f"{shares.pop((file, line)):.1%}", place, source_of(file, line)))
             if (rest := sum(shares.values())) >= _LEAST:
                 lines.append((where, f"{rest:.1%}", "other lines", ""))
         total = sum(seen.total() for seen in self.samples.values())
-        title = (
-            f"{seconds_text(self.seconds)}, {total} samples of the stack. A share is of the time of a kind of process, "
-            "libraries that the line calls included; other lines of yours that it calls have their own."
-        )
-        columns = ("process", "share", "line", "code")
-        return Display(title, columns if lines else (), lines, [self.busy] if self.busy else [])
+        title = f"{seconds_text(self.seconds)}, {total} samples; a line counts what it calls, but not your other lines"
+        columns = ("process", "share", "line", "code") if lines else ()
+        return Display(title, columns, lines, [self.busy] if self.busy else [])
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
     """Return the samples of main threads in a file of `py-spy record --format raw --subprocesses --threads --idle`."""
     found: dict[str, Counter[Line]] = {MAIN: Counter()}
-    functions: dict[tuple[str, str], str] = {}  # file and line → the first of its functions that was seen
     for sample in text.splitlines():
         stack, _, n = sample.rpartition(" ")
         frames = stack.split(";")
@@ -120,11 +115,10 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
         loop = max((i for i, one in enumerate(frames) if one.startswith("_worker_loop (")), default=None)
         if loop is not None:  # a forked process has the stack of the one that forked it below
             where, frames = WORKERS, frames[loop:]
-        called = [match for match in map(_FRAME.fullmatch, frames) if match and is_user_file(match[2])]
+        called = [match for match in map(_FRAME.fullmatch, frames) if match and is_user_file(match[1])]
         if called or where == WORKERS:  # else Python begins or ends
-            function, file, line = called[-1].groups() if called else ("", "", "0")
-            one = (file, int(line), functions.setdefault((file, line), function))
-            found.setdefault(where, Counter())[one] += int(n)
+            line = (called[-1][1], int(called[-1][2])) if called else ("", 0)
+            found.setdefault(where, Counter())[line] += int(n)
     return found
 
 
@@ -148,8 +142,7 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     if spy is None:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
-        samples, result = Path(folder) / "samples", Path(folder) / "result"
-        said = Path(folder) / "said"
+        samples, result, said = (Path(folder) / name for name in ("samples", "result", "said"))
         run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
         record = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         before, used, begin = conditions(), sum(os.times()[2:4]), perf_counter()
