@@ -60,7 +60,7 @@ def busy_text(rows: pd.DataFrame) -> str:
 
 def points_text(rows: pd.DataFrame) -> str:
     """Return the points of some rows by their short names: "3 of hetero_cell edge_mask, batch 4; … and 2 more"."""
-    points = rows.groupby(["model", "strategy", "batch_size"], sort=False, dropna=False).size()
+    points: Any = rows.groupby(["model", "strategy", "batch_size"], sort=False, dropna=False).size()
     names = [f"{n} of " * (1 < n < len(rows)) + "{} {}, batch {}".format(*point) for point, n in points.items()]
     return "; ".join(names[:3]) + f" and {points.iloc[3:].sum()} more" * (len(names) > 3)
 
