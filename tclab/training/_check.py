@@ -71,11 +71,9 @@ class Check(Shown):
     def _display(self) -> Display:
         verdict = "passed" if self.passed else "did not pass"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
-        texts = {name: _result_text(result) for name, result in self.results.items()} | self.broken
-        # what is said of several is said once
-        lines = [
-            (", ".join(name for name in texts if texts[name] == one), one) for one in dict.fromkeys(texts.values())
-        ]
+        lines = [(name, _result_text(result)) for name, result in self.results.items()]
+        reasons = dict.fromkeys(self.broken.values())  # each is said once
+        lines += [(", ".join(name for name in self.broken if self.broken[name] == why), why) for why in reasons]
         return Display(title, ("strategy", "result"), lines, self.problems)
 
 
