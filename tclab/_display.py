@@ -41,10 +41,10 @@ def bullets(docstring: str | None) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
-def first_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
+def first_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first names as text: "a, b, c and 2 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return between.join(names[:most]) + more
+    return ", ".join(names[:most]) + more
 
 
 def seconds_text(seconds: float, beside: float | None = None) -> str:

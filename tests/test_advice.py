@@ -252,7 +252,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     advice = tclab.advise(made)
     assert advice.suggestions == ()
     assert advice.busy.startswith(shared)
-    assert "hetero_cell edge_mask, batch 4 (the processors were shared during 10 s" in advice.busy
+    assert "hetero_cell edge_mask, batch 4 (in the timed steps of the first, the processors were" in advice.busy
     lines = " ".join(str(advice).split())
     assert "on a quiet machine, into another results folder, or race them" in lines
     assert "node_mask in place of edge_mask: the present point shared the processors with other processes" in lines

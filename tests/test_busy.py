@@ -80,9 +80,10 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
         "2 of 3 points ran while other processes used the processors, so their times are not the strategy's alone: "
-        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the processors were shared during 10 s: something "
-        "waited for one 99% of the time). Measure them again on a quiet machine, into another results folder, or race "
-        "them (race_points, tclab race), where all take turns. With OMP_NUM_THREADS=1 torch's threads suffer less."
+        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (in the timed steps of the first, the processors "
+        "were shared during 10 s: something waited for one 99% of the time). Measure them again on a quiet machine, "
+        "into another results folder, or race them (race_points, tclab race), where all take turns. "
+        "With OMP_NUM_THREADS=1 torch's threads suffer less."
     )
     assert lab.findings(made).count(sentence) == 1
     assert sentence in " ".join(str(made).split())

@@ -7,10 +7,11 @@ import sys
 
 import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
+from test_compare import rows, step
 
 import tclab
 from tclab.command import main
-from tclab.command._point_verbs import _points
+from tclab.command._point_verbs import _end, _points
 
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
@@ -89,6 +90,19 @@ def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
     assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
     code, rows = answer(capsys, "run", *POINT, "--model", "dango", "--strategy", "node_mask")
     assert (code, rows[0]["status"]) == (1, "skipped: dango reads no masked graph")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [(["ok"], 0), (["ok", "skipped: no"], 0), (["skipped: no"], 1), (["ok", "oom"], 1), (["ok", "failed: no"], 1),
+     (["ok", "skipped: no", "not run: the budget was spent"], 1)],
+)  # fmt: skip
+def test_a_point_that_failed_is_an_exit_code_and_one_that_is_skipped_beside_others_is_none(statuses, code, capsys):
+    assert _end(rows(*(step(status=status) for status in statuses)), as_json=True) == code
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1 done, but a point failed or was not run, none has a time, it does not fit" in shown
+    assert "Points that are skipped, as their combination cannot be, are no failure beside one that has a time" in shown
 
 
 @pytest.mark.slow  # a step is set up

@@ -185,6 +185,8 @@ NAMED = CellGraph(SMALL.num_nodes, SMALL.relations, "gene", NAMES, source="made 
 
 
 def test_a_graph_comes_back_equal(tmp_path):
+    one = CellGraph.from_edges({"likes": torch.tensor([[0, 1], [1, 2]])}, num_nodes=3, node_type="person")
+    assert repr(one) == "CellGraph(3 person nodes; 1 network, 2 edges; made in memory)"
     nothing = CellGraph.from_edges({"none": torch.empty(2, 0, dtype=torch.int64)}, num_nodes=3)
     for number, one in enumerate((NAMED, nothing)):
         one.save(tmp_path / str(number))  # under the very name

@@ -102,6 +102,9 @@ def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():
         "1 point (hetero_cell mine, batch 4): wrong: in float64, 2 of 9 predictions are off."
     ]
     assert "1 strategy agrees with subgraph, the reference, on a part of the graph (in fp64 to 1e-13 at worst)." in told
+    alike = {"equivalence_fp64_error": 0.0, "equivalence_left_out": "edge weights are not passed on to a PyG model"}
+    (exactly,) = (one for one in said(*(row(name, 0.01, **alike) for name in ("a", "b"))) if "agree" in one)
+    assert exactly.endswith("on a part of the graph (in fp64 exactly); edge weights are not passed on to a PyG model.")
     owned = row("mine", 0.01, equivalence_full_size="not compared: memory ran out")
     assert "mine, on all of it, too: not compared: memory ran out." in " ".join(said(right, owned))
     khop = row("khop_1", 0.01, exact=False, equivalence="inexact", equivalence_fp64_error=0.0312)

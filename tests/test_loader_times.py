@@ -168,7 +168,7 @@ def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_i
     )
     assert f"waits for its batch for 90% [90%, 90%] of its time; {made} of a step takes 10 ms: 20 workers" in one.why
     assert timing.advise(loaders=LoaderTimes([quick], 3.0), margin=0.1).suggestions == ()
-    lines = {"workers": Counter({("", 0, ""): 5, ("/a/train.py", 19, "f"): 4, ("/a/train.py", 20, "f"): 1})}
+    lines = {"workers": Counter({("", 0): 5, ("/a/train.py", 19): 4, ("/a/train.py", 20): 1})}
     (one,) = Profile(lines, 3.0, loaders=LoaderTimes([slow], 3.0)).advice.suggestions
     assert one.why.endswith("could keep up, on 2 cores. 40% of the workers' time is in train.py:19.")
     assert Profile(lines, 3.0).advice.suggestions == ()

@@ -3,11 +3,13 @@
 import json
 import re
 import sys
+from collections import Counter
 
 import pytest
 
 from tclab import InputError, timing
-from tclab.timing._profile import MAIN, OTHERS, WORKERS, Profile, read_samples
+from tclab.command import main
+from tclab.timing._profile import _MOST, MAIN, OTHERS, WORKERS, Profile, read_samples
 
 SPIN = "def spin(seconds):\n    until = perf_counter() + seconds\n    while perf_counter() < until:\n        pass\n"
 TORCH = f"{json.__file__.removesuffix('json/__init__.py')}site-packages/torch"
@@ -27,14 +29,57 @@ process 7:"python train.py";process 9:"tracker";thread (9): MainThread;main ({js
 def test_lines_of_main_threads_are_added_up_by_the_users_innermost_one_and_by_process():
     found = read_samples(RAW)
     assert found == {
-        MAIN: {("/home/me/model.py", 4, "step"): 7, ("/home/me/train.py", 1, "<module>"): 3},
-        WORKERS: {("", 0, ""): 6, ("/home/me/data.py", 2, "__getitem__"): 3},  # not what the process was forked in
-        OTHERS: {("/tmp/ipykernel_1/2.py", 9, "<module>"): 1},
+        MAIN: {("/home/me/model.py", 4): 7, ("/home/me/train.py", 1): 3},
+        WORKERS: {("", 0): 6, ("/home/me/data.py", 2): 3},  # not what the process was forked in
+        OTHERS: {("/tmp/ipykernel_1/2.py", 9): 1},
     }
     seen = Profile(found, 2.0)
-    assert next(iter(seen.shares().items())) == (("/home/me/model.py", 4, "step"), 0.7)
+    assert next(iter(seen.shares().items())) == (("/home/me/model.py", 4), 0.7)
     assert [sum(seen.shares(where).values()) for where in found] == pytest.approx([1.0] * 3)
-    assert all(text in str(seen) for text in ("model.py:4", "70.0%", "in step", "waiting", "cell:9", "20 samples"))
+    assert all(text in str(seen) for text in ("model.py:4", "70.0%", "waiting", "cell:9", "20 samples"))
+
+
+def test_a_line_stands_once_and_the_rows_of_each_kind_of_process_add_up():
+    stack = 'process 7:"python a.py";thread (7): MainThread;<module> (/home/me/a.py:9);{} (/home/me/a.py:{}) {}\n'
+    found = read_samples(stack.format("a", 4, 5) + stack.format("<lambda>", 4, 5))
+    assert found[MAIN] == {("/home/me/a.py", 4): 10}
+    many = Counter({("/home/me/a.py", i): 400 - i for i in range(1, _MOST + 4)} | {("/home/me/a.py", 99): 1})
+    lines = Profile({MAIN: many, WORKERS: many, OTHERS: Counter()}, 2.0)._display().lines
+    for where in (MAIN, WORKERS):
+        own = [line for line in lines if line[0] == where]
+        assert len(own) == _MOST + 1
+        assert own[-1][2] == "other lines"
+        assert sum(float(share.rstrip("%")) for _, share, *_ in own) == pytest.approx(100, abs=0.5)  # of rounding
+    assert {where for where, *_ in lines} == {MAIN, WORKERS}
+    few = Profile({MAIN: Counter({("/home/me/a.py", 4): 9999, ("/home/me/a.py", 5): 1})}, 2.0)
+    assert [line[1:3] for line in few._display().lines] == [("100.0%", "a.py:4")]
+
+
+@pytest.mark.parametrize(
+    ("pressure", "busy", "own", "said"),
+    [(9.0, 19.0, 4.0, "other processes used 1.5 of 2 processors"), (9.0, 19.0, 16.0, ""), (1.0, 19.0, 4.0, ""),
+     (None, None, 4.0, "")],
+)  # fmt: skip
+def test_a_busy_machine_is_said_above_the_lines_and_below(pressure, busy, own, said, tmp_path, monkeypatch, capsys):
+    readings = [{"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "busy_seconds": 0.0},
+                {"monotonic_seconds": 15.0, "cpu_pressure_seconds": pressure, "busy_seconds": busy}]  # fmt: skip
+    monkeypatch.setattr("tclab.timing._profile.conditions", iter(readings).__next__)
+    monkeypatch.setattr("os.times", iter([(0.0,) * 5, (9.0, 9.0, own - 1.0, 1.0, 0.0)]).__next__)
+    monkeypatch.setattr("tclab.timing._profile.usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "raw").write_text(RAW)
+    (tmp_path / "py-spy").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done; cp "{tmp_path}/raw" "$2"\n'
+    )
+    (tmp_path / "py-spy").chmod(0o755)
+    main(["profile", __file__])
+    shown = " ".join(capsys.readouterr().out.split())
+    above, _, below = shown.partition("process share line code")
+    for text in (above, below):
+        assert ("The script ran while other processes" in text) is bool(said)
+        assert said in text
+        assert ("something waited for one 90% of the time). Profile it again" in text) is bool(said)
+    assert "a line counts what it calls, but not your other lines" in above
 
 
 def test_without_a_script_py_spy_or_its_right_to_read_stacks_a_sentence_says_what_to_do(tmp_path, monkeypatch):
@@ -95,12 +140,14 @@ if __name__ == "__main__":
     first, second = map(float, re.search("took (.*)", said.out)[1].split())
     assert "ValueError: and it ends as it does" in said.err
     assert "py-spy" not in said.out + said.err
-    spun = [sum(share for line, share in seen.shares().items() if line[2] == name) for name in ("spin", "spinning_too")]
+    text = script.read_text().splitlines()
+    spins = [text.index(f"def {name}(seconds):") + 1 for name in ("spin", "spinning_too")]  # each is four lines
+    spun = [sum(share for (_, n), share in seen.shares().items() if first <= n < first + 4) for first in spins]
     assert spun[0] / sum(spun) == pytest.approx(first / (first + second), abs=0.25)  # of a busy machine's few samples
     assert "time.sleep(0.02)" in str(seen)
-    in_workers = {name for _, _, name in seen.shares(WORKERS)}
-    assert "spin" in in_workers
-    assert not any("<module>" in name for name in in_workers)  # what it was forked in
+    in_workers = {n for file, n in seen.shares(WORKERS) if file}
+    assert in_workers & {*range(spins[0], spins[0] + 4)}
+    assert max(in_workers) <= text.index('if __name__ == "__main__":')  # not what it was forked in
     (loader,) = seen.loaders.by_loader()
     assert loader == "Data at train.py:35"
     assert [row[1:3] for row in seen.loaders.rows()] == [(0, 6), (1, 6)]

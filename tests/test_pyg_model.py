@@ -1,5 +1,7 @@
 """An unchanged model of PyG's on views: the same as PyG's own subgraph and collation, and errors in sentences."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,12 @@ from torch_geometric.utils import subgraph
 
 import tclab
 from tclab import InputError, masking, models
+from tclab.graph._cell_graph import keep_graph
 from tclab.models import PygModel
 from tclab.perturbation import Perturbations
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._measure import _equivalence_columns
+from tclab.training._check import Check
 from tclab.training._memory_estimate import estimate_memory, meta_batch
 from tclab.training._step import Step
 
@@ -74,6 +80,34 @@ def test_the_check_passes_and_skips_what_has_no_edges(graph):
     assert set(found.results) >= set(WITH_EDGES)
     assert {"node_mask", "delta", "dense"} <= set(found.broken)
     assert all(why.startswith("skipped: the model needs single edges") for why in found.broken.values())
+    shown = found._display().lines
+    ((names, _),) = [line for line in shown if "needs single edges" in line[1]]  # one reason for several
+    assert names.split(", ") == list(found.broken)
+    assert sorted(name for line in shown for name in line[0].split(", ")) == sorted([*found.results, *found.broken])
+    same = Check(
+        "Gin", "a graph", 1, {"mine": replace(found.results["edge_mask"], strategy="mine", fp64_error=0.0)}, True
+    )
+    assert "subgraph's exactly in fp64" in same._display().lines[0][1]
+    assert found.problems == []
+
+
+def test_that_weights_of_edges_are_not_passed_on_is_said_once_by_the_check_and_in_a_points_rows(graph, tmp_path):
+    weighted = {name: replace(one, weight=torch.ones(one.num_edges)) for name, one in graph.networks.items()}
+    graph = graph.with_relations(weighted)
+    found = tclab.check(PygModel(Gin(), features()), graph, strategies="subgraph,edge_mask")
+    assert found.passed
+    assert "Left out: edge weights are not passed on to a PyG model." in found.problems
+    assert len(found.problems) == len(set(found.problems))
+    assert not [
+        text for text in tclab.check("hetero_cell", graph, strategies="edge_mask").problems if "weights" in text
+    ]
+    kind = models.ModelKind("weighted_gin", lambda graph, metabolism: PygModel(Gin(), features()), {"mse": None})
+    point = tclab.Point(
+        graph=keep_graph(graph, tmp_path), model=models.register(kind).name, strategy="edge_mask", device="cpu"
+    )
+    row = _equivalence_columns(resolve(point), exact=True)
+    assert (row["equivalence"], row["status"]) == ("passed", None)
+    assert row["equivalence_left_out"] == "edge weights are not passed on to a PyG model"
 
 
 def test_what_is_wrong_is_a_sentence(graph):

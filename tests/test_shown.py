@@ -18,7 +18,7 @@ import tclab
 from tclab import case_study, lab, timing, trace
 from tclab._display import Display, say_anew
 from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.store._rows import frame, frame_html, table
+from tclab.sweeps.store._rows import frame, frame_html, table, without_time
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._profile import Profile
 from tclab.timing._self_test import SpikeIn, Trial
@@ -43,7 +43,7 @@ def ledger():
 
 
 def profiled():
-    return Profile({"main": Counter({("train.py", 7, "decode"): 3, ("train.py", 9, "main"): 1})}, 0.04)
+    return Profile({"main": Counter({("train.py", 7): 3, ("train.py", 9): 1})}, 0.04)
 
 
 def watched():
@@ -179,6 +179,9 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     cells = [line.split()[1:4] for line in shown.splitlines() if line.startswith(("strategy", "node_mask"))]
     assert cells[0] == ["batch_size", "networks", "seed"]  # of what differs; a loss and a loop of untimed points do not
     assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "2"], ["9", "1"])]
+    lost = [step(status="oom", batch_size=size, seed=seed) for size in (1, 2, 3, 4, 5) for seed in (0, 1)]
+    counts = "10 points (2 of hetero_cell node_mask, batch 1; 2 of … batch 2; 2 of … batch 3 and 4 more): oom."
+    assert without_time(rows(*lost)) == [counts.replace("…", "hetero_cell node_mask,")]
     two = rows(step(model="hetero_cell", loss="log_cosh"), step(model="dango", loss="dango"))
     assert "loss" not in str(two)  # each model has its own
 

@@ -7,8 +7,9 @@ tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 tclab race --base main --head HEAD -- python bench.py
 ```
 
-Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no time or
-does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
+Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point failed or was
+not run, none has a time, it does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
+Points that are skipped, as their combination cannot be, are no failure beside one that has a time.
 `tclab --install-completion` makes the shell complete verbs and options.
 """
 

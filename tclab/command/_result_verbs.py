@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab._display import say
+from tclab._display import Sentences, say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -136,11 +136,8 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     from tclab import timing
 
     seen = timing.profile(script, argv)
-    print(seen)
-    if seen.loaders is not None:
-        print(seen.loaders)
-    if seen.advice.suggestions:
-        print(seen.advice)
+    advice = seen.advice if seen.advice.suggestions else None
+    print(*filter(None, (Sentences([seen.busy] if seen.busy else []), seen, seen.loaders, advice)), sep="\n")
     return seen.exit_code
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tclab._display import counted
 from tclab._io import atomic_write, cache_folder, writing
 from tclab._source import opened
 from tclab.errors import InputError, check_whole, require, unknown
@@ -57,7 +58,7 @@ class CellGraph:
     relations: Mapping[str, Network]
     deleted_type: str
     node_names: Mapping[str, Sequence[str]] | None = None
-    source: str = "given"
+    source: str = "made in memory"
     report: Any = None
 
     def __post_init__(self) -> None:
@@ -151,9 +152,7 @@ class CellGraph:
             atomic_write(path, write)
 
     @staticmethod
-    def from_edges(
-        edges: Mapping[str, Tensor], *, num_nodes: int, node_type: str = "node", source: str = "given"
-    ) -> CellGraph:
+    def from_edges(edges: Mapping[str, Tensor], *, num_nodes: int, node_type: str = "node") -> CellGraph:
         """Return a graph of one node type from edge lists, each [2, E] int64.
 
         **Raises:** `InputError` for edges that are no such tensor, or a number of nodes that they do not fit.
@@ -164,7 +163,7 @@ class CellGraph:
             name: Network(name, edge_index, node_type, node_type, num_nodes, num_nodes)
             for name, edge_index in edges.items()
         }
-        return CellGraph({node_type: num_nodes}, networks, node_type, source=source)
+        return CellGraph({node_type: num_nodes}, networks, node_type)
 
     @staticmethod
     def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
@@ -349,8 +348,8 @@ class CellGraph:
     def __repr__(self) -> str:
         nodes = ", ".join(f"{n:,} {kind}" for kind, n in self.num_nodes.items())
         weighted = sum(network.weight is not None for network in self.networks.values())
-        networks = f"{len(self.networks)} networks" + f", {weighted} of them weighted" * bool(weighted)
-        return f"CellGraph({self.source}: {nodes}; {networks}, {self.num_edges:,} edges)"
+        networks = counted(len(self.networks), "network") + f", {weighted} of them weighted" * bool(weighted)
+        return f"CellGraph({nodes} nodes; {networks}, {self.num_edges:,} edges; {self.source})"
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:

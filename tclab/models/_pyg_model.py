@@ -24,7 +24,7 @@ class PygModel(nn.Module):
     - `model`: its output is a number a copy, [B] or [B, 1].
     - `features`: [N, F], a row for each node of the whole graph; an `nn.Parameter` is trained.
     - `networks`: names of those whose edges are in `edge_index`, one after the other; all unless given. Weights of
-      edges are not passed on.
+      edges are not passed on, which the equivalence check and the findings of a sweep say.
 
     **Raises:** `InputError` for another type, and when called for features of another graph.
     """

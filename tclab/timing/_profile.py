@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
+from tclab.timing._environment import Contention, conditions, contention, usable_cores
 from tclab.timing._loader_times import LoaderTimes, loader_times
 from tclab.timing._user_code import is_user_file, short_place, source_of
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from tclab.timing._advice import Advice
 
 MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
-_MOST = 10  # lines that are shown of the main process, and three of the others
-_FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
+_MOST = 8  # lines that are shown of each kind of process
+_LEAST = 0.0005  # share of a line that is shown; less would be "0.0%"
+_BUSY_CORES = 0.5  # that other processes use, from which it is said
+_FRAME = re.compile(r".* \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
@@ -38,15 +41,16 @@ _ALLOW = (
     "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
 )
 
-Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
+Line = tuple[str, int]  # file and line; ("", 0) of a worker that is in no line of the user's
 
 
 @dataclass(repr=False)
 class Profile(Shown):
     """Where a program's time went, by the innermost line of the user's own code; `print` it.
 
-    A line has the time of all that it calls and waits for in libraries. Shares are of the wall time of main threads in
-    which a line of the user's was open; of workers, of all the time.
+    A line has the time of all that it calls and waits for in libraries, but not in other lines of the user's, which
+    have their own. Shares are of the wall time of main threads in which a line of the user's was open; of workers, of
+    all the time.
 
     **Arguments:**
 
@@ -55,12 +59,14 @@ class Profile(Shown):
     - `seconds`: wall time, the start of Python included.
     - `exit_code`: the script's.
     - `loaders`: what the script's DataLoaders did; `None` without torch, and where it was killed.
+    - `busy`: that other processes used the processors, which changes every share, and what to do; else empty.
     """
 
     samples: dict[str, Counter[Line]]
     seconds: float
     exit_code: int = 0
     loaders: LoaderTimes | None = None
+    busy: str = ""
 
     def shares(self, where: str = MAIN) -> dict[Line, float]:
         """Return line → share of the time of the main process, of workers or of others, the largest first."""
@@ -73,7 +79,7 @@ class Profile(Shown):
         from tclab.timing._advice import advise  # late: the script's process needs none of its imports
 
         found = advise(loaders=self.loaders, margin=0.1)
-        for (file, line, _), share in self.shares(WORKERS).items():
+        for (file, line), share in self.shares(WORKERS).items():
             if file:
                 largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."
                 suggestions = [replace(one, why=one.why + largest) for one in found.suggestions]
@@ -83,14 +89,16 @@ class Profile(Shown):
     def _display(self) -> Display:
         lines = []
         for where in self.samples:
-            for (file, line, function), share in list(self.shares(where).items())[: _MOST if where == MAIN else 3]:
+            shares = self.shares(where)
+            for file, line in [one for one, share in shares.items() if share >= _LEAST][:_MOST]:
                 place = short_place(file, line) if file else "in torch: waiting, sending"
-                code = source_of(file, line) or (function and f"in {function}")
-                lines.append((where, f"{share:.1%}", place, code))
+                lines.append((where, f"{shares.pop((file, line)):.1%}", place, source_of(file, line)))
+            if (rest := sum(shares.values())) >= _LEAST:
+                lines.append((where, f"{rest:.1%}", "other lines", ""))
         total = sum(seen.total() for seen in self.samples.values())
-        title = f"{seconds_text(self.seconds)}, {total} samples of the stack"
-        columns = ("process", "share", "line", "code")
-        return Display(title, columns if lines else (), lines)
+        title = f"{seconds_text(self.seconds)}, {total} samples; a line counts what it calls, but not your other lines"
+        columns = ("process", "share", "line", "code") if lines else ()
+        return Display(title, columns, lines, [self.busy] if self.busy else [])
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
@@ -107,9 +115,9 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
         loop = max((i for i, one in enumerate(frames) if one.startswith("_worker_loop (")), default=None)
         if loop is not None:  # a forked process has the stack of the one that forked it below
             where, frames = WORKERS, frames[loop:]
-        called = [match for match in map(_FRAME.fullmatch, frames) if match and is_user_file(match[2])]
+        called = [match for match in map(_FRAME.fullmatch, frames) if match and is_user_file(match[1])]
         if called or where == WORKERS:  # else Python begins or ends
-            line = (called[-1][2], int(called[-1][3]), called[-1][1]) if called else ("", 0, "")
+            line = (called[-1][1], int(called[-1][2])) if called else ("", 0)
             found.setdefault(where, Counter())[line] += int(n)
     return found
 
@@ -134,21 +142,39 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     if spy is None:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")
     with TemporaryDirectory() as folder:
-        samples, result = Path(folder) / "samples", Path(folder) / "result"
-        said = Path(folder) / "said"
+        samples, result, said = (Path(folder) / name for name in ("samples", "result", "said"))
         run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
         record = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
-        begin = perf_counter()
+        before, used, begin = conditions(), sum(os.times()[2:4]), perf_counter()
         running = subprocess.Popen(["sh", "-c", _APART, str(said), *record])
         while running.poll() is None:
             with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
                 running.wait()
         seconds = perf_counter() - begin
+        # of processes that have ended, and were started from here
+        busy = _busy_text(contention(before, conditions()), sum(os.times()[2:4]) - used)
         if not samples.exists() or not samples.stat().st_size:
             last = " ".join(said.read_text(errors="replace").split())[-500:] or "nothing"
             raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
-        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders)
+        return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders, busy)
+
+
+def _busy_text(seen: Contention, own_seconds: float) -> str:
+    """Return how far other processes used the processors meanwhile; empty where they did not, or that is not known.
+
+    **Arguments:**
+
+    - `own_seconds`: processor time of the script, and of all that it started.
+    """
+    others = (seen.busy_cores or 0.0) - own_seconds / (seen.seconds or 1.0)
+    if not seen.shared or others < _BUSY_CORES:
+        return ""
+    fewer = "" if os.environ.get("OMP_NUM_THREADS") == "1" else " With OMP_NUM_THREADS=1 torch's threads suffer less."
+    return (
+        f"The script ran while other processes used {others:.1f} of {usable_cores()} processors, so the shares are not "
+        f"its own alone ({seen}). Profile it again on a quiet machine.{fewer}"
+    )
 
 
 # ---- in the script's process

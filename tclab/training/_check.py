@@ -49,7 +49,7 @@ class Check(Shown):
     - `comparable`: whether the model predicts the same twice, and anything else when nodes are removed. For a model
       that ignores deletions, every strategy would pass.
     - `problems`: sentences on the model: why it is not comparable, whether a sample's prediction depends on the other
-      samples of its batch, and which parameters the predictions do not depend on.
+      samples of its batch, what of the graph does not reach it, and which parameters the predictions do not depend on.
     - `broken`: strategy → why it has no result: the model needs single edges, or the error that it raised.
     """
 
@@ -72,7 +72,9 @@ class Check(Shown):
         verdict = "passed" if self.passed else "did not pass"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
         lines = [(name, _result_text(result)) for name, result in self.results.items()]
-        return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self.problems)
+        reasons = dict.fromkeys(self.broken.values())  # each is said once
+        lines += [(", ".join(name for name in self.broken if self.broken[name] == why), why) for why in reasons]
+        return Display(title, ("strategy", "result"), lines, self.problems)
 
 
 def _result_text(result: EquivalenceResult) -> str:
@@ -82,7 +84,8 @@ def _result_text(result: EquivalenceResult) -> str:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
     fp32 = f"in fp32 its error is {result.fp32_ratio:.2g} × the larger of subgraph's own and fp32's rounding"
     if result.passed:
-        agree = f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and {fp32}"
+        close = f"to {result.fp64_error:.1e}" if result.fp64_error else "exactly"
+        agree = f"passed. Predictions and gradients are subgraph's {close} in fp64, and {fp32}"
         full = {None: "", "passed": "; predictions are on the whole graph, too"}
         return agree + full.get(result.full_size, f"; on the whole graph {result.full_size}")
     if result.full_size:
@@ -153,6 +156,7 @@ def check(
             )
         except Exception as error:  # a user's strategy may fail in any way; the others still run
             broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
+    problems += {f"Left out: {one.left_out}." for one in results.values() if one.left_out}
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"

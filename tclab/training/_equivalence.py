@@ -24,6 +24,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get
 from tclab.masking._strategy import is_users, views
 from tclab.message_passing import View
+from tclab.models import PygModel
 from tclab.training._step import compiled_forward
 
 FP64_TOLERANCE = 1e-10
@@ -67,6 +68,7 @@ class EquivalenceResult:
     - `where`: what is off where an exact strategy has not passed, in words: which samples, with what they remove, or
       the gradient of which parameter, and by how much.
     - `full_size`: "passed", "failed" or "not compared: …", on the whole graph; `None` where it was not tried there.
+    - `left_out`: what of the graph does not reach the model, with any strategy, in words; `None` where all does.
     """
 
     strategy: str
@@ -78,6 +80,7 @@ class EquivalenceResult:
     edges: int
     where: str = ""
     full_size: str | None = None
+    left_out: str | None = None
 
 
 # ---- the case: a graph and deletions
@@ -206,6 +209,13 @@ def _words(*, slices: bool = False, forward: Forward = _call, **how: Any) -> str
     return " compiled" * (forward is not _call) + " in slices" * slices
 
 
+def _left_out(model: nn.Module, graph: CellGraph) -> str | None:
+    """Return what of a graph does not reach a model that is or has a `PygModel`; `None` where all does."""
+    weighted = any(network.weight is not None for network in graph.networks.values())
+    of_pyg = any(isinstance(part, PygModel) for part in model.modules())
+    return "edge weights are not passed on to a PyG model" if weighted and of_pyg else None
+
+
 class EquivalenceReference:
     """What `subgraph` computes for a model, a graph and deletions; other strategies are compared with it.
 
@@ -288,6 +298,7 @@ class EquivalenceReference:
             edges=self.graph.num_edges,
             where="" if passed or not exact else where,
             full_size=full_size,
+            left_out=_left_out(self.candidate, self.graph),
         )
 
     def _at_full_size(self, strategy: type[Strategy], collation: str) -> tuple[str, str]:

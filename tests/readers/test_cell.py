@@ -321,7 +321,7 @@ def test_a_synthetic_graph_is_assigned_the_genes_of_most_samples_and_says_so(wri
     assert "no node names: 4 of the file's 6 genes were assigned to nodes" in str(small)
     with pytest.raises(ReadError, match="none of its 4 samples has all its genes among the 2 nodes"):
         read_perturbations(path, CellGraph.synthetic(2 / 6607, metabolism=False))
-    with pytest.raises(InputError, match=r"'given' has no names for its gene nodes.*expected node_names"):
+    with pytest.raises(InputError, match=r"'made in memory' has no names for its gene nodes.*expected node_names"):
         read_perturbations(path, CellGraph({"gene": 40}, {}, "gene"))
 
 

@@ -129,11 +129,13 @@ def _equivalence(rows: pd.DataFrame) -> str:
     words = []
     if passed:
         agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
-        words.append(f"{agree}, the reference, on a part of the graph (in fp64 to {error[passed].max():.0e} at worst)")
+        close = "exactly" if error[passed].eq(0).fillna(False).all() else f"to {error[passed].max():.0e} at worst"
+        words.append(f"{agree}, the reference, on a part of the graph (in fp64 {close})")
     for result, names in tried.groupby("equivalence_full_size")["strategy"].unique().items():
         if result != "failed":  # its status says so
             words.append(f"{first_of(sorted(names), 6)}, on all of it, too: {result}")
     words += [f"{name} is inexact" + f", error {error[name]:.0e} in fp64" * pd.notna(error[name]) for name in inexact]
+    words += tried["equivalence_left_out"].dropna().unique().tolist()
     return f"{'; '.join(words)}." if words else ""
 
 

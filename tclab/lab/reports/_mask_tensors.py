@@ -89,4 +89,4 @@ def small_graph(nodes: int) -> CellGraph:
     ring = [(node, (node + 1) % nodes) for node in range(nodes)]
     chords = [(node, (node + nodes // 2) % nodes) for node in range(0, nodes // 2, 3)]
     edges = torch.tensor(ring + chords).t().contiguous()
-    return CellGraph.from_edges({"interacts": edges}, num_nodes=nodes, source="drawn")
+    return CellGraph.from_edges({"interacts": edges}, num_nodes=nodes)

@@ -309,13 +309,10 @@ def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
     result = equivalence_of(point)
+    figures = ("fp64_error", "fp32_ratio", "nodes", "edges", "full_size", "left_out")
     return {
         "equivalence": ("passed" if result.passed else "failed") if exact else "inexact",
-        "equivalence_fp64_error": result.fp64_error,
-        "equivalence_fp32_ratio": result.fp32_ratio,
-        "equivalence_nodes": result.nodes,
-        "equivalence_edges": result.edges,
-        "equivalence_full_size": result.full_size,
+        **{f"equivalence_{name}": getattr(result, name) for name in figures},
         "status": f"wrong: {result.where}" if result.where else None,
     }
 

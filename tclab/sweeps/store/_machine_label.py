@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._display import counted, first_of
-from tclab.timing._environment import BUSY_PERCENT, HARDWARE, contention, cores_within, environment
+from tclab._display import counted
+from tclab.timing._environment import HARDWARE, contention, cores_within, environment
 
 _OWN = re.compile(r"\bgraph-([0-9a-f]{6})[0-9a-f]{6}\.npz$")  # where `keep_graph` puts a graph that was given in memory
 
@@ -31,18 +31,15 @@ def contention_text(row: Mapping[str, Any]) -> str | None:
     if len(moments) < 2:
         return None
     seen, load = contention(moments[0], moments[-1]), moments[-1].get("load")
-    if not seen.shared:
-        return None
-    if seen.stolen:
-        return str(seen)
+    if not seen.shared or seen.stolen:
+        return str(seen) or None
     cores, threads = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads")
     if threads is None:
         return None
     ranks = row.get("ranks") or 1
     exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
     own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
-    much = seen.waiting is None or 100 * seen.waiting > BUSY_PERCENT
-    crowded = load is not None and load > own and much
+    crowded = load is not None and load > own and seen.busy_percent is not None
     return str(seen) if crowded or (cores is not None and own <= cores) else None
 
 
@@ -53,19 +50,19 @@ def busy_text(rows: pd.DataFrame) -> str:
     if busy.empty:
         return ""
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
-    which = "" if len(busy) == len(steps) else f": {points_text(busy)}"
     return (
         f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone{which} ({busy['contention'].max()}). Measure them again on a "
-        "quiet machine, into another results folder, or race them (race_points, tclab race), where all take turns."
-        f"{fewer}"
+        f"are not the strategy's alone: {points_text(busy)} (in the timed steps of the first, "
+        f"{busy['contention'].iloc[0]}). Measure them again on a quiet machine, into another results folder, or race "
+        f"them (race_points, tclab race), where all take turns.{fewer}"
     )
 
 
 def points_text(rows: pd.DataFrame) -> str:
-    """Return the points of some rows by their short names: "hetero_cell edge_mask, batch 4; … and 2 more"."""
-    points = rows[["model", "strategy", "batch_size"]].drop_duplicates().itertuples(index=False)
-    return first_of([f"{model} {strategy}, batch {size}" for model, strategy, size in points], between="; ")
+    """Return the points of some rows by their short names: "3 of hetero_cell edge_mask, batch 4; … and 2 more"."""
+    points: Any = rows.groupby(["model", "strategy", "batch_size"], sort=False, dropna=False).size()
+    names = [f"{n} of " * (1 < n < len(rows)) + "{} {}, batch {}".format(*point) for point, n in points.items()]
+    return "; ".join(names[:3]) + f" and {points.iloc[3:].sum()} more" * (len(names) > 3)
 
 
 def of_this_machine(row: pd.Series) -> bool:

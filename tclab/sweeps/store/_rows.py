@@ -69,6 +69,7 @@ MORE_COLUMNS = {
     **dict.fromkeys(("equivalence_nodes", "equivalence_edges"), _WHOLE),
     # a user's strategy on the whole graph: passed, failed or "not compared: …"; null where it was not tried there
     "equivalence_full_size": _TEXT,
+    "equivalence_left_out": _TEXT,  # what of the graph does not reach the model, in words; null where all does
     # share of a wall clock of its own that the stages of a timeline account for
     **dict.fromkeys(("host_accounted", "device_accounted"), _REAL),
     "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
