@@ -54,8 +54,8 @@ def test_a_verb_explains_itself(verb, capsys):
 @pytest.mark.parametrize(("end", "code", "last"), [("3", 3, ""), ("'the end'", 1, "the end\n")])
 def test_a_script_is_profiled_with_its_own_options_and_ends_as_by_python(end, code, last, tmp_path, capfd):
     script = tmp_path / "train.py"
-    script.write_text(
-        "import sys, time\nuntil = time.perf_counter() + 0.4\nwhile time.perf_counter() < until: pass\n"
+    script.write_text(  # py-spy has to find it, though both may be paused at first
+        "import sys, time\nuntil = time.perf_counter() + 2.5\nwhile time.perf_counter() < until: pass\n"
         f"print(sys.argv[1:])\nsys.exit({end})\n"
     )
     assert main(["profile", str(script), "--epochs", "2", "-v"]) == code
