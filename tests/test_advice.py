@@ -260,12 +260,14 @@ def test_a_strategy_that_was_measured_alone_is_named_and_what_to_race_it_against
 
 def test_what_a_users_model_may_not_be_able_to_run_is_not_suggested():
     own = [{**row, "model": "my_gin"} for row in point_rows("edge_mask", cores=8, edge_bytes=70_000)]
-    skipped = [lost(name, f"skipped: {NEEDS_EDGES}") | {"model": "my_gin"} for name in ("node_mask", "delta")]
+    names = ("node_mask", "delta", "delta")
+    skipped = [lost(name, f"skipped: {NEEDS_EDGES}") | {"model": "my_gin"} for name in names]
     for made, what in ((own, "node_mask"), ([*own, *skipped], "node_mask, delta")):
         advice = tclab.advise(frame(table(made)))
         assert not any("strategy" in one.setting for one in advice.suggestions)
-        assert f"still open: what {what} would save: not run, as it cannot be if the model needs" in said(advice)
+        assert f"still open: what {what} would save: not run, and cannot be where the model needs" in said(advice)
         assert said(advice).count("SharedGINConv for GINConv") == 1
+    assert "edge_mask alone was measured; race it against gpu_mask" in advice.refusal
 
 
 def test_of_many_settings_that_are_alike_none_is_suggested():

@@ -32,7 +32,7 @@ from tclab.timing._verdict import FASTER, MARGIN
 _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
-_RIVALS = ("node_mask", "delta", "gpu_mask", "edge_mask")  # of a strategy that was measured alone
+_RIVALS = ("node_mask", "delta", "gpu_mask", "edge_mask")  # of a strategy measured alone; the first two have no edges
 _WIDEST = 10.0  # upper end over lower end of an interval, above which it predicts nothing
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 
@@ -89,12 +89,12 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     known = {name for one in measured for name in one.setting}
     untried = [one for one in found if known.isdisjoint(one.setting) and tried.isdisjoint(one.setting.items())]
     found = [*measured, *untried]
-    rivals = [name for name in _RIVALS if ("strategy", name) not in tried]
+    needing = [*cannot[cannot["status"].str.contains(NEEDS_EDGES, regex=False)]["strategy"].unique()]
+    rivals = [name for name in _RIVALS[2 if needing else 0 :] if ("strategy", name) not in tried]
     if near["strategy"].nunique() == 1 and row["strategy"] != "indices" and not refusal:
         refusal = f"{row['strategy']} alone was measured; race it against {' and '.join(rivals[:2])}"
-    needing = [str(name) for name in cannot[cannot["status"].str.contains(NEEDS_EDGES, regex=False)]["strategy"]]
     if needing or (row["model"] not in SHIPPED and rivals[:1] == ["node_mask"]):
-        missing.append(f"what {first_of(needing or rivals[:1])} would save: not run, as it cannot be if {NEEDS_EDGES}")
+        missing.append(f"what {first_of(needing or rivals[:1])} would save: not run, and cannot be where {NEEDS_EDGES}")
     with suppress(InputError):  # the rows cannot tell the point, or this process does not know it
         point = point_of({str(name): value for name, value in row.items()})
         found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
