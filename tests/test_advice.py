@@ -6,18 +6,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from clock import Clock
-from stage_rows import HOST, point_rows
+from stage_rows import HOST, lost, point_rows
 from test_busy import moments
 from test_compare import rows, step
 
 import tclab
 from tclab import InputError, Point, lab, timing
+from tclab.message_passing._view import NEEDS_EDGES
 from tclab.sweeps.analysis import _advise
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import BatchTiming
-from tclab.timing._verdict import FASTER, UNDECIDED, Pair
+from tclab.timing._verdict import FASTER, SLOWER, UNDECIDED, Pair
 
 
 def account(steps=12, *, scatter=0.01, **stages):
@@ -26,6 +27,10 @@ def account(steps=12, *, scatter=0.01, **stages):
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
     made = {name: took * swing for name, took in stages.items()}
     return StepTimes("of a test", sum(made.values()), made, **more)
+
+
+def said(advice):
+    return " ".join(str(advice).split())
 
 
 CHEAPER = "make a batch cheaper, or carry less in it"
@@ -75,13 +80,21 @@ def test_bounds_are_the_share_of_a_stage_and_nothing_below_the_margin_is_called_
     assert len(tclab.advise(faster, margin=margin).suggestions) == (margin < 0.1)
 
 
+def test_a_wait_that_is_not_certain_is_said_with_its_share_and_why_nothing_is_predicted():
+    waits = np.array([9.0, *[0.0] * 7])
+    found, missing = suggestions_from(StepTimes("x", waits + 1, {"data_wait": waits}, cycle=4))
+    assert found == []
+    assert "a step waits for its batch 53% of its time, which may be 0% or 100%" in missing[0]
+
+
 CHANGING = np.linspace(1.0, 3.0, 60)
 
 
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        (account(steps=5, data_wait=0.5, forward=0.1), "5 steps were timed, at least 6 are needed"),
+        (account(steps=5, data_wait=0.5, forward=0.1),
+         "5 steps were timed, at least 6 are needed; 83% of their time was waiting for batches"),
         (account(steps=7, data_wait=0.3, cycle=4), "7 steps were timed, at least 8 are needed"),
         (StepTimes("x", CHANGING, {"data_wait": CHANGING - 0.1}),
          "the steps were not steady (from 2.25 s to 2.76 s, which the last 15 of 60 steps took); run more warm-up"),
@@ -193,13 +206,57 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
     for other in ({"cpu": "Other"}, {"gpu": "H200"}, {"commit": "bbb"}, {"torch": "2.11"}):
         advice = tclab.advise(rows(*here, step("node_mask", 0.1, **other)))
         assert advice.suggestions == ()
-        assert "what 1 row of another machine, or of other code, would say here" in advice.missing
+        assert "what 1 point of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
     unsteady = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
     assert unsteady.suggestions == ()
     assert tclab.advise(rows(step(status="oom"))).refusal == "no point in mode step was measured"
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
     changes = "delta in place of edge_mask, node_mask in place of edge_mask"
     assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
+
+
+def test_rows_of_another_number_of_threads_are_left_out_and_the_newest_count():
+    early = [step("edge_mask", 2.0, threads=2, measured_at="1"), step("node_mask", 0.1, threads=2, measured_at="2")]
+    late = [step("edge_mask", 1.0, seed=1, threads=1, measured_at="3"), step("node_mask", 0.5, threads=1, seed=2)]
+    for made in ([*early, *late], [*late, *early]):
+        advice = tclab.advise(rows(*made))
+        (one,) = advice.suggestions
+        assert one.ratio == pytest.approx(0.5, rel=0.05)
+        assert "what 2 points of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
+    assert "threads 2" in " ".join(lab.findings(rows(*early, *late)))
+
+
+def test_runs_that_differ_too_much_from_one_another_predict_nothing():
+    now = [step("edge_mask", 1.0 * factor, seed=i) | {"seed": 0} for i, factor in enumerate((1, 1.5))]
+    advice = tclab.advise(rows(*now, step("node_mask", 0.09, seed=3) | {"seed": 0}))
+    assert advice.suggestions == ()
+    (one,) = advice.unsure
+    assert (one.ratio, one.interval, one.why) == (None, None, "the runs differ too much from one another")
+    assert "gain from node_mask in place of edge_mask: the runs differ too much from one another" in said(advice)
+    pair = Pair("changed", "now", FASTER, ratio=0.5, interval=(0.4, 0.6))
+    measured = replace(advice, suggestions=(replace(one, measured=pair),), unsure=())
+    assert "predicted no ratio" in said(measured)
+    assert "'kind': 'predicted'" not in str(lab.charts.result_chart(measured).to_dict())
+
+
+def test_a_strategy_that_was_measured_alone_is_named_and_what_to_race_it_against():
+    assert "edge_mask alone was measured; race it against node_mask and delta" in said(
+        tclab.advise(rows(step("edge_mask")))
+    )
+    assert "race it against delta and gpu_mask" in tclab.advise(rows(step("node_mask"))).refusal
+    assert tclab.advise(rows(step("indices", model="dango"))).refusal == ""
+
+
+def test_what_a_users_model_may_not_be_able_to_run_is_not_suggested():
+    own = [{**row, "model": "my_gin"} for row in point_rows("edge_mask", cores=8, edge_bytes=70_000)]
+    names = ("node_mask", "delta", "delta")
+    skipped = [lost(name, f"skipped: {NEEDS_EDGES}") | {"model": "my_gin"} for name in names]
+    for made, what in ((own, "node_mask"), ([*own, *skipped], "node_mask, delta")):
+        advice = tclab.advise(frame(table(made)))
+        assert not any("strategy" in one.setting for one in advice.suggestions)
+        assert f"still open: what {what} would save: not run, and cannot be where the model needs" in said(advice)
+        assert said(advice).count("SharedGINConv for GINConv") == 1
+    assert "edge_mask alone was measured; race it against gpu_mask" in advice.refusal
 
 
 def test_of_many_settings_that_are_alike_none_is_suggested():
@@ -302,11 +359,12 @@ def test_the_change_that_rows_of_a_run_suggest_is_measured(tmp_path):
     assert (done.measured.a, done.measured.b) == ("changed", "now")
 
 
-def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open():
+def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open(capsys):
     pair = Pair("changed", "now", FASTER, ratio=0.5, interval=(0.4, 0.6))
     budgets = []
 
-    def races(budget_seconds, **_):
+    def races(budget_seconds, progress):
+        assert progress
         return budgets.append(budget_seconds) or pair
 
     def fails(**_):
@@ -318,11 +376,24 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open():
     assert "still open: whether there is a gain from four, five: they were disturbed" in str(advice)
     done = advice.measure(budget_seconds=45)
     assert budgets == [15, 15]  # three races of 15 s, of which one failed
+    assert capsys.readouterr().err == "3 races in 45 s; making the arms of each comes on top\n"
+    assert [one.change for one in done.suggestions] == ["one", "four", "two", "three"]
     assert [one.change for one in done.suggestions if one.measured is pair] == ["one", "four"]
     assert [one.change for one in done.unsure] == ["five"]
     assert done.missing == ("what 'two' gives when it runs: no such device",)
-    assert "--measure" in str(done)  # five can be raced yet
-    assert "--measure" not in str(replace(done, suggestions=done.suggestions[:1], unsure=()))
+    assert "--measure" in str(advice)
+    assert "--measure" not in str(done)
+
+
+def test_what_was_raced_is_ranked_by_its_verdict():
+    verdicts = {"worse": (SLOWER, 1.3), "open": (UNDECIDED, 0.7), "better": (FASTER, 0.8), "best": (FASTER, 0.2)}
+
+    def race_of(verdict, ratio):
+        return lambda **_: Pair("changed", "now", verdict, ratio=ratio)
+
+    made = [Suggestion(name, "", 0.1, None, MEASURED, race=race_of(*one)) for name, one in verdicts.items()]
+    done = Advice("of a test", (*made, Suggestion("apart", "", 0.1, None, MEASURED))).measure(4)
+    assert [one.change for one in done.suggestions] == ["best", "better", "apart", "open", "worse"]
 
 
 def test_the_chart_has_predicted_beside_measured():

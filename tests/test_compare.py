@@ -118,13 +118,13 @@ def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"
 
 
-@pytest.mark.parametrize("mixed", [{"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}])
+@pytest.mark.parametrize("mixed", [{"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}, {"threads": 2}])
 def test_a_side_of_several_commits_or_machines_decides_nothing(mixed):
     old, new = rows(step(seed=1), step(seed=2, **mixed)), rows(step(seconds=0.05))
     for sides, name in (((old, new), "first"), ((new, old), "second")):
         (pair,) = tclab.compare(*sides).pairs
         assert (pair.verdict, pair.ratio is None) == (UNDECIDED, False)
-        assert f"{name} has runs of several machines or versions ({next(iter(mixed))})" in pair.why
+        assert f"{name} has runs of several machines, versions or threads ({next(iter(mixed))})" in pair.why
     assert tclab.compare(rows(step(seed=1), step(seed=2)), new).pairs[0].verdict == FASTER
     one_point = tclab.compare(rows(step(), step("edge_mask"), step("edge_mask", **mixed)), sweep(0.5))
     assert "several machines" not in one_point.pairs[0].why

@@ -52,7 +52,8 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
 
     tclab.masking.register(Wrong)
     refused = "strategy 'wrong' does not compute what 'subgraph' computes, so it is not timed: in float64, 8 of 9 pred"
-    request = json.dumps({"modules": [], "point": resolve(tiny(strategy="wrong")).to_dict()})
+    wrong = resolve(tiny(strategy="wrong")).to_dict()
+    request = json.dumps({"modules": [], "point": wrong, "points": [wrong]})
     monkeypatch.setenv("TCLAB_RACE_FIRST_PROCESS", "1")
     with pytest.raises(InputError, match=refused):  # by the first process of a race, which does not begin then
         race_arm(request)

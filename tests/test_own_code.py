@@ -103,10 +103,10 @@ def test_code_has_the_fingerprint_of_its_bytes_in_any_encoding(encoding, own):
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
-    text = _factory(point(mode="data")).split(":", 2)[2]
+    text = _factory(point(mode="data"), [point(mode="data")]).split(":", 2)[2]
     told = json.loads(text)
     assert told["modules"] == ["mine_of_a_test"]
-    assert json.loads(_factory(Point(scale=0.01)).split(":", 2)[2])["modules"] == []
+    assert json.loads(_factory(Point(scale=0.01), [Point(scale=0.01)]).split(":", 2)[2])["modules"] == []
     sys.modules.pop("mine_of_a_test")  # as in a fresh process
     registry._STRATEGIES.pop("mine_of_a_test")
     model_registry._MODELS.pop("model_of_a_test")

@@ -10,12 +10,15 @@ from torch_geometric.nn import GATConv, GINConv, global_add_pool, global_mean_po
 from torch_geometric.utils import subgraph
 
 import tclab
-from tclab import InputError, masking, models
+from tclab import InputError, Point, masking, models
 from tclab.graph._cell_graph import keep_graph
-from tclab.models import PygModel
+from tclab.models import PygModel, _model_registry
 from tclab.perturbation import Perturbations
+from tclab.sweeps import race_points
+from tclab.sweeps.analysis import _race_points
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import _equivalence_columns
+from tclab.sweeps.execution._worker import _status_of
 from tclab.training._check import Check
 from tclab.training._memory_estimate import estimate_memory, meta_batch
 from tclab.training._step import Step
@@ -108,6 +111,20 @@ def test_that_weights_of_edges_are_not_passed_on_is_said_once_by_the_check_and_i
     row = _equivalence_columns(resolve(point), exact=True)
     assert (row["equivalence"], row["status"]) == ("passed", None)
     assert row["equivalence_left_out"] == "edge weights are not passed on to a PyG model"
+
+
+def test_a_sweep_and_a_race_say_what_would_let_it_run_and_a_race_makes_no_arm_before(monkeypatch):
+    def build(graph, metabolism):
+        return PygModel(Gin(), torch.randn(graph.num_nodes[graph.deleted_type], 8))
+
+    losses = {"mse": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}
+    monkeypatch.setitem(_model_registry._MODELS, "raced_gin", models.ModelKind("raced_gin", build, losses))
+    monkeypatch.setattr(_race_points, "setup", None)  # of an arm
+    point = Point(model="raced_gin", scale=0.01, networks=1, workers=0, device="cpu")
+    points = {name: replace(point, strategy=name) for name in ("edge_mask", "node_mask")}
+    with pytest.raises(InputError, match=r"the model needs single edges; .*SharedGINConv for GINConv") as refused:
+        race_points(points, budget_seconds=1, processes=None)
+    assert _status_of(refused.value) == f"skipped: {refused.value}"
 
 
 def test_what_is_wrong_is_a_sentence(graph):

@@ -44,7 +44,7 @@ def advise(
     - `rows`: a folder of results, or a file of rows.
     - `now`: the strategy that is run now.
     - `measure`: race what is suggested.
-    - `budget_seconds`: of all races together.
+    - `budget_seconds`: of all races together; making their arms comes on top.
     - `margin`: a share of the time below which nothing is called better.
     """
     from tclab.sweeps.analysis._advise import advise as advise_on

@@ -17,6 +17,8 @@ from tclab.perturbation import Deletions
 RowFunction: TypeAlias = Callable[[Tensor], Tensor]
 """Of rows [R, H]; what it does to a row may depend on that row alone."""
 
+NEEDS_EDGES = "the model needs single edges; layers such as SharedGINConv for GINConv do not (docs/your_model.md)"
+
 
 def running_sum(parts: Iterator[Tensor]) -> Tensor:
     """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
@@ -187,16 +189,14 @@ class View(Shown, ABC):
 
         **Raises:** `NeedsEdgesError` where the view has no edges to give.
         """
-        raise NeedsEdgesError(
-            f"{type(self).__name__} has no single edges to give; edge_mask, subgraph or gpu_mask make a view that has"
-        )
+        raise NeedsEdgesError(NEEDS_EDGES)
 
     def row_samples(self) -> Tensor:
         """Return the sample of each row of the deleted type, [R] int64: what PyG calls `batch`.
 
         **Raises:** `NeedsEdgesError` where the view has no edges to give.
         """
-        raise NeedsEdgesError(f"{type(self).__name__} has no rows sample by sample to give")
+        raise NeedsEdgesError(NEEDS_EDGES)
 
     def _display(self) -> Display:
         state = ", closed" if self._closed else ""

@@ -113,7 +113,7 @@ _PRODUCTION = replace(
     build=lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
 )
 _MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _DANGO)}
-_OWN = frozenset(_MODELS)
+SHIPPED = frozenset(_MODELS)
 
 
 def register(kind: ModelKind) -> ModelKind:
@@ -121,7 +121,7 @@ def register(kind: ModelKind) -> ModelKind:
 
     **Raises:** `InputError` where a model that comes with tclab has that name.
     """
-    if kind.name in _OWN:
+    if kind.name in SHIPPED:
         raise InputError(f"{kind.name!r} is a model that comes with tclab; give yours another name")
     _MODELS[kind.name] = kind
     return kind

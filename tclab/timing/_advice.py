@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from tclab._display import Display, Shown, counted, first_of, seconds_text
+from tclab._display import Display, Shown, counted, first_of, say, seconds_text
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import NOT_STEADY, cycle_of, made_ahead, share_of, steady_state, steps_wait
-from tclab.timing._verdict import MARGIN, Pair
+from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair
 
 # the basis of a prediction
 MEASURED = "from separate runs"  # both ran, at different times
@@ -30,6 +30,7 @@ AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain 
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_INSIDE = 0.5  # share of a step in forward and backward above which a look inside is worth it
 _RACE_SECONDS = 15.0  # least budget of one race
+_VERDICTS = (FASTER, None, UNDECIDED, SAME, SLOWER)  # the order of suggestions; None: not raced
 # stage → what to change, and the field of a point that does it
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
@@ -50,7 +51,8 @@ class Suggestion(Shown):
 
     - `change`: what to change, in words.
     - `why`: the evidence, in words.
-    - `ratio`: predicted time with the change over the time now: of a step, or of what `subject` says.
+    - `ratio`: predicted time with the change over the time now: of a step, or of what `subject` says; `None` where
+      the evidence predicts none.
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
     - `basis`: "from separate runs", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
@@ -61,7 +63,7 @@ class Suggestion(Shown):
 
     change: str
     why: str
-    ratio: float
+    ratio: float | None
     interval: tuple[float, float] | None
     basis: str
     setting: Mapping[str, Any] = field(default_factory=dict)
@@ -73,9 +75,9 @@ class Suggestion(Shown):
     def sentence(self) -> str:
         """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        predicted = f"{self.ratio:.3g} × the time of {self.subject}{ends}, {self.basis}"
+        ratio = "no ratio" if self.ratio is None else f"{self.ratio:.3g} × the time of {self.subject}{ends}"
         measured = "" if self.measured is None else f" Measured: {self.measured.sentence}."
-        return f"{self.change}: predicted {predicted}. {self.why}{measured}"
+        return f"{self.change}: predicted {ratio}, {self.basis}. {self.why}{measured}"
 
     def _display(self) -> Display:
         return Display(notes=[self.sentence])
@@ -83,7 +85,7 @@ class Suggestion(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Advice(Shown):
-    """Suggestions, the largest predicted gain first and bounds last; `print` it to read them.
+    """Suggestions, the largest predicted gain first and bounds last, or by verdict once measured; `print` shows them.
 
     **Arguments:**
 
@@ -109,27 +111,30 @@ class Advice(Shown):
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
         """Race the changes with the present, in the order of the list, and return the advice with the results.
 
-        What was unsure is a suggestion once it is measured. One whose race fails stays as it is, and `missing` says
-        why.
+        Then those that are FASTER come first, and those that are SLOWER last. What was unsure is a suggestion once it
+        is measured. One whose race fails stays as it is, and `missing` says why.
 
         **Arguments:**
 
         - `n`: race only the first `n` that can be; as many as have 15 seconds each by default, one at least.
-        - `budget_seconds`: wall time for all of them together.
-        - `options`: other arguments of `tclab.sweeps.race_points`.
+        - `budget_seconds`: wall time for all of them together; making the arms comes on top.
+        - `options`: other arguments of `tclab.sweeps.race_points`; `progress` is True unless given.
         """
         every, failures = [*self.suggestions, *self.unsure], []
-        able = [i for i, one in enumerate(every) if one.race is not None]
-        able = able[: n or max(1, int(budget_seconds // _RACE_SECONDS))]
+        most = n or max(1, int(budget_seconds // _RACE_SECONDS))
+        able = [i for i, one in enumerate(every) if one.race is not None][:most]
+        if able:
+            say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the arms of each comes on top")
         for i in able:
             try:
-                pair = every[i].race(budget_seconds=budget_seconds / len(able), **options)  # type: ignore[misc]
+                settings = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
+                pair = every[i].race(**settings)  # type: ignore[misc]
                 every[i] = replace(every[i], measured=pair)
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {every[i].change!r} gives when it runs: {why}")
         unsure = [one for one in every[len(self.suggestions) :] if one.measured is None]
-        suggestions = tuple(one for one in every if one not in unsure)
+        suggestions = ranked([one for one in every if one not in unsure])
         return replace(self, suggestions=suggestions, unsure=tuple(unsure), missing=(*self.missing, *failures))
 
     def _display(self) -> Display:
@@ -138,7 +143,8 @@ class Advice(Shown):
             reasons.setdefault(one.why, []).append(one.change)
         unknown = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in reasons.items()]
         unknown += self.missing
-        if any(one.race is not None and one.measured is None for one in (*self.suggestions, *self.unsure)):
+        every = (*self.suggestions, *self.unsure)
+        if any(one.race for one in every) and not any(one.measured for one in every):
             unknown.append("whether the changes win a race, in which both take turns: measure() (--measure) runs it")
         nothing = f"no change is known to save {self.margin:.0%} or more."
         if self.refusal:
@@ -151,8 +157,13 @@ class Advice(Shown):
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
-    """Return suggestions by predicted gain, the largest first; those whose prediction is a bound come last."""
-    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio)))
+    """Return suggestions by verdict, FASTER first, and by gain, the largest first; predictions that are bounds last."""
+
+    def place(one: Suggestion) -> tuple[int, bool, float]:
+        verdict, ratio = (one.measured.verdict, one.measured.ratio) if one.measured else (None, one.ratio)
+        return _VERDICTS.index(verdict), verdict is None and one.basis == AT_BEST, ratio or inf
+
+    return tuple(sorted(suggestions, key=place))
 
 
 # ---- the evidence
@@ -181,12 +192,14 @@ class StepTimes:
     def refusal(self) -> str:
         """Return why there can be no advice from these times; empty if there can."""
         n = len(self.whole)
+        waits = self.share("data_wait")[0] if n else 0.0
+        waited = f"; {waits:.0%} of their time was waiting for batches" if waits >= MARGIN else ""
         least = max(MIN_OBSERVATIONS, 2 * self.cycle)  # two whole cycles
         if n < least:
-            return f"{n} steps were timed, at least {least} are needed"
+            return f"{n} steps were timed, at least {least} are needed{waited}"
         state = steady_state(self.whole.tolist(), self.cycle)
         if state.verdict == NOT_STEADY:
-            return f"the steps were not steady ({state.why}); run more warm-up steps before those that are timed"
+            return f"the steps were not steady ({state.why}); run more warm-up steps before those timed{waited}"
         return ""
 
 
@@ -278,6 +291,10 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
     for stage, (change, setting) in _CHANGES.items():
         suggestions += upper_bound(times, change, f"{stage} is {{}} of a step", stage, margin=margin, **setting)
     missing = [ahead] if ahead else []
+    waits, (low, high) = times.share("data_wait")
+    if low < margin <= waits and not ahead:
+        bounds = f"which may be {low:.0%} or {high:.0%}, as the steps differ so much: time more of them"
+        missing.append(f"what a faster loader would save: a step waits for its batch {waits:.0%} of its time, {bounds}")
     other, (low, _) = times.share("other")
     if low > _MOST_OTHER:
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")

@@ -150,10 +150,8 @@ def check(
     for strategy in wanted:
         try:
             results[strategy] = reference.compare(strategy)
-        except NeedsEdgesError:
-            broken[strategy] = (
-                "skipped: the model needs single edges; layers such as message_passing.SharedSAGEConv do not"
-            )
+        except NeedsEdgesError as error:
+            broken[strategy] = f"skipped: {error}"
         except Exception as error:  # a user's strategy may fail in any way; the others still run
             broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
     problems += {f"Left out: {one.left_out}." for one in results.values() if one.left_out}

@@ -103,7 +103,8 @@ def _advice_chart(advice: Advice) -> Any:
         line = one.change if one.subject == "a step" else f"{one.change} ({one.subject})"
         kind = "at best" if one.basis == "at best" else "predicted"
         pair = one.measured
-        found.append((line, kind, one.ratio, *(one.interval or (None, None)), True))
+        if one.ratio:
+            found.append((line, kind, one.ratio, *(one.interval or (None, None)), True))
         if pair and pair.ratio:
             found.append((line, "measured", pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED))
     if not found:

@@ -24,7 +24,8 @@ _POINT = ["mode", "model", "strategy"]
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]  # apart: runs of a point
 _CHARTED = ("strategy", "batch_size", "networks")  # axes of charts
 # settings, machine and code that rows must share to be compared
-_FIXED = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_CHARTED, *_RUN, "network_names")]
+_DEPEND = {"network_names": "networks", "threads": "ranks"}  # columns that may differ with another
+_FIXED = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_CHARTED, *_RUN, *_DEPEND)]
 _OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages, and what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
@@ -40,8 +41,7 @@ def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
     for model, group in steps.groupby("model", sort=False):
         varying = [name for name in _FIXED if group[name].nunique(dropna=False) > 1]
-        if (group.groupby("networks")["network_names"].nunique() > 1).any():
-            varying.append("network_names")
+        varying += [name for name, on in _DEPEND.items() if (group.groupby(on)[name].nunique() > 1).any()]
         if varying:
             mine = rows["model"] == model
             texts = [_settings_text(dict(zip(varying, key, strict=True)), varying) for key in

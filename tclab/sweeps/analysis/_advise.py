@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted
+from tclab._display import counted, first_of
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
+from tclab.message_passing._view import NEEDS_EDGES
+from tclab.models._model_registry import SHIPPED
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps.analysis._race_points import race_points
 from tclab.sweeps.config._fields import declarations
@@ -25,12 +27,13 @@ from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
-from tclab.timing._step_means import whole_cycles
-from tclab.timing._verdict import FASTER, MARGIN, UNDECIDED, Pair
+from tclab.timing._verdict import FASTER, MARGIN
 
 _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
+_RIVALS = ("node_mask", "delta", "gpu_mask", "edge_mask")  # of a strategy measured alone; the first two have no edges
+_WIDEST = 10.0  # upper end over lower end of an interval, above which it predicts nothing
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 
 
@@ -39,8 +42,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
 
     From a sweep's rows: each point that differs from the present one in one setting and is faster by the verdict of
     `tclab.compare`; and changes that the stages of a step suggest. Points that look faster and are not certain are its
-    `unsure`. Rows of another machine or of other code than the present point's are no evidence, and are counted in
-    `missing`. From a ledger around a loop of your own: changes that its stages suggest; see `tclab.timing.advise`.
+    `unsure`. Rows of another machine, of other code or of another number of threads than the present point's are no
+    evidence, and are counted in `missing`. From a ledger around a loop of your own: changes that its stages suggest;
+    see `tclab.timing.advise`.
     `advice.measure()` then races points with the present one, in the order of the list, but for those of another
     allocator or device, which cannot share a process with it, and of another batch size, whose steps are other work.
 
@@ -51,7 +55,8 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
 
     - `evidence`: rows, a folder or a file of them; or a `tclab.timing.Ledger`.
     - `now`: the strategy that is run now; unless given, the first of those that others train with that was run, or
-      else the slowest. Of its points the one with the most networks and the largest batch.
+      else the slowest. Of its points the one with the most networks and the largest batch, and with as many threads
+      as its newest.
     - `margin`: share of the time below which nothing is called better.
     - `options`: for a ledger, `loaders`.
 
@@ -84,15 +89,20 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     known = {name for one in measured for name in one.setting}
     untried = [one for one in found if known.isdisjoint(one.setting) and tried.isdisjoint(one.setting.items())]
     found = [*measured, *untried]
+    needing = [*cannot[cannot["status"].str.contains(NEEDS_EDGES, regex=False)]["strategy"].unique()]
+    rivals = [name for name in _RIVALS[2 if needing else 0 :] if ("strategy", name) not in tried]
+    if near["strategy"].nunique() == 1 and row["strategy"] != "indices" and not refusal:
+        refusal = f"{row['strategy']} alone was measured; race it against {' and '.join(rivals[:2])}"
+    if needing or (row["model"] not in SHIPPED and rivals[:1] == ["node_mask"]):
+        missing.append(f"what {first_of(needing or rivals[:1])} would save: not run, and cannot be where {NEEDS_EDGES}")
     with suppress(InputError):  # the rows cannot tell the point, or this process does not know it
         point = point_of({str(name): value for name, value in row.items()})
         found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
     if elsewhere := len(steps) - len(near):
-        missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
+        missing.append(f"what {counted(elsewhere, 'point')} of another machine, code or OMP_NUM_THREADS would say here")
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
-    return Advice(
-        times.subject, ranked(found), tuple(missing), where_measured(base), margin, busy, ranked(unsure), refusal
-    )
+    where = where_measured(base)
+    return Advice(times.subject, ranked(found), tuple(missing), where, margin, busy, ranked(unsure), refusal)
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -103,6 +113,8 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     slowest = steps.sort_values("mean_seconds").iloc[-1]["strategy"]
     name = now or next((name for name in BASELINES if name in names), slowest)
     own = steps[steps["strategy"] == name]
+    newest = dict(keys_of(own.sort_values("measured_at"), ("ranks", "threads")))  # the last of as many ranks
+    own = own[[newest[ranks] == threads for ranks, threads in keys_of(own, ("ranks", "threads"))]]
     points = own.groupby([own[name].map(str) for name in (*_DECIDES, *OF_THE_PLACE)], sort=False)
     largest = ["networks", "batch_size"]
     # of several ways to run it the one that most rows are of
@@ -122,17 +134,15 @@ def _step_times(here: pd.DataFrame, row: pd.Series) -> StepTimes:
     stages = {str(one["stage"]): np.asarray(one["samples_seconds"], dtype=float) for _, one in timeline.iterrows()}
     whole = stages.pop("step", np.zeros(0))
     cycle = int(python_value(row["cycle_steps"]) or 1)
-    kept = whole_cycles(len(whole), cycle)
     made = run[run["where"].isin(["worker", "loading"]) & (run["stage"] == "batch")]
-    batch = made["mean_seconds"].dropna().astype(float)
     what = f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {counted(row['networks'], 'network')}"
     return StepTimes(
-        f"from {len(whole[kept])} steps of {what}",
-        whole[kept],
+        f"from {len(whole)} steps of {what}",
+        whole,
         # a stage that is not in every step cannot be compared with its step
-        {name: seconds[kept] for name, seconds in stages.items() if len(seconds) == len(whole)},
+        {name: seconds for name, seconds in stages.items() if len(seconds) == len(whole)},
         python_value(row["workers"]),
-        None if batch.empty else float(batch.mean()),
+        python_value(made["mean_seconds"].mean()),
         cores_within(python_value(row["cores"]), python_value(row["cpu_limit_cores"])),
         cycle,
     )
@@ -160,19 +170,19 @@ def _alternatives(
     row = base.iloc[0]
     points = [(_change(name, row, rows.iloc[0]), _a_sample(base), _a_sample(rows)) for name, rows in others]
     pairs = pairs_of_runs(points, [("the present point", "the change")] * len(points), margin=margin)
-    found: list[Suggestion] = []
-    unsure: list[Suggestion] = []
+    found, unsure = list[Suggestion](), list[Suggestion]()
     for pair, (name, rows) in zip(pairs, others, strict=True):
         other = rows.iloc[0]
-        if pair.ratio is None:
+        if pair.ratio is None or pair.ratio > 1 / (1 + margin):
             continue
-        one = Suggestion(
-            str(pair.cell), pair.why, pair.ratio, pair.interval, MEASURED, {name: python_value(other[name])}
-        )
-        if pair.verdict == FASTER:
+        setting = {name: python_value(other[name])}
+        one = Suggestion(str(pair.cell), pair.why, pair.ratio, pair.interval, MEASURED, setting)
+        if pair.interval is not None and pair.interval[1] > _WIDEST * pair.interval[0]:
+            unsure.append(replace(one, why="the runs differ too much from one another", ratio=None, interval=None))
+        elif pair.verdict == FASTER:
             why = f"By {pair.kept} steps of each, {pair.why}.{_bytes_text(row, other)} {_FIELDS[name].caution}"
             found.append(replace(one, why=why.strip()))
-        elif pair.verdict == UNDECIDED and pair.ratio < 1 - margin:
+        else:
             unsure.append(one)
     return found, unsure
 
@@ -200,7 +210,7 @@ def _bytes_text(now: pd.Series, other: pd.Series) -> str:
 def _without_edges(times: StepTimes, row: pd.Series, margin: float) -> Iterator[Suggestion]:
     """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for them."""
     bytes_, edges = python_value(row["batch_bytes"]), python_value(row["edge_bytes"])
-    if bytes_ and edges and edges >= _EDGES * bytes_:
+    if bytes_ and edges and edges >= _EDGES * bytes_ and row["model"] in SHIPPED:  # a user's model may need edges
         change = f"node_mask in place of {row['strategy']}"
         why = (
             f"edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {{}} of a step; "
@@ -215,14 +225,6 @@ def _with_race(one: Suggestion, point: Point) -> Suggestion:
     with suppress(InputError):
         changed = replace(point, **one.setting)
         if one.setting and not apart and changed.skipped() is None:
-            return replace(one, race=lambda **options: race_of_change(point, changed, **options))
+            arms = {"changed": changed, "now": point}
+            return replace(one, race=lambda **options: race_points(arms, **options).pair("changed", "now"))
     return one
-
-
-def race_of_change(now: Point, changed: Point, *, budget_seconds: float, **options: Any) -> Pair:
-    """Race a changed point with the present one; the verdict is about the changed one.
-
-    `options` are those of `race_points`.
-    """
-    race = race_points({"changed": changed, "now": now}, budget_seconds=budget_seconds, **options)
-    return race.pair("changed", "now")

@@ -33,8 +33,9 @@ WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how mu
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
-OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
-_PLACE = (*OF_THE_PLACE, "os", "gpu_driver", "threads", "allocator_settings")
+# rows that differ in one of these are of another machine, of other code, or of another OMP_NUM_THREADS
+OF_THE_PLACE = (*HARDWARE, *_CODE, "threads")
+_PLACE = (*OF_THE_PLACE, "os", "gpu_driver", "allocator_settings")
 _LABEL = ("model", "strategy", "batch_size", "networks")  # a point's label has them, whether or not they differ
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the rows of a point's first runs, and of its second
 
@@ -191,7 +192,7 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
     ok = [_ok(rows) for rows in both]
     for name, rows in zip(names, ok, strict=True):
         if mixed := [column for column in OF_THE_PLACE if rows[column].nunique(dropna=False) > 1]:
-            return f"{name} has runs of several machines or versions ({', '.join(mixed)}): give those of one"
+            return f"{name} has runs of several machines, versions or threads ({', '.join(mixed)}): give those of one"
     machine = _differing(ok, HARDWARE)
     other = list(_differing(both, compared) | _differing(ok, _CODE))
     if not other and any(value == "none" or value.endswith("+") for rows in ok for value in _values(rows, "commit")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -60,8 +60,8 @@ def race_arm(text: str) -> Callable[[], None]:
 
     **Arguments:**
 
-    - `text`: JSON: the `point` as a dict, and the `modules` that register its strategy and model, where these are a
-      user's own.
+    - `text`: JSON: the `point` as a dict, the `points` of all arms, and the `modules` that register their strategies
+      and models, where these are a user's own.
 
     **Raises:** `InputError` for a strategy that does not compute what `subgraph` computes.
     """
@@ -70,12 +70,13 @@ def race_arm(text: str) -> Callable[[], None]:
 
     request = json.loads(text)
     import_user_modules(request["modules"])
-    return _arm(Point(**request["point"]), _open)
+    return _arm(Point(**request["point"]), _open, [Point(**fields) for fields in request["points"]])
 
 
-def _arm(point: Point, opened: ExitStack) -> _Arm:
+def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> _Arm:
     if os.environ.get(FIRST_PROCESS) != "0":
-        check_equivalence(point)
+        for one in points:  # all of the race before its first arm is made; each is checked once
+            check_equivalence(one)
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
 
@@ -94,16 +95,17 @@ def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
     return found
 
 
-def _factory(point: Point) -> str:
-    """Return what a race's process makes the arm of a point from."""
-    request = {"modules": imports_of(point)["modules"], "point": point.to_dict(), "files": files_of(point)}
+def _factory(point: Point, points: Collection[Point]) -> str:
+    """Return what a race's process makes the arm of a point from, one of the `points` of the race."""
+    request = {"point": point.to_dict(), "points": [one.to_dict() for one in points], "files": files_of(point)}
+    request |= {"modules": imports_of(*points)["modules"]}
     return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 
 def race_points(
     points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
 ) -> Race:
-    """Race whole steps of some points, each after its equivalence check, and return the verdicts.
+    """Race whole steps of some points, after the equivalence check of each, and return the verdicts.
 
     **Arguments:**
 
@@ -118,11 +120,11 @@ def race_points(
     found = _resolved(points)
     with ExitStack() as opened:
         if processes is None:
-            arms = {name: _arm(point, opened) for name, point in found.items()}
+            arms = {name: _arm(point, opened, found.values()) for name, point in found.items()}
             return race(arms, budget_seconds=budget_seconds, **options)
         place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
         variables = {"TMPDIR": str(place), **ALLOCATORS[next(iter(found.values())).allocator]}  # the same for all
-        made = {name: _factory(point) for name, point in found.items()}
+        made = {name: _factory(point, found.values()) for name, point in found.items()}
         return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
 

@@ -107,7 +107,7 @@ def _status_of(error: BaseException) -> str:
     if out_of_memory(error):
         return "oom"
     if isinstance(error, NeedsEdgesError):
-        return "skipped: needs edges"
+        return f"skipped: {first}"
     if isinstance(error, InputError):  # its message is a sentence for the user
         return f"failed: {first}"
     return f"failed: {type(error).__name__}: {first}"
