@@ -198,7 +198,8 @@ def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tm
         (["swep"], "sweep"),
     ],
 )
-def test_a_wrong_argument_is_a_sentence_and_an_exit_code(words, said, capsys):
+def test_a_wrong_argument_is_a_sentence_and_an_exit_code(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     error = capsys.readouterr()
     assert said in error.err + error.out
