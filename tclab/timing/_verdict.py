@@ -26,7 +26,6 @@ LOOKS = 2  # a race is tested at half of its budget and at its end, each with ha
 PARTS = 8
 MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
 MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
-_WIDE = 10.0  # upper over lower end of an interval, beyond which what it excludes is of no use
 _MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
 
 
@@ -91,7 +90,7 @@ class Pair(Shown):
             where += ", a margin so wide by noise that nothing is called the same"
         alone = ["it is of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
         excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
-        if self.interval[1] > _WIDE * self.interval[0]:
+        if self.is_wide:
             excluded = "measurements differ too much from one another to say more"
         return "; ".join([f"{self.basis} {where}", excluded, *self.notes, *alone])
 
@@ -105,6 +104,11 @@ class Pair(Shown):
     def excluded(self) -> float | None:
         """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
         return None if self.interval is None else max(self.interval[1] - 1, 1 - self.interval[0])
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval spans more than a factor of 10: it excludes and predicts nothing of use."""
+        return self.interval is not None and self.interval[1] > 10 * self.interval[0]
 
     @property
     def sentence(self) -> str:
@@ -286,7 +290,7 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     if pair.margin > MOST_MARGIN and abs(middle) < edge:
         return pair
     needs, luck = None, f"the luck of {pair.processes} processes limits it"
-    if pair.processes > 1 and high - low > log(_WIDE):
+    if pair.processes > 1 and pair.is_wide:
         note = f"{luck}: a race in this process may decide (processes=None, on the command line --processes 0)"
     elif centre.is_of_luck:
         note = f"{luck}: more of them may decide, more seconds may not"

@@ -373,8 +373,7 @@ class EquivalenceReference:
         parts = [slice(first, first + size) for first in range(0, len(samples), size)]
         batches = [[*samples[1:], []], *(samples[part] for part in parts)]
         made = views(self.graph, batches, strategy, device=device, collation=collation)
-        with next(made):  # what a strategy keeps of one batch must not reach the next of its size
-            pass
+        next(made).close()  # what a strategy keeps of one batch must not reach the next of its size
         predicted = []
         for part, copies in zip(parts, made, strict=True):
             with torch.set_grad_enabled(backward), copies:

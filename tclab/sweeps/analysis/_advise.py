@@ -33,7 +33,6 @@ _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
 _RIVALS = ("node_mask", "delta", "gpu_mask", "edge_mask")  # of a strategy measured alone; the first two have no edges
-_WIDEST = 10.0  # upper end over lower end of an interval, above which it predicts nothing
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 
 
@@ -177,7 +176,7 @@ def _alternatives(
             continue
         setting = {name: python_value(other[name])}
         one = Suggestion(str(pair.cell), pair.why, pair.ratio, pair.interval, MEASURED, setting)
-        if pair.interval is not None and pair.interval[1] > _WIDEST * pair.interval[0]:
+        if pair.is_wide:
             unsure.append(replace(one, why="the runs differ too much from one another", ratio=None, interval=None))
         elif pair.verdict == FASTER:
             why = f"By {pair.kept} steps of each, {pair.why}.{_bytes_text(row, other)} {_FIELDS[name].caution}"
