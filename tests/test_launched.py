@@ -83,7 +83,6 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
         )
         assert min(waits) == 0.0
         assert talks[0] == pytest.approx(talks[1], rel=1e-3)
-    assert frame["late_share"].sum() == pytest.approx(1.0)
     assert where_measured(frame).startswith("cpu · gloo · 2 ranks")
     # gradients that add up are exchanged once, and the loss gathers each time
     row = of_the_step(accumulated)

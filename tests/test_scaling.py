@@ -87,7 +87,7 @@ def test_rows_of_ranks_have_the_worst_of_each_and_a_mean_of_what_an_exchange_hid
     timeline = {"host": {"step": [0.1, 0.4] * 2, "forward": [0.1] * 4}}
     exchanged = {"step": [1, 3], "overlapped_seconds": [0.1, 0.1], "bytes": [8, 8], "buckets": [1, 1]}
     first, second = (
-        RankMeasurement(timeline, {}, {"host": share}, {"peak_bytes": peak}, [{}, {}], exchanged=exchanged, late=1)
+        RankMeasurement(timeline, {}, {"host": share}, {"peak_bytes": peak}, [{}, {}], exchanged=exchanged)
         for share, peak in ((1.0, 30), (0.99, 20))
     )
     made = rows_of_ranks(point, columns_of(point), [first, second])

@@ -269,7 +269,6 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         largest=largest,
         conditions=around,
         exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
-        late=None if exchanges is None else exchanges.late[ranks.rank],
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,6 @@ class RankMeasurement:
     largest: dict[str, float | None]
     conditions: list[dict[str, Any]]  # before and after
     exchanged: dict[str, list[Any]] | None = None  # columns of `Communication.frame`; `None` where nothing is exchanged
-    late: int | None = None  # of `Communication`
 
 
 def timelines(ledger: Ledger, first: int = 0) -> Timelines:
@@ -144,20 +144,17 @@ def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
 def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
     """Return a row's columns on the seconds of one stage.
 
-    The mean is over all counted steps, those without the stage included, so that stages add up to the step; quartiles
-    are of the steps that had it. Nobody knows what a worker did before its first batch: `idle` is of the others.
+    The mean is over all counted steps, those without the stage included, so that stages add up to the step; the median
+    is of the steps that had it. Nobody knows what a worker did before its first batch: `idle` is of the others.
     """
     samples = [took for took in seconds if took is not None]
-    q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
     full = samples if stage == "idle" else [took or 0.0 for took in seconds]
     return {
         "stage": stage,
         "where": where,
         "n": len(samples),
         **mean_columns(full, 1 if stage == "idle" else cycle),
-        "median_seconds": median,
-        "q1_seconds": q1,
-        "q3_seconds": q3,
+        "median_seconds": median(samples),
         "samples_seconds": samples,
         "status": "ok",
     }
@@ -200,12 +197,8 @@ def _farthest(shares: Iterable[float]) -> float:
 
 
 def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
-    rows = []
-    for stage, samples in measured.timelines[place].items():
-        row = _spread(where, "whole" if stage == "step" else stage, samples, cycle)
-        if stage == "step" and measured.exchanged and measured.late is not None:
-            row["late_share"] = measured.late / max(sum(measured.exchanged["buckets"]), 1)
-        rows.append(row)
+    stages = measured.timelines[place].items()
+    rows = [_spread(where, "whole" if stage == "step" else stage, samples, cycle) for stage, samples in stages]
     if measured.exchanged:
         hidden = dict(zip(measured.exchanged["step"], measured.exchanged["overlapped_seconds"], strict=True))
         steps = len(measured.timelines[place]["step"])

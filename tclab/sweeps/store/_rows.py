@@ -39,7 +39,7 @@ MEASURED_COLUMNS = {
     **dict.fromkeys(("mean_seconds", "low_seconds", "high_seconds"), _REAL),
     "cycle_steps": _WHOLE,
     # of the steps that had the stage: a typical one, which may have waited for nothing
-    **dict.fromkeys(("median_seconds", "q1_seconds", "q3_seconds"), _REAL),
+    "median_seconds": _REAL,
     # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
     "host_syncs": _WHOLE,
     # of the whole step, on rows with stage = "step" only
@@ -59,7 +59,6 @@ MORE_COLUMNS = {
     "backend": _TEXT,  # gloo or nccl; null for one rank, as the next ones
     "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
     "buckets": _WHOLE,  # that they are exchanged in
-    "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
     "samples_report": _TEXT,  # what was read of `perturbations`, and what left out; null for synthetic samples
     "exact": _FLAG,
     # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
