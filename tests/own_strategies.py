@@ -34,6 +34,7 @@ acts("crashes", lambda: os.kill(os.getpid(), signal.SIGSEGV))
 acts("sleeps", signal.pause)
 acts("raises", raises)
 acts("reads", reads)
+acts("greedy", lambda: torch.empty(1 << 50))
 
 
 @masking.register

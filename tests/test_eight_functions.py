@@ -40,7 +40,7 @@ def test_eight_functions_lead_from_a_point_to_the_model(root, monkeypatch):
     worker, calls = worker_here(), []
     monkeypatch.setattr(_run, "Worker", lambda kind: worker)
     monkeypatch.setattr(_worker, "ParentPipe", lambda: worker)
-    monkeypatch.setattr(sys, "argv", ["", "1", "cpu", "0"])
+    monkeypatch.setattr(sys, "argv", ["", "1", "cpu"])
 
     def listen(frame, event, argument):
         if event == "call" and frame.f_code is forward:

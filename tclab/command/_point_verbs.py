@@ -87,7 +87,7 @@ def _end(rows: Any, as_json: bool) -> int:
 @taking(_OF_GRID)
 def sweep(
     *, results: Path, budget_seconds: float | None = None, retry: bool = False, repeats: int = 1,
-    memory_bytes: int | None = None, slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
+    slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
 ) -> int:  # fmt: skip
     """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
 
@@ -98,31 +98,27 @@ def sweep(
     - `budget_seconds`: start no point after so long.
     - `retry`: run points again that failed.
     - `repeats`: runs of each point; compare judges by what they differ by.
-    - `memory_bytes`: bytes that a process may take.
     - `slurm`: run as jobs of a cluster, with these options of sbatch: partition:gpu,gpus_per_node:4,time:60
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
     import_own(own)
     rows = sweep_points(
-        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
-        memory_bytes=memory_bytes, slurm=slurm,
-    )  # fmt: skip
+        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds, slurm=slurm
+    )
     return _end(rows, json)
 
 
 @taking(_OF_POINT)
-def run(*, memory_bytes: int | None = None, own: Own = None, json: bool = False, **point: str) -> int:
+def run(*, own: Own = None, json: bool = False, **point: str) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
-
-    - `memory_bytes`: bytes that a process may take.
     """
     from tclab.sweeps.execution._run import run as run_point
 
     import_own(own)
-    return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
+    return _end(run_point(_point(point)), json)
 
 
 @taking(_OF_POINT)

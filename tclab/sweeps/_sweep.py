@@ -32,7 +32,6 @@ def sweep(
     results: str | Path,
     retry: bool = False,
     budget_seconds: float | None = None,
-    memory_bytes: int | None = None,
     hang_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
@@ -48,7 +47,7 @@ def sweep(
 
     - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `memory_bytes`, `hang_seconds`: as for `run`.
+    - `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
@@ -76,8 +75,7 @@ def sweep(
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     kept = Results(results)
-    limits = {"memory_bytes": memory_bytes, "hang_seconds": hang_seconds}
-    options = SweepOptions(retry, limits, progress, stop or threading.Event(), repeats)
+    options = SweepOptions(retry, hang_seconds, progress, stop or threading.Event(), repeats)
     with kept.swept():
         if slurm is None:
             tables = _run_here(wanted, kept, options, budget_seconds)
@@ -103,7 +101,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: f
             tables.append(not_measured(point, STOPPED))
             continue
         definite = resolve(point)
-        name = results.name(definite, repeat, memory_bytes=options.limits["memory_bytes"])
+        name = results.name(definite, repeat)
         rows = results.read(name)
         kept = options.stands(rows)
         if rows is None or not kept:
@@ -137,6 +135,6 @@ def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
         options.say(busy)
     begin = monotonic()
     # the runs of one process would share its luck
-    rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, **options.limits)
+    rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, hang_seconds=options.hang_seconds)
     took.append(monotonic() - begin)
     return rows

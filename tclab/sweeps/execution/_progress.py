@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -57,7 +56,7 @@ class SweepOptions:
     """What a sweep is asked for, here and on a cluster; see `sweep`."""
 
     retry: bool
-    limits: Mapping[str, Any]  # of each point's process: `memory_bytes` and `hang_seconds`, as for `run`
+    hang_seconds: float | None
     progress: Callable[[Progress], None] | None
     stop: threading.Event
     repeats: int

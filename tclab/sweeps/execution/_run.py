@@ -36,9 +36,7 @@ _OTHERS = 0.5  # cores that others keep busy, from which they are in the way of 
 _MEASURE = "tclab.sweeps.execution._measure:measure"
 
 
-def run(
-    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float | None = None
-) -> pd.DataFrame:
+def run(point: Point, *, fresh: bool = False, hang_seconds: float | None = None) -> pd.DataFrame:
     """Run one point in a worker process, or its ranks in one each, and return its rows, one for each stage.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes has one row,
@@ -50,14 +48,15 @@ def run(
     - `point`: what is run; a device "auto" is resolved here.
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; otherwise the worker is
       kept warm for the next point.
-    - `memory_bytes`: refuse to let the worker's memory, or that of each rank, grow past this (Linux).
     - `hang_seconds`: how long the whole point may take, the start of its worker included; it is then ended, with a row
       that says so. Without a limit unless given.
+
+    A limit of this process's memory (`ulimit -d`) is one of its worker's, too.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
     require("point", point, Point, "a tclab.Point")
-    return frame(point_rows(resolve(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
+    return frame(point_rows(resolve(point), fresh=fresh, hang_seconds=hang_seconds))
 
 
 def point_rows(point: Point, **limits: Any) -> pa.Table:
@@ -100,7 +99,6 @@ def ask(
     request: dict[str, Any],
     *,
     fresh: bool = False,
-    memory_bytes: int | None = None,
     hang_seconds: float | None = None,
     stop: threading.Event | None = None,
 ) -> Answer:
@@ -113,7 +111,7 @@ def ask(
     """
     if point.device == "cuda":
         check_enough(point.ranks)
-    kind = WorkerKind(point.ranks, point.device, point.allocator, memory_bytes, os.environ.get("OMP_NUM_THREADS"))
+    kind = WorkerKind(point.ranks, point.device, point.allocator, os.environ.get("OMP_NUM_THREADS"))
     with _lock:
         if _is_stopped(stop):
             return STOPPED
@@ -190,7 +188,6 @@ class WorkerKind(NamedTuple):
     ranks: int
     device: str
     allocator: str
-    memory_bytes: int | None
     threads: str | None  # OMP_NUM_THREADS
 
 
@@ -201,7 +198,7 @@ class Worker(ChildProcess):
         self.has_read: dict[str, Any] = {}  # files that its points read, each with its state then
         self._temporary = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
         self.folder = self._temporary.path
-        arguments = (_WORKER, str(kind.ranks), kind.device, str(kind.memory_bytes or 0))
+        arguments = (_WORKER, str(kind.ranks), kind.device)
         command = child_command(*arguments)
         if kind.ranks > 1:
             command = _torchrun.command(kind.ranks, self.folder / "logs", "tclab._child_process", *arguments)

@@ -1,6 +1,6 @@
 """What a process that runs points does, alone or as a rank of torchrun's; and `run_as_rank` for a script.
 
-A worker's command line is `RANKS DEVICE MEMORY_BYTES`; its requests come, and its rows go, by the parent's pipe.
+A worker's command line is `RANKS DEVICE`; its requests come, and its rows go, by the parent's pipe.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import resource
 import sys
 import time
 import traceback
@@ -46,9 +45,9 @@ def main() -> None:
 
     Rank 0 receives the requests, hands them to the others, and sends the rows; a rank that fails sends how.
     """
-    count, device, memory_bytes = sys.argv[1:]
+    count, device = sys.argv[1:]
     parent, ranks = ParentPipe(), ALONE
-    _limit_memory(int(memory_bytes))
+    _raise_oom_score()
     try:
         if int(count) > 1:
             ranks = Ranks(device)
@@ -68,16 +67,14 @@ def main() -> None:
         distributed.destroy_process_group()
 
 
-def _limit_memory(limit: int) -> None:
-    """Raise this process's OOM score, and set RLIMIT_DATA where a limit in bytes is given.
+def _raise_oom_score() -> None:
+    """Raise this process's OOM score.
 
     Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
     sweep that started it.
     """
     with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
         Path("/proc/self/oom_score_adj").write_text("1000")
-    if limit:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[str, Any]]:

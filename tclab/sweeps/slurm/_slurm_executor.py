@@ -99,7 +99,7 @@ class _Jobs:
         machine = _machine_of(cluster)
         self.points: dict[str, Point] = {}  # in their order
         for point in map(absolute, points):
-            self.points[results.name(point, machine=machine, memory_bytes=options.limits["memory_bytes"])] = point
+            self.points[results.name(point, machine=machine)] = point
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
@@ -128,7 +128,7 @@ class _Jobs:
         for name in names:
             (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
             point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
-            requests.append(json.dumps({**point, **imports, "options": self._options.limits}))
+            requests.append(json.dumps({**point, **imports, "hang_seconds": self._options.hang_seconds}))
         jobs = _submit(self._folder / "logs", self._cluster, requests)
         self.waiting |= set(names)
         self._note(self._jobs | dict(zip(names, jobs, strict=True)))
@@ -164,8 +164,8 @@ def run_job(request: str) -> None:
 
     **Arguments:**
 
-    - `request`: JSON: `results`, a folder; `name`, of the file; `point`, its fields; `options` of `point_rows`;
-      `modules` and `path`, what must be imported first.
+    - `request`: JSON: `results`, a folder; `name`, of the file; `point`, its fields;
+      `hang_seconds`, as for `run`; `modules` and `path`, what must be imported first.
 
     **Raises:** `InputError` for a point that this machine cannot run: device="cuda" where there is none.
     """
@@ -176,7 +176,7 @@ def run_job(request: str) -> None:
     if results.read(job["name"]) is not None:
         return
     try:
-        results.write(point_rows(resolve(Point(**job["point"])), **job["options"]), job["name"])
+        results.write(point_rows(resolve(Point(**job["point"])), hang_seconds=job["hang_seconds"]), job["name"])
     finally:
         close_workers()
 

@@ -76,16 +76,13 @@ class Results:
             yield
 
     @staticmethod
-    def name(
-        point: Point, repeat: int = 0, machine: dict[str, Any] | None = None, memory_bytes: int | None = None
-    ) -> str:
+    def name(point: Point, repeat: int = 0, machine: dict[str, Any] | None = None) -> str:
         """Return the name of a point's file: a hash of the point, its code and files, the schema, machine and versions.
 
         **Arguments:**
 
         - `point`: resolved, where this machine runs it. `repeat`: of its runs, the first is 0.
         - `machine`: what tells one kind of machine from another; this one unless given.
-        - `memory_bytes`: that its process may take, where that is limited.
         """
         what = {
             "schema": SCHEMA_VERSION,
@@ -94,7 +91,6 @@ class Results:
             "files": files_of(point),
             "machine": machine or _machine(tuple(os.environ.items())),
             "repeat": repeat,
-            "memory_bytes": memory_bytes,
         }
         canonical = json.dumps(what, sort_keys=True, default=str)
         return f"{hashlib.sha256(canonical.encode()).hexdigest()[:24]}.parquet"
