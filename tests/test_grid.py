@@ -7,7 +7,7 @@ from tclab import InputError
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._overhead_names import applicable_overheads
+from tclab.sweeps.config._point import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._step import MODES

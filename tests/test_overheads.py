@@ -12,7 +12,7 @@ import tclab
 from tclab import InputError, masking
 from tclab.perturbation import Perturbations
 from tclab.sweeps.config import with_each_overhead
-from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
+from tclab.sweeps.config._point import OVERHEADS, applicable_overheads
 from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads
 from tclab.timing import Ledger
 from tclab.training._loading import Batches

@@ -23,7 +23,6 @@ from tclab.errors import InputError, shown, unknown
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
 AtLeast0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
 AtLeast1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
-AtLeast2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
 
 _IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
 _COLUMNS = {str: "text", bool: "flag", int: "whole", float: "real"}

@@ -10,8 +10,7 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._overhead_names import applicable_overheads
-from tclab.sweeps.config._point import Point, Points, model_of, strategy_of
+from tclab.sweeps.config._point import Point, Points, applicable_overheads, model_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
 # What suits the machine. Of fewer steps than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict can come

@@ -13,19 +13,8 @@ from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, require, shown, unknown
-from tclab.sweeps.config._fields import (
-    AtLeast0,
-    AtLeast1,
-    AtLeast2,
-    Options,
-    checked,
-    declarations,
-    declare,
-    options,
-    text_value,
-)
+from tclab.sweeps.config._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 from tclab.sweeps.config._gpus import device_of
-from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 
 if TYPE_CHECKING:
     from tclab.masking import Strategy
@@ -39,7 +28,45 @@ ALLOCATORS: dict[str, dict[str, str]] = {
 }
 _DELETIONS = 3  # genes of a synthetic sample, as in the screen that the models are for
 Names = Annotated[tuple[str, ...], Meta(min_length=1, description="names")]
+Width = Annotated[int, Meta(ge=2, le=10**9, description="a whole number of at least 2")]
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
+
+
+# ---- the overheads of the case study by name; `sweeps/execution/_overheads.py` is what they do
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """One slow way of the case study's training code."""
+
+    what: str  # it does in each step, in one line
+    models: tuple[str, ...] | None = None  # that can take it on, by name; `None` if it is of the training loop: all
+    exact: bool = True  # false if it changes predictions or gradients: no strategy with it is equal to `subgraph`
+
+
+_HETERO = ("hetero_cell", "hetero_cell_production")
+OVERHEADS = {
+    "item_logging": Overhead("reads 15 figures of each step with .item()"),
+    "print_loss": Overhead("prints the loss of each step"),
+    "zero_params_loss": Overhead("adds zero times every parameter to the loss"),
+    "isnan_checks": Overhead("checks each part of the model's output for NaN", _HETERO),
+    "batch_wide_layer_norm": Overhead("normalises over the whole mini-batch: other predictions", _HETERO, exact=False),
+    "wild_type_apart": Overhead("encodes the wild type in a separate pass, not together with the samples", _HETERO),
+    "preprocessor_per_sample": Overhead("runs the preprocessor on B + 1 copies of the same features", _HETERO),
+    "quadratic_attention": Overhead(
+        "lets every removed node of the batch attend to every other, masked", ("hetero_cell_production", "dango")
+    ),
+    "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
+    "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
+}
+
+
+def applicable_overheads(model: str) -> list[str]:
+    """Return the names of the overheads that apply to a model, by its name."""
+    return [name for name, overhead in OVERHEADS.items() if overhead.models is None or model in overhead.models]
+
+
+# ---- the point
 
 
 # torch is imported where a point is made, not where its fields are read, as by the command's help
@@ -184,7 +211,7 @@ class Point:
     seed: AtLeast0 = declare(0, "reference panel", role="repetition")
     perturbations: int | str = declare(_DELETIONS, "panel", check=_perturbations)
     metabolism: Literal["off", "carried", "used"] = declare("off", "reference")
-    hidden: AtLeast2 | None = declare(None, "reference panel", unit="features")
+    hidden: Width | None = declare(None, "reference panel", unit="features")
     layers: AtLeast1 | None = declare(None, "reference panel", unit="layers")
     workers: AtLeast0 = declare(1, "advised", unit="processes")
     loader: Options = declare(Options(), "advised", check=options)

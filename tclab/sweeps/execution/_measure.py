@@ -25,8 +25,7 @@ from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.message_passing.kernels._tile_sums import forget_tiles
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._overhead_names import OVERHEADS
-from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point import OVERHEADS, Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, file_stamps, samples_of, screen_of
 from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
 from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
