@@ -232,7 +232,7 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     (tmp_path / "file").write_text("")
     view = view_of(tmp_path / "file" / "rows")
     view.run_button.click()
-    assert "expected a folder that can be written" in marked(view)["results"]
+    assert "which cannot be written" in marked(view)["results"]
 
 
 @pytest.mark.slow
@@ -338,6 +338,6 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(tmp_path):
 def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):
     (tmp_path / "file").write_text("")
     sweep = lab.LiveSweep(points(1), results=tmp_path / "file" / "rows").start()
-    with pytest.raises(InputError, match="expected a folder that can be written"):
+    with pytest.raises(InputError, match="which cannot be written"):
         sweep.join()
     assert ", then an error" in sweep.status()

@@ -116,7 +116,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions, budget: f
                 results.write(rows, name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 why = str(error)
-                warnings.warn(f"{why}. The sweep returns them, and runs no other point", stacklevel=3)
+                warnings.warn(f"{why}. The sweep returns what it measured, and runs no other point", stacklevel=3)
         # the first that was run waited for its process to start, unlike the others
         left = min((total - i - 1) * fmean(took[1:]), max(0.0, end - monotonic())) if took[1:] else None
         options.report(Progress(i + 1, total, point, rows, kept, left))

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tclab._io import atomic_write, held
+from tclab._io import atomic_write, held, writing
 from tclab._source import guarded
 from tclab._version import __version__
 from tclab.errors import InputError, require
@@ -53,7 +53,7 @@ class Results:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        if not isinstance(folder, (str, Path)) or not str(folder):
+        if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
             raise InputError(f"results is {folder!r}, expected a folder")
         self.folder = Path(folder).expanduser()
 
@@ -63,12 +63,9 @@ class Results:
 
         **Raises:** `InputError` where it cannot be written, or that names the process that sweeps into it.
         """
-        try:
+        with writing("results", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
-        except (OSError, ValueError) as error:  # a ValueError is of a character that no path can have
-            why = getattr(error, "strerror", None) or error
-            raise InputError(f"results is {str(self.folder)!r}, expected a folder that can be written: {why}") from None
         with held(self.folder / _SWEEP) as owner:
             if owner is not None:
                 why = f"into which {owner} sweeps: wait for its end, or name another folder"
@@ -112,12 +109,9 @@ class Results:
         buffer = pa.BufferOutputStream()
         marked = rows.replace_schema_metadata({_DIGEST: _digest(rows)})
         pq.write_table(marked, buffer, write_page_checksum=True)
-        try:
+        with writing("results", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic_write(self.folder / name, buffer.getvalue().to_pybytes())
-        except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them.
