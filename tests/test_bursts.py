@@ -10,8 +10,10 @@ from tclab.lab.reports._cells import stage_parts
 from tclab.masking import get, register
 from tclab.sweeps import race_points
 from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import Setup, measure
+from tclab.sweeps.execution import _measure
+from tclab.sweeps.execution._measure import measure
 from tclab.sweeps.store._rows import frame, table
+from tclab.timing._environment import conditions
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 SLEEP = 0.25  # seconds that a worker takes for a batch, long beside the rest of a step on a busy machine, too
@@ -64,20 +66,11 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
 
 
 @pytest.mark.clock
-def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
-    """Its slow steps make the loader seem to keep up, so that all timed ones find a batch ready: they run again."""
-    judged, drained = [], []
-    binds, drain = Setup.loader_binds, Setup.drain
-
-    def misjudged_at_first(*here):
-        judged.append(binds(*here) if judged else time.sleep(6 * SLEEP))  # meanwhile the workers fill their queue
-        return judged[-1]
-
-    monkeypatch.setattr(Setup, "loader_binds", misjudged_at_first)
-    monkeypatch.setattr(Setup, "drain", lambda *here: drained.append(drain(*here)))
+def test_a_pause_before_the_clock_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
+    """Meanwhile the workers fill their queue, from which all timed steps could take."""
+    monkeypatch.setattr(_measure, "conditions", lambda: time.sleep(6 * SLEEP) or conditions())
     rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
-    assert len(drained) == 1
 
 
 def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):

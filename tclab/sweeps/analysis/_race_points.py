@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from statistics import median
 from typing import Any
 
 from tclab._io import TemporaryFolder
@@ -26,6 +27,7 @@ PROCESSES = 4
 _BATCHES = 4  # of samples, which the steps of every arm go through again and again
 _EPOCH_BATCHES = 10_000  # so that workers start once
 _FIRST = 3  # steps of an arm, before the race
+_KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 _open = ExitStack()  # the setups of this process's arms
 
 
@@ -41,16 +43,30 @@ class _Arm:
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
         self._made = [*self._first.batch_timings]
-        waits = here.loader_binds(self._first, self._made)
-        self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
+        self.period = cycle_of(here.point.workers if self._waits() else 0, here.point.accumulate)
 
     def __call__(self) -> None:
         self._here.run(self._batches, steps=1)
 
     def settle(self) -> None:
         """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
-        if self._here.loader_binds(self._first, self._made):
+        if self._waits():
             self._made = self._here.drain(self._batches)
+
+    def _waits(self) -> bool:
+        """Return whether steps may wait for their workers: unless these keep up with ease, or where nothing tells.
+
+        The shortest of the first steps, without its wait, is what a batch must be made in; of the times that batches
+        took a worker the median counts.
+        """
+        if not self._here.loads_ahead:
+            return False
+        times = self._first.seconds()
+        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
+        if not self._made or not rest:
+            return True
+        batch = median(timing.end_ns - timing.begin_ns for timing in self._made) / 1e9
+        return batch / self._here.point.workers > _KEEPS_UP * min(rest)
 
 
 def race_arm(text: str) -> Callable[[], None]:

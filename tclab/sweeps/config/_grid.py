@@ -19,7 +19,7 @@ _USUAL: dict[str, dict[str, Any]] = {
     "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20},
 }
 _FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
-# At least so many steps where there is no model: they are short, and the first batches were made before the clock.
+# At least so many steps where there is no model: they are short.
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
 _MODES = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones

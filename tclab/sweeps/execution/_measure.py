@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import repeat
 from pathlib import Path
-from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
@@ -40,7 +39,6 @@ from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import WITHOUT_MODEL, Step
 
-_KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 _OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
@@ -60,23 +58,10 @@ class Setup:
         """Return an epoch's batches."""
         return iter(self.loads)
 
-    def loader_binds(self, steps: Ledger, made: Sequence[BatchTiming]) -> bool:
-        """Return whether steps may wait for their workers: unless these keep up with ease, or where nothing tells.
-
-        **Arguments:**
-
-        - `steps`: some, timed; the shortest without its wait is what a batch must be made in.
-        - `made`: how long batches took a worker; the median counts.
-        """
-        if not self.point.workers or self.point.mode == "fixed_batch":
-            return False
-        times = steps.seconds("device" if steps.cuda else "host")
-        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
-        binds = True
-        if rest and made:
-            batch = median(timing.end_ns - timing.begin_ns for timing in made) / 1e9
-            binds = batch / self.point.workers > _KEEPS_UP * min(rest)
-        return any(self.ranks.all_gather(binds))  # a step is of all ranks
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether steps take batches that workers make, some of them ahead."""
+        return self.point.workers > 0 and self.point.mode != "fixed_batch"
 
     def drain(self, batches: Iterator[LoadedBatch]) -> list[BatchTiming]:
         """Discard the batches that workers made during a pause, and return the timings of all that it takes.
@@ -230,9 +215,9 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and ranks is ALONE and not fixed else 0
-    # twice what is timed, as it may be timed again, and all that `drain` takes at most
-    more = 2 * lead + point.steps + 2 * point.workers * point.prefetch_factor
-    epoch = None if fixed or not point.workers else number + more
+    ahead = point.workers * point.prefetch_factor
+    # `drain` takes twice as many at most, and as many are left, so that workers make batches until the last step
+    epoch = None if fixed or not point.workers else number + lead + 3 * ahead
     with setup(point, number * point.batch_size, ranks, batches=epoch) as here:
         batches = here.batches()
         try:
@@ -248,14 +233,9 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
             gc.collect()
-            warm = Ledger(cuda=point.device == "cuda")
             if point.warmup:
-                here.run(given, steps=point.warmup, ledger=warm)
-            drain = here.loader_binds(warm, warm.batch_timings)
-            ledger, largest["peak_bytes"], around = _timed(here, given, lead, drain=drain)
-            if not drain and ranks is ALONE and here.loader_binds(ledger, ledger.batch_timings):
-                # a busy warm-up made the loader seem to keep up
-                ledger, largest["peak_bytes"], around = _timed(here, given, lead, drain=True)
+                here.run(given, steps=point.warmup)
+            ledger, largest["peak_bytes"], around = _timed(here, given, lead)
         finally:
             del batches  # ends the workers
         largest["store_bytes"] = here.store_bytes
@@ -271,16 +251,14 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     )
 
 
-def _timed(
-    here: Setup, batches: Iterator[LoadedBatch], lead: int, *, drain: bool
-) -> tuple[Ledger, int | None, list[dict[str, Any]]]:
-    """Time the point's steps, after `lead` others, and after draining the loader where it binds.
+def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledger, int | None, list[dict[str, Any]]]:
+    """Time the point's steps, after `lead` others, and after draining the loader.
 
     Returns the ledger, the peak of memory in bytes, and the machine's conditions before and after.
     """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
-    if drain:
+    if here.loads_ahead:
         here.drain(batches)
     with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
