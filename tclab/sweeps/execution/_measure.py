@@ -187,9 +187,8 @@ def equivalence_of(point: Point) -> EquivalenceResult:
     """
     decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
-    stamp, slices = tuple(file_stamps(point).items()), point.micro_batch is not None
-    as_usual = point.dtype != "bfloat16" and not point.compile and not slices  # every check has float32 and float64
-    numerics = {} if as_usual else {"dtype": point.dtype, "compile": point.compile, "slices": slices}
+    numerics = {"dtype": point.dtype, "compile": point.compile, "slices": point.micro_batch is not None}
+    stamp = tuple(file_stamps(point).items())
     return _compared(Point(**decides), point.strategy, point.collation, stamp, **numerics)
 
 
