@@ -32,7 +32,6 @@ from tclab.timing._environment import fingerprint
 
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
 _DIGEST = b"tclab_digest"
-_MAGIC = b"PAR1"  # with which a Parquet file begins
 _NEEDED = ("stage", "status", "samples_seconds")  # columns without which a table is none of rows
 Runs = pd.DataFrame | str | Path
 
@@ -173,11 +172,7 @@ def rows_of(runs: Runs) -> pd.DataFrame:
         return rows
     if not path.exists():
         raise InputError(f"{path} does not exist; expected a folder of results, or a file of rows")
-    with guarded(path, "a Parquet file of rows"), path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            is_json = ".json" in path.suffixes
-            what = "a JSON file, perhaps a trace, which `tclab trace` reads" if is_json else "no Parquet file"
-            raise InputError(f"{path} is {what}; expected a folder of results, or a Parquet file of rows")
+    with guarded(path, "a Parquet file of rows; `tclab trace` reads a trace"):
         read = pq.read_table(path)
         _check(read.column_names)
         return frame(aligned(read))
