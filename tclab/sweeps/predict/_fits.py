@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +19,6 @@ from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.sweeps.execution._measure import step_of, strategy_arguments
-from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
@@ -128,17 +126,6 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     """
     require("point", point, Point, "a tclab.Point")
     point = resolve(point)
-    return replace(
-        _estimate(point, tuple(files_of(point).items())),
-        host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
-        shared_limit=shared_memory_free(),
-        device_limit=None if point.device == "cpu" else gpu_free_bytes(),
-    )
-
-
-@lru_cache(maxsize=256)
-def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point may have other code or another graph
-    """Return what a resolved point needs."""
     whole = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
     kind, arguments = strategy_of(point.strategy), strategy_arguments(point, timing=False)
@@ -167,6 +154,9 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
         shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
         ranks=point.ranks,
         on_host=on_host,
+        host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
+        shared_limit=shared_memory_free(),
+        device_limit=None if on_host else gpu_free_bytes(),
     )
 
 
