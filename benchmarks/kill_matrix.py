@@ -43,7 +43,7 @@ ORPHAN_SECONDS = 2.0
 HANG_SECONDS = 600.0  # without a word, on a busy machine, too
 APART = ("seed", "workers", "store", "strategy")  # what differs between the points of a sweep
 SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
-AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
+AS_IT_COMES = ("rank_wait",)  # stages that ranks have where one waited for another
 
 
 def points(kind):

@@ -12,7 +12,6 @@ from test_sweep import of_the_step
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import where_measured
 
@@ -70,11 +69,9 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     row = of_the_step(frame)
     assert (row["ranks"], row["backend"], row["device"], row["equivalence"]) == (2, "gloo", "cpu", "passed")
     assert row["samples_per_second"] == pytest.approx(2 * 2 / row["mean_seconds"])
-    model = tiny().kind.build(cell_graph_of(tiny()), "off")
-    assert row["gradient_bytes"] == 4 * sum(p.numel() for p in model.parameters())
     each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
     for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
-        stages = each[where].drop([name for name in (whole, "overlapped") if name in each[where]])
+        stages = each[where].drop(whole)
         for step in range(4):
             assert sum(s[step] for s in stages) == pytest.approx(each[where][whole][step], rel=1e-6)
     for step in range(4):  # the slowest rank waited for nobody; an exchange itself takes as long on all
@@ -87,7 +84,6 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     # gradients that add up are exchanged once, and the loss gathers each time
     row = of_the_step(accumulated)
     assert row["ddp"] == "bucket_cap_mb:0.05,compression:fp16"
-    assert row["buckets"] > 1
     n = accumulated[accumulated["where"] == "host"].set_index("stage")["n"]
     assert (n["communication"], n["optimizer"], n["gather"], n["step"]) == (2, 2, 4, 4)
 

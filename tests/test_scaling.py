@@ -81,17 +81,14 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     assert (whole["peak_bytes"], whole["host_accounted"]) == (7, 1.0)
 
 
-def test_rows_of_ranks_have_the_worst_of_each_and_a_mean_of_what_an_exchange_hides():
-    """Of four batches two exchange, each hiding 0.1 s."""
+def test_rows_of_ranks_have_the_worst_of_each():
     (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **HOW)
     timeline = {"host": {"step": [0.1, 0.4] * 2, "forward": [0.1] * 4}}
-    exchanged = {"step": [1, 3], "overlapped_seconds": [0.1, 0.1], "bytes": [8, 8], "buckets": [1, 1]}
     first, second = (
-        RankMeasurement(timeline, {}, {"host": share}, {"peak_bytes": peak}, [{}, {}], exchanged=exchanged)
+        RankMeasurement(timeline, {}, {"host": share}, {"peak_bytes": peak}, [{}, {}])
         for share, peak in ((1.0, 30), (0.99, 20))
     )
     made = rows_of_ranks(point, columns_of(point), [first, second])
-    assert [(row["mean_seconds"], row["n"]) for row in made if row["stage"] == "overlapped"] == [(0.05, 2)] * 2
-    (whole,) = (row for row in made if row["stage"] == "step")
-    worst = {"peak_bytes": 30, "host_accounted": 0.99, "gradient_bytes": 8, "buckets": 1}
-    assert {name: whole[name] for name in worst} == worst
+    assert [row["where"] for row in made if row["stage"] == "whole"] == ["rank 0", "rank 1"]
+    (step,) = (row for row in made if row["stage"] == "step")
+    assert (step["peak_bytes"], step["host_accounted"]) == (30, 0.99)

@@ -26,7 +26,7 @@ _CHARTED = ("strategy", "batch_size", "networks")  # axes of charts
 # settings, machine and code that rows must share to be compared
 _DEPEND = {"network_names": "networks", "threads": "ranks"}  # columns that may differ with another
 _FIXED = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_CHARTED, *_RUN, *_DEPEND)]
-_OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages, and what its backward hides
+_OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages; of older rows also what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
 

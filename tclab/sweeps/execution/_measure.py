@@ -238,15 +238,12 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         finally:
             del batches  # ends the workers
         largest["store_bytes"] = here.store_bytes
-    exchanges = here.step.communication
-    frame = None if exchanges is None else exchanges.frame()
     return RankMeasurement(
         timelines=timelines(ledger, lead),
         demands=demands,
         accounted=ledger.accounted,
         largest=largest,
         conditions=around,
-        exchanged=None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame},
     )
 
 

@@ -90,7 +90,6 @@ class RankMeasurement:
     # the files that are read from; `None` where it is not known, or there are none
     largest: dict[str, float | None]
     conditions: list[dict[str, Any]]  # before and after
-    exchanged: dict[str, list[Any]] | None = None  # columns of `Communication.frame`; `None` where nothing is exchanged
 
 
 def timelines(ledger: Ledger, first: int = 0) -> Timelines:
@@ -114,7 +113,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
 
     A stage's seconds are, step by step, the mean over ranks, so that stages add up to the step. Where there are
     several ranks, each has rows of its own besides: `where` is "rank 0", …, the stages are those of its own step,
-    which is called `whole`, and `overlapped`, the exchange that its backward hid. `every` has the columns of all rows.
+    which is called `whole`. `every` has the columns of all rows.
     """
     place = "device" if point.device == "cuda" else "host"
     means = _means([measured.timelines for measured in ranks])
@@ -128,9 +127,10 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
             if stage == "step":
                 row |= _step_columns(point, ranks, row)
             rows.append(row)
-    if len(ranks) > 1:
-        for rank, measured in enumerate(ranks):
-            rows += [{**every, **row} for row in _rank_rows(f"rank {rank}", measured, place, cycle)]
+    for rank, measured in enumerate(ranks if len(ranks) > 1 else ()):
+        for stage, samples in measured.timelines[place].items():
+            own = _spread(f"rank {rank}", "whole" if stage == "step" else stage, samples, cycle)
+            rows.append({**every, **own})
     return rows
 
 
@@ -174,16 +174,13 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
 
 
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
-    exchanged = ranks[0].exchanged or {}
+    """Return the columns that are of the whole step: of several ranks the worst."""
     return {
         "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
         **{name: _most(measured.largest[name] for measured in ranks) for name in ranks[0].largest},
         **{f"{line}_accounted": _farthest(one.accounted[line] for one in ranks) for line in ranks[0].accounted},
         "steady": steady_state(step["samples_seconds"], step["cycle_steps"]).verdict,
         "conditions": json.dumps(ranks[0].conditions),
-        "gradient_bytes": _most(exchanged.get("bytes", ())),
-        "buckets": _most(exchanged.get("buckets", ())),
     }
 
 
@@ -194,13 +191,3 @@ def _most(values: Iterable[float | None]) -> float | None:
 def _farthest(shares: Iterable[float]) -> float:
     """Return the share that is farthest from 1."""
     return max(shares, key=lambda share: abs(share - 1.0))
-
-
-def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
-    stages = measured.timelines[place].items()
-    rows = [_spread(where, "whole" if stage == "step" else stage, samples, cycle) for stage, samples in stages]
-    if measured.exchanged:
-        hidden = dict(zip(measured.exchanged["step"], measured.exchanged["overlapped_seconds"], strict=True))
-        steps = len(measured.timelines[place]["step"])
-        rows.append(_spread(where, "overlapped", [hidden.get(step) for step in range(steps)], cycle))
-    return rows

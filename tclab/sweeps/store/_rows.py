@@ -57,8 +57,6 @@ MORE_COLUMNS = {
     "nodes": _WHOLE,
     **dict(list(_POINT.items())[_LAST:]),
     "backend": _TEXT,  # gloo or nccl; null for one rank, as the next ones
-    "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
-    "buckets": _WHOLE,  # that they are exchanged in
     "samples_report": _TEXT,  # what was read of `perturbations`, and what left out; null for synthetic samples
     "exact": _FLAG,
     # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
