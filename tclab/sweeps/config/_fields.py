@@ -25,7 +25,6 @@ AtLeast0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at
 AtLeast1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
 
 _IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
-_COLUMNS = {str: "text", bool: "flag", int: "whole", float: "real"}
 
 
 def checked(name: str, value: Any, annotation: Any) -> Any:
@@ -97,10 +96,10 @@ class Declaration:
     reference: bool = False  # it decides graph, model or weights, and so what `subgraph` computes
 
     @property
-    def column(self) -> str:
-        """The type of its column in rows: "text", "whole", "real" or "flag"; names and options are text."""
+    def column(self) -> type:
+        """The type of its column in rows: `str`, `bool`, `int` or `float`; names and options are text."""
         parts = [get_args(one)[0] if get_origin(one) is Annotated else one for one in _parts(self.annotation)]
-        return next((column for kind, column in _COLUMNS.items() if kind in parts), "text")
+        return next((kind for kind in (str, bool, int, float) if kind in parts), str)
 
     def checked(self, value: Any) -> Any:
         """Return a value as a point keeps it.
@@ -124,7 +123,7 @@ class Declaration:
             return str(value) or None
         if isinstance(value, tuple):
             return ",".join(value)
-        return str(value) if type(value) is int and self.column == "text" else value
+        return str(value) if type(value) is int and self.column is str else value
 
 
 def declare(default: Any, uses: str = "", **more: Any) -> Any:

@@ -142,7 +142,7 @@ def axis(name: str, value: Any) -> list[Any]:
     if name in ("loader", "ddp"):
         return option_choices(name, value)
     values = listed(name, value)
-    if known[name].column == "text":  # a folder may be named 2024
+    if known[name].column is str:  # a folder may be named 2024
         values = [str(one) if type(one) is int else one for one in values]
     if name == "overheads":
         return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]

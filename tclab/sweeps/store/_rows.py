@@ -23,12 +23,10 @@ SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: point
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "bytes": bytes_text}
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
-_TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
-# a column for each field of a point, by its declaration; rows begin with those down to `dtype`
-_POINT = {name: _TYPES[declared.column] for name, declared in declarations(Point).items()}
-_LAST = list(_POINT).index("dtype") + 1
-POINT_COLUMNS = dict(list(_POINT.items())[:_LAST])
-MEASURED_COLUMNS = {
+_TYPES = {str: _TEXT, int: _WHOLE, float: _REAL, bool: _FLAG}
+_OF_POINT = {name: _TYPES[declared.column] for name, declared in declarations(Point).items()}
+_FIRST = ("graph", "scale", "model", "strategy", "batch_size", "networks", "mode", "device", "ranks", "dtype")
+_MEASURED = {
     "stage": _TEXT,
     # host, device or worker: whose time it is; loading: batches made within the host's wait. Of several ranks the
     # mean; each has rows of its own, too: "rank 0", …, whose step is the stage `whole`
@@ -50,12 +48,10 @@ MEASURED_COLUMNS = {
     "store_bytes": _WHOLE,  # of the LMDB files that samples and masks are read from; null where nothing is stored
     "peak_bytes": _WHOLE,  # of a process, the worst of several ranks
     "status": _TEXT,  # ok, oom, wrong: …, skipped: …, failed: …, not run: …
-}
-MORE_COLUMNS = {
     "network_names": _TEXT,
     "edges": _WHOLE,
     "nodes": _WHOLE,
-    **dict(list(_POINT.items())[_LAST:]),
+    **_OF_POINT,
     "backend": _TEXT,  # gloo or nccl; null for one rank, as the next ones
     "samples_report": _TEXT,  # what was read of `perturbations`, and what left out; null for synthetic samples
     "exact": _FLAG,
@@ -83,7 +79,8 @@ ENVIRONMENT_COLUMNS = {
     **dict.fromkeys(("cores", "memory_bytes", "threads", "gpu_memory_bytes", "gpus"), _WHOLE),
     "cpu_limit_cores": _REAL,
 }
-SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))
+_COLUMNS = {**{name: _OF_POINT[name] for name in _FIRST}, **_MEASURED, **ENVIRONMENT_COLUMNS}
+SCHEMA = pa.schema(list(_COLUMNS.items()))
 _NULLABLE = {_TEXT: pd.StringDtype(), _WHOLE: pd.Int64Dtype(), _REAL: pd.Float64Dtype(), _FLAG: pd.BooleanDtype()}
 
 _MOST = 25  # points that are shown
