@@ -105,12 +105,10 @@ class Results:
 
         **Raises:** `InputError` where it cannot be written, as on a disk that is full.
         """
-        buffer = pa.BufferOutputStream()
         marked = rows.replace_schema_metadata({_DIGEST: _digest(rows)})
-        pq.write_table(marked, buffer, write_page_checksum=True)
         with writing("results", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.folder / name, buffer.getvalue().to_pybytes())
+            atomic_write(self.folder / name, lambda path: pq.write_table(marked, path, write_page_checksum=True))
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them.
