@@ -177,7 +177,7 @@ def test_busy_and_stolen_seconds_are_of_the_processors_that_this_process_may_use
 
 def epochs():
     predicted = Prediction(1.0, 0.9, 1.1, 8)
-    return [Epoch(tclab.Point(device="cpu"), Costs([0.1], 0.5, 0.2, 2), predicted, predicted, 1.0, "", "", None)]
+    return [Epoch(tclab.Point(device="cpu"), Costs([0.1], 0.5, 0.2, 2), predicted, predicted, 1.0, "", None)]
 
 
 def titles(chart):

@@ -83,9 +83,8 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     first, second = sorted(path.name for path in tmp_path.iterdir())  # nothing half-written beside them
     assert (first.partition(".")[2], second.partition(".")[2]) == ("measured.json", "prediction.json")
     written = json.loads((tmp_path / second).read_text())
-    began = datetime.fromisoformat(epoch.began_at)
-    assert datetime.fromisoformat(written["written_at"]) < began
-    assert (tmp_path / second).stat().st_mtime < began.timestamp()
+    began = (tmp_path / first).stat().st_mtime - epoch.measured_seconds
+    assert datetime.fromisoformat(written["written_at"]).timestamp() < (tmp_path / second).stat().st_mtime < began
     assert Point(**written["point"]) == resolve(tiny(**fields))
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.full.steps == full_steps(epoch.point) == -(-TRAINING_SAMPLES // 2)

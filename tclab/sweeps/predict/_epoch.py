@@ -71,7 +71,7 @@ class Epoch(Shown):
     - `predicted`: the prediction that was written to disk before the epoch began.
     - `full`: the prediction for all training samples; validation and checkpoints are not in it.
     - `measured_seconds`: from the request for the first batch until the last worker has ended.
-    - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
+    - `written_at`: when the prediction was made; UTC, ISO 8601.
     - `record`: the file with the measurement.
     - `busy_percent`: percentage of the time in which something waited for a processor, where the machine was busy;
       `None` where not, or not known.
@@ -83,7 +83,6 @@ class Epoch(Shown):
     full: Prediction
     measured_seconds: float
     written_at: str
-    began_at: str
     record: Path
     busy_percent: float | None = None
 
@@ -171,29 +170,23 @@ def predicted_and_measured(point: Point, steps: int, folder: str) -> list[dict[s
     """Predict an epoch, write the prediction, run the epoch, write the measurement; return the record's path."""
     check_equivalence(point)
     with setup(point, steps * point.batch_size) as here:
-        return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
-
-
-def _epoch(here: Setup, steps: int, folder: Path) -> Path:
-    point, before = here.point, conditions()
-    costs = costs_of(here)
-    written = datetime.now(UTC)
-    record: dict[str, Any] = {
-        "written_at": written.isoformat(),
-        "point": point.to_dict(),
-        "costs": asdict(costs),
-        "predicted": asdict(predict_epoch(costs, steps)),
-        "full": asdict(predict_epoch(costs, full_steps(point))),
-    }
-    name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
-    machine = {"environment": environment(), "conditions": before}
-    atomic_write(folder / f"{name}.prediction.json", json.dumps(record | machine, indent=1))
-    record["began_at"] = datetime.now(UTC).isoformat()
-    record["measured_seconds"] = _seconds(here, steps)
-    record["busy_percent"] = contention(before, conditions()).busy_percent
-    measured = folder / f"{name}.measured.json"
-    atomic_write(measured, json.dumps(record, indent=1))
-    return measured
+        before, costs = conditions(), costs_of(here)
+        written = datetime.now(UTC)
+        record: dict[str, Any] = {
+            "written_at": written.isoformat(),
+            "point": point.to_dict(),
+            "costs": asdict(costs),
+            "predicted": asdict(predict_epoch(costs, steps)),
+            "full": asdict(predict_epoch(costs, full_steps(point))),
+        }
+        name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
+        machine = {"environment": environment(), "conditions": before}
+        atomic_write(Path(folder, f"{name}.prediction.json"), json.dumps(record | machine, indent=1))
+        record["measured_seconds"] = _seconds(here, steps)
+        record["busy_percent"] = contention(before, conditions()).busy_percent
+        measured = Path(folder, f"{name}.measured.json")
+        atomic_write(measured, json.dumps(record, indent=1))
+        return [{"status": "ok", "record": str(measured)}]
 
 
 def costs_of(here: Setup) -> Costs:
