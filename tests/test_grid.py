@@ -101,7 +101,7 @@ def test_each_model_has_batch_sizes_of_its_own():
         (3, ("auto",), ("cuda", 3)), (3, ("2",), ("cuda", 2)), (3, (0,), ("cpu", 1)), (3, (2, "cpu"), ("cpu", 2)),
         (0, ("auto",), ("cpu", 1)),
         (0, (4, "cuda"), ("cuda", 4)),  # for a cluster's nodes, from one without GPUs
-        (3, (4,), "gpus is 4, and this machine has 3 GPUs; expected fewer, or 0"),
+        (3, (4,), "4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"),
         (0, ("auto", "cuda"), "device is 'cuda', and there is none"),
     ],
 )  # fmt: skip

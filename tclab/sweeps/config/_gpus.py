@@ -60,6 +60,6 @@ def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
     if device == "cuda" and not gpus:
         raise InputError("device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'")
     ranks = max(gpus, 1) if number == "auto" else max(number, 1)
-    if gpus and ranks > gpus:
-        raise InputError(f"gpus is {ranks}, and this machine has {counted(gpus, 'GPU')}; expected fewer, or 0")
+    if gpus:
+        check_enough(ranks)
     return ("cuda" if gpus else "cpu"), ranks
