@@ -30,8 +30,7 @@ from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED
 _ALPHA = 0.05
 SHARED = "shared the processors with other processes"  # how the reason of a pair ends that is undecided by that
 WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
-SETTINGS = (*declarations(Point), "network_names")
-_COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
+SETTINGS = (*(name for name, declared in declarations(Point).items() if declared.role != "amount"), "network_names")
 _CODE = ("commit", "tclab", *SOFTWARE)
 # rows that differ in one of these are of another machine, of other code, or of another OMP_NUM_THREADS
 OF_THE_PLACE = (*HARDWARE, *_CODE, "threads")
@@ -102,7 +101,7 @@ def compare(
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
     steps = [_of_stage(rows_of(runs), stage) for runs in (first, second)]
     named = names or _names(first, second)
-    values = {name: [_values(rows, name) for rows in steps] for name in SETTINGS if name not in _COUNTS}
+    values = {name: [_values(rows, name) for rows in steps] for name in SETTINGS}
     compared = [name for name, (a, b) in values.items() if len(a) == len(b) == 1 and a != b]
     points = _by_point(steps, [name for name in values if name not in compared])
     sides = {label: (points[0][label], points[1][label]) for label in points[0] if label in points[1]}
