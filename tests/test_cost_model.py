@@ -29,7 +29,8 @@ def made_up(wanted, *, noise=0.0, seed=0):
         "find_seconds": TRUE["gamma"] * edges,
         "write_seconds": TRUE["delta"] * edges,
     }
-    return wanted.assign(**{n: s * (1 + noise * generator.standard_normal(len(wanted))) for n, s in seconds.items()})
+    noisy = {n: s * (1 + noise * generator.standard_normal(len(wanted))) for n, s in seconds.items()}
+    return wanted.assign(**noisy, busy_percent=None)
 
 
 SEEN = cells("1000,100000", "8,64", [1, 8], "0.01,0.5,0.9")

@@ -272,9 +272,8 @@ def fit_costs(measured: pd.DataFrame) -> CostModel:
     generator = np.random.default_rng(0)
     drawn = [measured.iloc[generator.integers(len(measured), size=len(measured))] for _ in range(_DRAWS)]
     costs = pd.DataFrame([_solved(rows) for rows in (measured, *drawn)], columns=list(_MEANINGS))
-    busy = measured.get("busy_percent", pd.Series(dtype=float))
     most = float((measured["edges"] * measured["batch_size"] * measured["width"]).max())
-    return CostModel(costs, most, max(busy.dropna(), default=None))
+    return CostModel(costs, most, max(measured["busy_percent"].dropna(), default=None))
 
 
 def _factors(sizes: pd.DataFrame) -> dict[str, np.ndarray]:
