@@ -67,7 +67,7 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"lop": "plain"}, "unknown field of a point 'lop'; did you mean 'loop'"),
+        ({"lop": "plain"}, "unknown parameter of a grid 'lop'; did you mean 'loop'"),
         ({"strategy": "node_mask"}, "unknown parameter of a grid 'strategy'; did you mean 'strategies'"),
         *(({"batch_sizes": size}, f"batch_sizes is '{size}', expected a whole number") for size in ("two", "²", "--5")),
         *(({"gpus": gpus}, "gpus is .*, expected 'auto' or a number from 0 up") for gpus in (-1, "four", "²", True)),

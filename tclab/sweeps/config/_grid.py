@@ -96,9 +96,10 @@ def grid(
     from tclab.sweeps.config._point_inputs import check_files
 
     known = declarations(Point)
+    names = [one.grid for one in known.values()]
     for name in more:
-        if name in known and name != known[name].grid:
-            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {known[name].grid!r}?")
+        if name not in names:
+            raise unknown("parameter of a grid", name, names)
     device, ranks = ranks_of(gpus, known["device"].checked(device))
     usual = _USUAL[device]
     scale = usual["scale"] if scale == "auto" else text_value(scale)
@@ -136,13 +137,10 @@ def axis(name: str, value: Any) -> list[Any]:
 
     Names of networks are one choice of networks; "a+b" are two overheads at once.
     """
-    known = declarations(Point)
-    if name not in known:
-        raise unknown("field of a point", name, known)
     if name in ("loader", "ddp"):
         return option_choices(name, value)
     values = listed(name, value)
-    if known[name].column is str:  # a folder may be named 2024
+    if declarations(Point)[name].column is str:  # a folder may be named 2024
         values = [str(one) if type(one) is int else one for one in values]
     if name == "overheads":
         return [tuple(item.split("+")) if isinstance(item, str) else item or () for item in values]
