@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import repeat
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -220,10 +220,14 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     with setup(point, number * point.batch_size, ranks, batches=epoch) as here:
         batches = here.batches()
         try:
+            begin = perf_counter()
             first = next(batches)  # one more than `warmup`: the cold start
             here.run([first], steps=1)
+            if point.device == "cuda":
+                torch.cuda.synchronize()
+            cold = perf_counter() - begin
             demands = _demands(here.step, first)
-            largest: dict[str, int | None] = {"batch_bytes": first.batch.bytes}
+            largest: dict[str, float | None] = {"first_step_seconds": cold, "batch_bytes": first.batch.bytes}
             largest |= {name: getattr(first.batch, name) for name in ("edge_bytes", "mask_bytes")}
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch

@@ -86,9 +86,9 @@ class RankMeasurement:
     timelines: Timelines
     demands: dict[str, dict[str, int]]  # stage → what it asked of the device
     accounted: dict[str, float]  # timeline → share of its clock
-    # column → bytes, of which rows have the most of all ranks: of a batch, of memory, of the files that are read from;
-    # `None` where they are not known, or there are none
-    largest: dict[str, int | None]
+    # column → value, of which rows have the worst of all ranks: the cold start, and bytes of a batch, of memory, of
+    # the files that are read from; `None` where it is not known, or there are none
+    largest: dict[str, float | None]
     conditions: list[dict[str, Any]]  # before and after
 
 
@@ -184,7 +184,7 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
     }
 
 
-def _most(values: Iterable[int | None]) -> int | None:
+def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 

@@ -68,6 +68,7 @@ _MEASURED = {
     "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
     "conditions": _TEXT,  # JSON, the machine's load before and after; see tclab.timing._environment
     "contention": _TEXT,  # how other processes used the processors meanwhile; null where not, or not known
+    "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
     "measured_at": _TEXT,  # UTC, ISO 8601
     "tclab": _TEXT,
     "samples_seconds": pa.list_(_REAL),  # every step's time
