@@ -152,7 +152,9 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     machine = machine_text(devices.pop() if len(devices) == 1 else None, busy)
     inside = int((abs(found["value"] - 1) <= _WITHIN).sum())
     text = f"{inside} of {len(found)} epochs took the predicted time, within {_WITHIN:.0%}"
-    title = chart_title(text, f"{machine} · grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
+    scales = " and ".join(dict.fromkeys(f"scale {epoch.point.scale:g}" for epoch in epochs if epoch.point.scale))
+    of = " · ".join(filter(None, (machine, scales)))
+    title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
     return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic)",
                   colours=dict.fromkeys(found["line"], _NEUTRAL), band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
