@@ -186,13 +186,6 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     assert "loss" not in str(two)  # each model has its own
 
 
-def test_rows_are_read_from_a_file_or_are_given(root):
-    file = root / "tests" / "recorded_rows.parquet"
-    rows = tclab.rows(file)
-    assert tclab.rows(rows) is rows
-    assert lab.findings(str(file)) == lab.findings(rows)
-
-
 def test_rows_without_a_step_show_as_they_are():
     assert "0 points" not in str(rows(step(stage="data_wait"), step(stage="forward")))
     assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])
