@@ -133,16 +133,6 @@ def looped(monkeypatch):
     return ledger_of
 
 
-def test_a_loop_of_ones_own_is_advised(looped, monkeypatch):
-    ledger = looped([0.004] * 12)
-    monkeypatch.setattr(_advise, "others_now", str)  # which other processes run is not asked
-    advice = tclab.advise(ledger)
-    assert advice.subject == "from 12 steps of this loop"
-    assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
-    assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
-    assert str(advice) == str(timing.advise(ledger))
-
-
 def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(looped):
     advice = timing.advise(looped([2.0, *[0.0] * 7], passes=3, workers=1, forward=0.01))
     assert advice.subject == "from 21 steps of this loop, without 3 that waited for workers to start"
@@ -294,21 +284,15 @@ def beside(percent):
 
 def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first():
     made = rows(step("edge_mask", 0.9, **beside(60)), step("node_mask", 0.1, seed=1, **beside(1)))
-    shared = "1 of 2 points ran while other processes used the processors"
     advice = tclab.advise(made)
     assert advice.suggestions == ()
-    assert advice.busy.startswith(shared)
-    assert "hetero_cell edge_mask, batch 4 (in the timed steps of the first, the processors were" in advice.busy
-    lines = " ".join(str(advice).split())
-    assert "on a quiet machine, into another results folder, or race them" in lines
-    assert "node_mask in place of edge_mask: the present point shared the processors with other processes" in lines
+    assert advice.busy.startswith("1 of 2 points ran while other processes used the processors")
+    assert "in place of edge_mask: the present point shared the processors with other processes" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED
-    said = [*lab.findings(made), lines, str(made), str(lab.charts.throughput(made).to_dict()), pair.sentence]
-    assert "undecided with edge_mask" in said[0]
-    for text in said:
+    chart = lab.charts.throughput(made).to_dict()
+    for text in (*lab.findings(made), str(advice), str(made), str(chart), pair.sentence):
         assert "faster" not in text.lower()
-    assert sum(shared in " ".join(text.split()) for text in said) >= 3
 
 
 def test_the_point_that_was_disturbed_and_still_took_less_time_is_faster():

@@ -67,23 +67,10 @@ def test_speed_up_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
     assert drawn(lab.charts.speed_up(rows.assign(threads=2), points, points))["cores allow", 2]["y"] == 1
 
 
-def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
-    """Three batches of which one steps: 0.1, 0.1, 0.4 s. The median batch steps nothing."""
-    (point,) = scaling_points("weak", ranks=1, batch_size=4, models="hetero_cell", **HOW, accumulate=3)
-    optimizer = [None, None, 0.3] * 3
-    timeline = {"host": {"step": [0.1, 0.1, 0.4] * 3, "forward": [0.1] * 9, "optimizer": optimizer}}
-    measured = RankMeasurement(timeline, {}, {"host": 1.0}, {"peak_bytes": 7}, [{}, {}])
-    every = {**columns_of(point), "device": "cpu"}
-    made = frame(table(rows_of_ranks(point, every, [measured])))
-    (whole,) = made[made["stage"] == "step"].to_dict("records")
-    assert whole["median_seconds"] == pytest.approx(0.1)
-    assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
-    assert (whole["peak_bytes"], whole["host_accounted"]) == (7, 1.0)
-
-
-def test_rows_of_ranks_have_the_worst_of_each():
-    (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **HOW)
-    timeline = {"host": {"step": [0.1, 0.4] * 2, "forward": [0.1] * 4}}
+def test_rows_of_ranks_have_the_rate_of_all_and_the_worst_of_each():
+    """Of four batches two make an optimizer step; the median of 0.25 s would give another rate."""
+    (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **HOW, accumulate=2)
+    timeline = {"host": {"step": [0.1, 0.6, 0.1, 0.4], "forward": [0.1] * 4}}
     first, second = (
         RankMeasurement(timeline, {}, {"host": share}, {"peak_bytes": peak}, [{}, {}])
         for share, peak in ((1.0, 30), (0.99, 20))
@@ -92,3 +79,4 @@ def test_rows_of_ranks_have_the_worst_of_each():
     assert [row["where"] for row in made if row["stage"] == "whole"] == ["rank 0", "rank 1"]
     (step,) = (row for row in made if row["stage"] == "step")
     assert (step["peak_bytes"], step["host_accounted"]) == (30, 0.99)
+    assert step["samples_per_second"] == pytest.approx(2 * 4 / 0.3)
