@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import vl_convert
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from stage_rows import drawn
 from test_compare import rows, step
 
@@ -301,29 +299,23 @@ class _Planted(HTMLParser):
     """Refuses a page in which a planted element or attribute has come to life."""
 
     def handle_starttag(self, tag, attrs):
-        assert "planted" not in tag
-        assert not [name for name, _ in attrs if "planted" in name]
+        assert not [name for name in (tag, *dict(attrs)) if "planted" in name]
 
     handle_startendtag = handle_starttag
 
 
-_MARKUP = (
+@pytest.mark.parametrize("text", [
     "<planted>", '"><planted>', "' onplanted='1' x='", '" onplanted="1" x="', "</style><planted>", "</svg><planted>",
-    "<!--", "-->", "]]>", "<![CDATA[", "&lt;planted&gt;", "&#60;planted&#62;", "</td>", "<planted/>", "\x00<planted>",
-)  # fmt: skip
-_HOSTILE = st.lists(st.sampled_from(_MARKUP) | st.text(max_size=5), min_size=1, max_size=4).map("".join)
-
-
-@settings(max_examples=60 if settings.default.max_examples > 12 else 4)
-@given(cell=_HOSTILE, head=_HOSTILE)
-def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head):
-    frame = pd.DataFrame({head: [cell, cell], "other": [1.0, None]}, index=pd.Index([cell, "b"], name=head))
-    timeless = step(cell) | {"model": head, "status": cell, "median_seconds": None, "samples_seconds": None}
-    lines = rows(step(cell) | {"model": head, "cpu": cell, "gpu": head}, step("node_mask"), timeless)
+    "--><planted>", "]]><planted>", "&lt;planted&gt;", "&#60;planted&#62;", "</td><planted/>", "\x00<planted>",
+])  # fmt: skip
+def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(text):
+    frame = pd.DataFrame({text: [text, text], "other": [1.0, None]}, index=pd.Index([text, "b"], name=text))
+    timeless = step(text) | {"model": text, "status": text, "median_seconds": None, "samples_seconds": None}
+    lines = rows(step(text) | {"model": text, "cpu": text, "gpu": text}, step("node_mask"), timeless)
     shown = [
-        Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
+        Display(text, (text, "b"), [(text, "1")], [text]).html(),
         frame_html(frame),
-        Sentences([cell, head])._repr_html_(),
+        Sentences([text])._repr_html_(),
         Rows(lines)._repr_html_(),
     ]
     for html in shown:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import vl_convert
-from stage_rows import drawn, every_mode, lost, point_rows
+from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
@@ -123,18 +123,6 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
         assert words in text
     nothing = frame(table([lost("edge_mask", "oom")]))
     assert case_study.ratios_chart(case_study.published_ratios(nothing, figures), nothing).to_dict()
-
-
-def test_a_wrong_ratio_stands_above_the_right_one():
-    rows = frame(table(every_mode(scatter=0)))
-    chart = case_study.artefacts_chart(
-        {"875: nested": 5.0, "51: pages": 2.0}, {"875: nested": 1.5, "51: pages": 1}, rows
-    )
-    assert [(one["line"], one["text"]) for one in drawn(chart, "line")] == [
-        ("875: nested", "5 × wrong"), ("51: pages", "2 × wrong"), ("875: nested", "1.5 × right"),
-        ("51: pages", "1 × right"),
-    ]  # fmt: skip
-    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):

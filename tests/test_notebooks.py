@@ -176,55 +176,33 @@ def test_no_picture_is_left_over():
     assert set((ROOT / "notebooks").rglob("pictures/*")) == wanted
 
 
-def png(size):
+def executed(path, output):
+    """Write a notebook with one cell, which has shown a picture and something else."""
     file = io.BytesIO()
-    Image.new("RGBA", size, (0, 0, 0, 0)).save(file, "PNG")
-    return file.getvalue()
-
-
-def notebook(path, *cells, outputs=()):
-    made = [
-        {"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": "",
-         "outputs": [{"data": {"image/png": base64.b64encode(data).decode(), "text/plain": ["alt.Chart(...)"]}}]
-         if data else []}
-        for name, tags, data in cells
-    ]  # fmt: skip
-    made[0]["outputs"] += outputs
-    path.write_text(json.dumps({"cells": made}))
+    Image.new("RGBA", (400, 200), (0, 0, 0, 0)).save(file, "PNG")
+    picture = {"data": {"image/png": base64.b64encode(file.getvalue()).decode()}}
+    cell = {"cell_type": "code", "id": "a", "metadata": {"tags": ["picture"]}, "outputs": [picture, output]}
+    path.write_text(json.dumps({"cells": [cell]}))
     return path
 
 
-def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
+def test_pictures_of_a_run_cut_short_or_without_figures_are_not_kept_and_others_are(tmp_path, capsys):
     own = tmp_path / "mine.ipynb"
-    run = notebook(
-        tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", ["picture"], png((500, 200))), ("c", [], None)
-    )
-    (kept,) = renew(own, run)
-    assert kept.name == "mine-b.png"
-    drawn = Image.open(kept)
-    assert (drawn.size, drawn.convert("RGB").getpixel((0, 0))) == ((500, 200), (255, 255, 255))  # not transparent
-    (tmp_path / "pictures" / "other-x.png").write_bytes(b"")
-    untagged = notebook(tmp_path / "run.ipynb", ("a", [], png((400, 200))), ("b", [], png((500, 200))))
-    assert [path.name for path in renew(own, untagged)] == ["mine-a.png"]
-    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["mine-a.png", "other-x.png"]
-    with pytest.raises(InputError, match="shows no picture"):
-        renew(own, notebook(tmp_path / "none.ipynb", ("a", [], None)))
-    assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
-
-
-def test_pictures_of_a_run_cut_short_or_without_figures_are_not_kept(tmp_path, capsys):
-    own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
     sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")
     sweep.stop()
     sweep.start().join()
     said = capsys.readouterr().out
     pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
     for text in (said, str(pair)):
-        run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
+        run = executed(tmp_path / "run.ipynb", {"name": "stdout", "text": [text]})
         with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
     for empty in (empty_chart("No mode was measured."), lab.charts.throughput(sweep.rows())):
-        run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"data": {"text/plain": [repr(empty)]}}])
+        run = executed(tmp_path / "run.ipynb", {"data": {"text/plain": [repr(empty)]}})
         with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
             renew(own, run)
     assert not (tmp_path / "pictures").exists()
+    run = executed(tmp_path / "run.ipynb", {"data": {"text/plain": ["chart: times"]}})
+    assert [path.name for path in (*renew(own, run), *pictures(run, tmp_path))] == ["mine-a.png", "a.png"]
+    drawn = Image.open(tmp_path / "pictures" / "mine-a.png").convert("RGB")
+    assert drawn.getpixel((0, 0)) == (255, 255, 255)  # not transparent

@@ -118,7 +118,6 @@ WRONG = [  # parameter, value, the error
     ("batch_sizes", "1,x", "batch_sizes is 'x', expected a whole number"),
     ("budget_seconds", "-3", "budget_seconds is -3, expected a number from 0 up"),
     ("compile", "perhaps", "compile is 'perhaps', expected True or False"),
-    ("mode", "stap", "unknown mode 'stap'; did you mean 'step'"),
     ("graph", "nowhere", "nowhere', expected 'synthetic' or a folder or file that exists"),
     ("results", "", "results is '', expected a folder"),
     ("modes", "step", "unknown parameter 'modes'; did you mean 'mod"),
@@ -129,7 +128,7 @@ WRONG = [  # parameter, value, the error
 def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
-    if name in ("compile", "mode", "modes"):  # no value of their fields is wrong
+    if name in ("compile", "modes"):  # no value of their fields is wrong
         return
     view = view_of(tmp_path)
     before = view.fields[name].widget.value

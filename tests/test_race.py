@@ -23,7 +23,6 @@ from tclab.timing._environment import fingerprint
 from tclab.timing._race_blocks import BlockRunner, read_samples
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
-
 INT = {"a": int, "b": int}
 
 
