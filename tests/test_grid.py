@@ -137,16 +137,12 @@ def test_several_workers_have_six_whole_cycles_in_every_point_of_a_question():
     assert {(point.mode == "fixed_batch", point.steps) for point in every} == {(False, 24), (True, 6)}
 
 
-def test_rounds_have_every_overhead_beside_none_and_turn_round():
-    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", rounds=2, **FEW)
+def test_rounds_have_the_overheads_that_a_model_can_take_on_beside_none_and_turn_round():
+    some = {"rounds": 2, "overheads": "isnan_checks,second_forward"}
+    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", **some, **FEW)
     assert len(points) == len(set(points))
+    assert {(p.model, *p.overheads) for p in points} == {
+        ("hetero_cell",), ("hetero_cell", "isnan_checks"), ("dango",), ("dango", "second_forward")}  # fmt: skip
     first, second = (points[: len(points) // 2], points[len(points) // 2 :])
     assert [(p.model, p.overheads) for p in first] == [(p.model, p.overheads) for p in second[::-1]]
     assert ({p.seed for p in first}, {p.seed for p in second}) == ({0}, {1})
-
-
-def test_named_overheads_go_to_the_models_that_can_take_them_on():
-    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", rounds=1,
-                                overheads="isnan_checks,second_forward", **FEW)  # fmt: skip
-    assert {(p.model, *p.overheads) for p in points} == {
-        ("hetero_cell",), ("hetero_cell", "isnan_checks"), ("dango",), ("dango", "second_forward")}  # fmt: skip

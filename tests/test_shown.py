@@ -4,24 +4,20 @@ import importlib
 import inspect
 import pkgutil
 import re
-import time
-from collections import Counter
+from dataclasses import is_dataclass
 
 import pandas as pd
 import pytest
-import torch
 from stage_rows import point_rows
 from test_compare import rows, step
 from test_cost_model import SEEN, made_up
 
 import tclab
 from tclab import case_study, lab, timing, trace
-from tclab._display import Display, say_anew
+from tclab._display import Display, Shown, say_anew
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.store._rows import frame, frame_html, table, without_time
 from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._profile import Profile
-from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
 POINT = tclab.Point(scale=0.01, batch_size=2, networks=1, device="cpu")
@@ -29,35 +25,12 @@ GRAPH = tclab.CellGraph.synthetic(0.01).without_metabolism()
 PAIR = Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
 
 
-def slept(ledger):
-    for _ in ledger.steps(range(3)):
-        time.sleep(0.002)
-
-
 def ledger():
     with timing.Ledger() as made:
         for _ in made.steps(range(3)):
             with made.stage("forward"):
-                time.sleep(0.002)
+                pass
     return made
-
-
-def profiled():
-    return Profile({"main": Counter({("train.py", 7): 3, ("train.py", 9): 1})}, 0.04)
-
-
-def watched():
-    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
-    with timing.loader_times() as found:
-        list(loader)
-        list(loader)
-    return found
-
-
-def waits():
-    with timing.syncs() as found:
-        torch.ones(2).sum().item()
-    return found
 
 
 def view():
@@ -68,10 +41,6 @@ def view():
 def raced():
     arms = {name: lambda n=n: sum(range(n)) for name, n in (("a", 500), ("b", 1000))}
     return timing.race(arms, budget_seconds=0.3, processes=None)
-
-
-def spikes():
-    return SpikeIn([Trial("forward", seconds, seconds * 1.01, 10) for seconds in (0.001, 0.002)])
 
 
 def advice(measured=PAIR):
@@ -91,20 +60,13 @@ RESULTS = {
     "Race": (raced, "a against b"),
     "Pair": (lambda: PAIR, "0.5234 ×"),
     "Advice": (advice, "0.52 ×"),
-    "Suggestion": (lambda: advice().suggestions[0], "0.52 ×"),
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
     "Check": (lambda: tclab.check("hetero_cell", GRAPH.select(1), strategies="node_mask"), "passed"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
-    "SpikeIn": (spikes, "1.01 ms"),
-    "Receipt": (lambda: timing.receipt(slept, budget_seconds=0.3), "µs a step"),
-    "Profile": (profiled, "75.0%"),
-    "LoaderTimes": (watched, "2 passes"),
-    "Syncs": (waits, "torch.ones(2).sum().item()"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),
     "networks": (lambda: GRAPH.networks, "tflink"),
-    "Network": (lambda: GRAPH.networks["tflink"], "edges"),
     "view": (view, "2 copies"),
 }  # fmt: skip
 
@@ -122,6 +84,11 @@ def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
     assert html.startswith("<div")
     assert figure.replace("_", " ") in html.replace("_", " ")
     assert "object at 0x" not in text + html
+
+
+def test_no_result_that_is_a_dataclass_has_the_repr_of_one():
+    for kind in filter(is_dataclass, Shown.__subclasses__()):
+        assert kind.__repr__ is Shown.__repr__, kind
 
 
 def test_a_table_of_a_notebook_has_four_digits_and_no_nan_times_and_bytes_their_unit():
