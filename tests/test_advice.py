@@ -107,34 +107,24 @@ def test_batches_that_were_made_before_say_nothing_of_the_loader():
 # ---- around a loop of one's own
 
 
-@pytest.fixture
-def looped(monkeypatch):
-    """A function that returns the ledger of passes over batches, of which each takes its seconds on a made-up clock."""
+def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(monkeypatch):
     clock = Clock().set_in(monkeypatch)
 
-    def ledger_of(seconds, *, passes=1, workers=0, forward=0.001):
-        class Loader:
-            num_workers = workers
+    class Loader:
+        num_workers = 1
 
-            def __iter__(self):
-                for took in seconds:
-                    begin = clock.read()
-                    clock.work(took)
-                    made = BatchTiming(0 if workers else None, begin, clock.read(), {"collate": 1})
-                    yield SimpleNamespace(timing=made)
+        def __iter__(self):
+            for took in (2.0, *[0.0] * 7):
+                begin = clock.read()
+                clock.work(took)
+                yield SimpleNamespace(timing=BatchTiming(0, begin, clock.read(), {"collate": 1}))
 
-        with timing.Ledger() as ledger:
-            for _ in range(passes):
-                for _ in ledger.steps(Loader()):
-                    with ledger.stage("forward"):
-                        clock.work(forward)
-        return ledger
-
-    return ledger_of
-
-
-def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(looped):
-    advice = timing.advise(looped([2.0, *[0.0] * 7], passes=3, workers=1, forward=0.01))
+    with timing.Ledger() as ledger:
+        for _ in range(3):
+            for _ in ledger.steps(Loader()):
+                with ledger.stage("forward"):
+                    clock.work(0.01)
+    advice = timing.advise(ledger)
     assert advice.subject == "from 21 steps of this loop, without 3 that waited for workers to start"
     assert not advice.suggestions
 
@@ -302,7 +292,7 @@ def test_the_point_that_was_disturbed_and_still_took_less_time_is_faster():
     assert tclab.advise(made).busy
 
 
-def test_no_prediction_leads_on_a_busy_machine(looped, monkeypatch):
+def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
     quiet = [{**row, **beside(1)} for row in point_rows("edge_mask", cores=8, edge_bytes=70_000)]
     busy = [{**row, **beside(60)} for row in quiet]
     plain, disturbed = (tclab.advise(frame(table(made))) for made in (quiet, busy))
@@ -314,7 +304,9 @@ def test_no_prediction_leads_on_a_busy_machine(looped, monkeypatch):
     of_this_machine = {name: environment()[name] for name in HARDWARE}  # which is busy by now
     here = frame(table(quiet)).assign(**of_this_machine)
     assert "keep 1.0 of 2 cores busy now" in str(tclab.advise(here)).partition("1. ")[0]
-    assert tclab.advise(looped([0.004] * 8)).busy == "other processes keep 1.0 of 2 cores busy now"
+    with timing.Ledger() as ledger:
+        list(ledger.steps(range(8)))
+    assert tclab.advise(ledger).busy == "other processes keep 1.0 of 2 cores busy now"
 
 
 @pytest.mark.slow

@@ -57,14 +57,6 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
     assert second == "1 point (hetero_cell stored_mask, batch 4): oom."
 
 
-def test_a_sentence_names_the_ranks_of_its_own_points_alone():
-    gloo = {"ranks": 2, "backend": "gloo"}
-    many = [row("node_mask", 0.1, **gloo), row("edge_mask", 0.2, **gloo)]
-    assert all("cpu · gloo · 2 ranks" in sentence for sentence in said(*many))
-    both = [one for one in said(row("node_mask", 0.2), row("edge_mask", 0.4), *many) if "most samples" in one]
-    assert [("2 ranks" in one or "ranks 2" in one) for one in both] == [False, True], both
-
-
 def test_words_are_no_surer_than_the_rows():
     close = " ".join(said(row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)))
     assert "undecided with gpu_mask" in close

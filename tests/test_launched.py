@@ -2,8 +2,6 @@
 
 import os
 import sys
-import threading
-import time
 
 import psutil
 import pytest
@@ -185,24 +183,5 @@ def test_a_rank_that_fails_is_named_and_the_sweep_goes_on(own, tmp_path):
     # the ranks are warm: all of the limit is the point's
     (hung,) = tclab.run(tiny(strategy="rank_hangs"), hang_seconds=8)["status"]
     assert hung == "failed: the point was not through after 8 s, and its process was ended"
-    assert not processes_of_ranks()
-    assert not kept.folder.exists()
-
-
-@pytest.mark.slow
-@needs_proc
-def test_stop_ends_all_ranks_in_the_middle_of_a_point(tmp_path):
-    tclab.run(tiny())
-    kept, stop, found = kept_ranks(), threading.Event(), []
-    point = tiny(steps=100_000, mode="fixed_batch")
-    running = threading.Thread(
-        target=lambda: found.append(tclab.sweep(point, results=tmp_path, stop=stop, progress=None))
-    )
-    running.start()
-    time.sleep(2.0)  # it is somewhere in the point
-    assert running.is_alive()
-    stop.set()
-    running.join(timeout=60)
-    assert found[0]["status"].tolist() == ["not run: stopped"]
     assert not processes_of_ranks()
     assert not kept.folder.exists()

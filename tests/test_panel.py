@@ -48,11 +48,6 @@ def set_to(view, name, value):
     return drawn(view)
 
 
-def run(view):
-    view.run_button.click()
-    return drawn(view)
-
-
 def marked(view):
     """Return field → what is said to be wrong with it."""
     return {
@@ -232,20 +227,6 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     view = view_of(tmp_path / "file" / "rows")
     view.run_button.click()
     assert "which cannot be written" in marked(view)["results"]
-
-
-@pytest.mark.slow
-def test_what_fails_is_said_and_tried_again_where_that_is_asked_for(tmp_path):
-    view = run(view_of(tmp_path, perturbations=10_000, strategies="node_mask", batch_sizes="1"))
-    assert "failed: " in view.table.value
-    assert "failed: " in view.findings.value
-    assert "failed" in str(view.chart.outputs)
-    (before,) = view.panel.rows()["measured_at"]
-    run(view)
-    assert view.panel.rows()["measured_at"].tolist() == [before]  # read: it is kept as it was
-    run(set_to(view, "retry", True))
-    assert "-p retry True" in view.line.value
-    assert view.panel.rows()["measured_at"].tolist() != [before]
 
 
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
