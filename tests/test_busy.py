@@ -11,7 +11,6 @@ from test_compare import rows, step
 import tclab
 from tclab import lab, timing
 from tclab.command._point_verbs import _end
-from tclab.lab.reports._cells import with_labels
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.execution import _run
 from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
@@ -127,11 +126,8 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
     lost = step(scale=1.0) | {"status": "oom"}
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
-    own = [step(graph=f"/cache/graph-{name}.npz", scale=None, nodes=1234) for name in ("2630cd06ce49", "bc29622c21f2")]
-    assert graph_text(rows(own[0])) == "own graph, 1,234 nodes"
-    assert {"hetero_cell · node_mask · graph own 2630cd", "hetero_cell · node_mask · graph own bc2962"} == {
-        *with_labels(rows(*own))["label"]
-    }
+    own = step(graph="/cache/graph-2630cd06ce49.npz", scale=None, nodes=1234)
+    assert graph_text(rows(own)) == "own graph, 1,234 nodes"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import re
 from html.parser import HTMLParser
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import pytest
 import vl_convert
@@ -252,10 +251,8 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
     states = [state for *_, states in drawings for state in states]
     assert sum(state.startswith("deleted") for state in states) == 3
     shown = {state for _, edges, _ in drawings for *_, state in edges} | set(states)
-    edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
-    assert set(edges["color"]["scale"]["domain"]) == shown  # the legend lists nothing else
-    looks = zip(edges["color"]["scale"]["range"], nodes["shape"]["scale"]["range"], strict=True)
-    assert len(set(looks)) == len(shown)
+    legend = drawn["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+    assert set(legend["domain"]) == shown  # it lists nothing else
 
 
 def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
@@ -320,13 +317,3 @@ def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(text):
     ]
     for html in shown:
         _Planted().feed(html)
-
-
-@pytest.mark.parametrize("colour", [*STRATEGY_COLOURS.values(), *(c for n, c in STAGE_COLOURS.items() if n != "idle")])
-def test_a_colour_can_be_told_from_the_ground_of_a_dark_page(colour):
-    light = []
-    for text in ("#333333", colour):  # JupyterLab draws charts on this grey in its dark theme
-        rgb = np.array([int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        light.append(np.array([0.2126, 0.7152, 0.0722]) @ linear + 0.05)
-    assert light[1] / light[0] > 1.9  # WCAG's contrast

@@ -183,20 +183,6 @@ def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():
     assert found["rank 0"] == pytest.approx(found["host"])
 
 
-def test_a_device_has_a_bar_of_its_own():
-    made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
-    host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
-    text = str(lab.charts.stages(framed(*host, *made)).to_dict())
-    assert "node_mask · device" in text
-    assert "node_mask · host" in text
-
-
-def test_findings_carry_the_rows_figures(rows):
-    said = lab.findings(rows, "steps")
-    assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
-    assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
-
-
 def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     """Three runs of a point, and one by another loop: none adds to another's bar, sentence or verdict."""
     runs = [
@@ -215,5 +201,6 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     said = " ".join(lab.findings(rows, "steps"))
     assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
     assert "node_mask, loop lightning: a step takes 100 ms" in said
+    assert "Meanwhile a worker of hetero_cell with node_mask, loop plain makes a batch in" in said
     (one,) = one_point_each(rows).query("stage == 'step'").to_dict("records")
     assert (one["loop"], one["mean_seconds"]) == ("plain", pytest.approx(middle))

@@ -7,18 +7,16 @@ import psutil
 import pytest
 from orphans import MARK, marked
 from test_sweep import of_the_step
+from test_sweep import tiny as of_one_rank
 
 import tclab
-from tclab import InputError, Point
+from tclab import InputError
 from tclab.sweeps.execution import _run
 from tclab.sweeps.store._machine_label import where_measured
 
 
 def tiny(**fields):
-    return Point(
-        **{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 4, "warmup": 0, "device": "cpu", "ranks": 2,
-           "workers": 0, **fields}
-    )  # fmt: skip
+    return of_one_rank(**{"scale": 0.02, "steps": 4, "ranks": 2, "workers": 0, **fields})
 
 
 _of_others = set()  # a notebook's kernel may keep ranks warm while these tests run

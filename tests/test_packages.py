@@ -86,13 +86,6 @@ def test_what_draws_is_imported_in_lab_alone_and_what_unpickles_nowhere():
         assert "torch.load(" not in path.read_text(encoding="utf-8"), module
 
 
-def test_strategies_and_views_know_no_genes():
-    for module in MODULES:
-        if part(module, 1) in ("masking", "message_passing"):
-            words = [node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant)]
-            assert "gene" not in words, module
-
-
 def test_a_file_name_says_which_file_it_is():
     times = Counter(path.name for path in MODULES.values() if path.name != "__init__.py")
     assert [name for name, number in times.items() if number > 1] == []
