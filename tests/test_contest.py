@@ -1,6 +1,5 @@
 """Points raced: behind their gates, from processes that leave nothing, with errors that say what to do."""
 
-import json
 import os
 import tempfile
 
@@ -11,8 +10,6 @@ from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_points
-from tclab.sweeps.analysis._race_points import race_arm
-from tclab.sweeps.config._point_inputs import resolve
 from tclab.timing import Ledger, verdicts_of
 from tclab.timing._ledger import NullLedger
 
@@ -43,7 +40,7 @@ def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypa
     assert os.listdir(tmp_path) == []
 
 
-def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
+def test_a_strategy_that_is_wrong_is_not_raced():
     class Wrong(tclab.masking.get("node_mask")):
         name = "wrong"
 
@@ -52,13 +49,8 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
 
     tclab.masking.register(Wrong)
     refused = "strategy 'wrong' does not compute what 'subgraph' computes, so it is not timed: in float64, 8 of 9 pred"
-    wrong = resolve(tiny(strategy="wrong")).to_dict()
-    request = json.dumps({"modules": [], "point": wrong, "points": [wrong]})
-    monkeypatch.setenv("TCLAB_RACE_FIRST_PROCESS", "1")
-    with pytest.raises(InputError, match=refused):  # by the first process of a race, which does not begin then
-        race_arm(request)
-    monkeypatch.setenv("TCLAB_RACE_FIRST_PROCESS", "0")
-    race_arm(request)()  # in the others, which do not check again
+    with pytest.raises(InputError, match=refused):
+        race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=1, processes=None)
 
 
 def test_points_that_no_race_can_have_are_named():

@@ -1,7 +1,6 @@
 """Mask or filter: costs that were put in come out, and what is measured is what it says; kernels against the limits."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -83,11 +82,8 @@ def test_what_is_timed_masks_and_filters_the_same_edges_and_says_which_share(mon
         "_both_ways",
         lambda view, x: summed.append(view.neighbour_sum("edges", x)) or both_ways(view, x),
     )
-    around = SimpleNamespace(busy_percent=78.4)
-    monkeypatch.setattr(cost_model, "contention", lambda before, after: around)
     wanted = cells(500, 4, 2, "0.5,0.0").to_dict("records")
     some, none = rows_of_cells(resolve(tclab.Point(device="cpu")), wanted, 1)
-    assert {some["busy_percent"], none["busy_percent"]} == {78.4}
     assert (none["removed"], 0.2 < some["removed"] < 0.8) == (0.0, True)
     for mask, filtered in zip(summed[::2], summed[1::2], strict=True):
         torch.testing.assert_close(mask, filtered)

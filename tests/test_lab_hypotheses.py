@@ -9,7 +9,6 @@ from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from tclab.case_study._published import published_figures, ratios_of_figures
 from tclab.sweeps.store._rows import frame, mean_columns, table
 
 
@@ -97,17 +96,6 @@ def test_nothing_measured_is_no_verdict():
 @pytest.fixture
 def figures(root):
     return root / "data_samples" / "published_measurements.csv"
-
-
-def test_published_figures_have_a_standing_and_ratios_are_those_that_they_give(figures):
-    every = published_figures(figures)
-    assert len(every) == 24
-    assert set(every["standing"]) == {"steady", "real training", "expected", "suspect", "artefact", "estimate"}
-    found = ratios_of_figures(figures).drop_duplicates("figure").set_index("figure")
-    for key, ratio in {"086a": 56.3, "086b": 19.3, "524": 12.5, "trace": 875, "full_step": 1.58}.items():
-        assert found.loc[key, "ratio"] == pytest.approx(ratio, rel=0.005)
-    assert found.loc["epochs", "ratio"] == pytest.approx(40 * 1039 / 2374)
-    assert found.loc["trace", "standing"] == "artefact"
 
 
 def test_measured_ratios_stand_next_to_published_ones(figures):
