@@ -77,7 +77,7 @@ all-tests: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python tools/code_lines.py tclab --cap pyproject.toml
+	$(BIN)/python tools/code_lines.py
 	$(BIN)/mypy
 
 # without setup: a machine with a GPU may have torch of its own, and no registry

@@ -143,17 +143,14 @@ def test_parts_add_up_to_the_whole_on_every_timeline(rows):
     assert set(found["mode"]) == set(RUN)
 
 
-def test_means_are_over_all_steps_a_slow_one_and_those_that_lack_the_stage():
+def test_means_are_over_all_steps_also_those_that_lack_the_stage():
     made = point_rows("node_mask", scatter=0, steps=20)
     for one in made:
-        samples = one["samples_seconds"]
-        if one["stage"] == "forward":
-            one |= mean_columns([*samples[:-1], 100 * samples[-1]], 1)
         if one["stage"] == "optimizer":  # every other batch, as with accumulate=2
+            samples = one["samples_seconds"]
             one["samples_seconds"] = samples[::2]
             one |= mean_columns([took * (place % 2) for place, took in enumerate(samples)], 2)
     found = stage_parts(framed(*made)).query("where == 'host'").set_index("stage")["seconds"]
-    assert found["forward"] == pytest.approx(6e-3 * 119 / 20)
     assert found["optimizer"] == pytest.approx(0.5e-3)
     assert found["backward"] == pytest.approx(8e-3)
 

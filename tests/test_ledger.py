@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from clock import Clock
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tclab import InputError
 from tclab.timing import Ledger, advise
@@ -33,8 +31,11 @@ def test_every_moment_is_on_one_stage_and_what_was_not_seen_is_missing(clock):
             with ledger.stage("forward"):
                 clock.work(0.001)
                 with ledger.stage("mask"):
-                    clock.work(0.004)
-                clock.work(0.002)
+                    clock.work(0.001)
+                    with ledger.stage("forward"):  # again, in itself
+                        clock.work(0.001)
+                    clock.work(0.003)
+                clock.work(0.001)
             clock.work(0.01)
             if number == 1:
                 with ledger.stage("loss"):
@@ -53,23 +54,6 @@ def test_every_moment_is_on_one_stage_and_what_was_not_seen_is_missing(clock):
         "host loss 6.67 ms 20 ms 23.3% 1",
         "accounted for: host 100.0%",
     }
-
-
-@given(st.recursive(st.sampled_from("abc"), lambda inner: st.lists(inner, max_size=4), max_leaves=12))
-def test_any_tree_of_stages_adds_up(tree):
-    def walk(node):
-        for child in node if isinstance(node, list) else []:
-            with ledger.stage(child if isinstance(child, str) else "list"):
-                walk(child)
-
-    ledger = Ledger()
-    for _ in ledger.steps(range(2)):
-        walk(tree)
-    frame = ledger.frame()
-    whole = frame[frame.stage == "step"].seconds
-    parts = frame[frame.stage != "step"].groupby("step").seconds.sum()
-    assert parts.tolist() == pytest.approx(whole.tolist(), abs=1e-8)
-    assert (frame.seconds.dropna() >= 0).all()
 
 
 @pytest.mark.parametrize(

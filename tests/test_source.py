@@ -57,7 +57,6 @@ def test_a_file_is_unpacked_whatever_its_name(tmp_path, content, text):
         (b"", "is empty"),
         (gzip.compress(b""), "is empty"),
         (gzip.compress(LONG)[:-9], "is cut short"),
-        (gzip.compress(TEXT)[:5], "is cut short"),
         (gzip.compress(TEXT)[:-8] + b"12345678", "is damaged"),
         (gzip.compress(LONG)[:2000] + b"\1" * 2000, "is damaged|is cut short"),
         (zipped(a=TEXT)[:40], "is another kind of file, or is damaged or cut short"),
@@ -97,7 +96,6 @@ def test_what_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch):
     ("name", "why"),
     [
         ("lst.txt", r"no such file; did you mean 'list\.txt'\?"),
-        ("x", "no such file"),
         ("folder", "is a folder, expected a file"),
         ("fifo", "is neither a file nor a folder"),  # which would wait for ever
         ("/dev/zero", "is neither a file nor a folder"),

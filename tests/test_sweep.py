@@ -118,13 +118,6 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
     }
 
 
-@pytest.mark.slow  # processes of its own
-def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, tmp_path):
-    frame = tclab.sweep(tiny(strategy="sleeps"), results=tmp_path / "rows", hang_seconds=1.0)
-    assert of_the_step(frame)["status"] == "failed: the point was not through after 1 s, and its process was ended"
-    assert of_the_step(tclab.run(tiny(), hang_seconds=600.0))["status"] == "ok"
-
-
 def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own):
     point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64", scale=0.01)
     assert of_the_step(tclab.run(point))["equivalence"] == "passed"

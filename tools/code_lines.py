@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Count lines of code: lines that hold a token, without comments, docstrings and blank lines; imports count.
+"""Count the lines of code of `tclab/`, a line for each package; exit with 1 above the cap in `pyproject.toml`.
 
-code_lines.py tclab                          a line for each package, then the sum
-code_lines.py tclab --cap pyproject.toml     exit status 1 above `code_lines_at_most` of its [tool.tclab]
+Lines that hold a token count, without comments, docstrings and blank lines; imports count.
 """
 
-import argparse
 import ast
 import io
 import sys
@@ -14,6 +12,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -34,24 +33,17 @@ def code_lines(path: Path) -> int:
 
 
 def main() -> None:
-    """Print what the command line asks for; exit with 1 where the cap is broken."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--cap", type=Path)
-    given = parser.parse_args()
+    """Print the counts and the cap; exit with 1 where it is broken."""
     lines: Counter[str] = Counter()
-    files = sorted(given.folder.rglob("*.py"))
+    files = sorted((ROOT / "tclab").rglob("*.py"))
     for path in files:
-        package, *inside = path.relative_to(given.folder).parts
+        package, *inside = path.relative_to(ROOT / "tclab").parts
         lines[package if inside else "(top)"] += code_lines(path)
     for name, number in lines.most_common():
         print(f"{name:20} {number:7,} lines of code")
-    total = lines.total()
-    print(f"{total:,} lines of code in {len(files)} files")
-    if given.cap is not None:
-        most = tomllib.loads(given.cap.read_text(encoding="utf-8"))["tool"]["tclab"]["code_lines_at_most"]
-        print(f"{most:,} at most, by code_lines_at_most in {given.cap}")
-        sys.exit(total > most)
+    most = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tclab"]["code_lines_at_most"]
+    print(f"{lines.total():,} lines of code in {len(files)} files; {most:,} at most, by code_lines_at_most")
+    sys.exit(lines.total() > most)
 
 
 if __name__ == "__main__":
