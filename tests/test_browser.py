@@ -38,10 +38,6 @@ def folder(tmp_path_factory):
 def server(folder):
     """Serve a copy of the notebooks from a folder, on a port of its own; all processes end with it."""
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
-    settings = folder / ".settings"
-    news = settings / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url, log = f"http://127.0.0.1:{port}", folder / "server.log"
@@ -51,8 +47,9 @@ def server(folder):
         process = psutil.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
              f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
-             "--LabApp.expose_app_in_browser=True", f"--ServerApp.root_dir={folder}"],
-            env={**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTERLAB_SETTINGS_DIR": str(settings),
+             "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None",
+             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", f"--ServerApp.root_dir={folder}"],
+            env={**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTERLAB_SETTINGS_DIR": str(folder / ".settings"),
                  "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".workspaces"), "TCLAB_RUNS": str(folder / "runs")},
             stdout=words, stderr=words,
         )  # fmt: skip

@@ -47,14 +47,6 @@ def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps
     assert others(before | {"conditions": json.dumps([first, last])}) == [False]
 
 
-def test_what_the_system_does_not_tell_is_not_called_busy():
-    first, last = json.loads(moments(99.0))
-    texts = [json.dumps([first, last | {"cpu_pressure_seconds": None}]), json.dumps([last]), "[]", None]
-    unknown = [step("node_mask", conditions=text) for text in texts]
-    assert others(*unknown) == [False] * 4
-    assert busy_text(rows(*unknown)) == ""
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -25,14 +25,10 @@ def said(*made):
 @pytest.mark.parametrize(
     "chart", [partial(lab.charts.throughput, by="batch_size"), lab.charts.throughput, lab.charts.stages]
 )
-def test_charts_of_a_real_run_say_machine_scale_and_batch_and_are_drawn_of_one_point_and_of_none(chart, root):
+def test_charts_of_a_real_run_are_drawn_also_of_one_point_and_of_none(chart, root):
     """Nine points, three strategies and three batch sizes, as a run of explore.ipynb on two cores kept them."""
     recorded = tclab.rows(root / "tests" / "recorded_rows.parquet")
     made = chart(recorded)
-    machine, sizes, *_ = made.to_dict()["title"]["subtitle"]
-    assert "2 cores" in machine
-    assert sizes.startswith("synthetic, scale 0.")
-    assert " · batch " in sizes
     assert all(name in str(made.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
     assert vl_convert.vegalite_to_png(made.to_json())[:4] == b"\x89PNG"
     for few in (recorded.head(0), recorded.head(1), recorded[recorded["stage"] == "step"]):

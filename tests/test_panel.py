@@ -179,18 +179,15 @@ def test_parameters_that_no_cell_names_go_to_the_function_that_takes_them(ran):
     assert sweep == {"retry": True, "slurm": "time:5"}
 
 
-@pytest.mark.parametrize(
-    ("injected", "functions", "more", "words"),
-    [
-        ('steps = 4\nbatchsizes = "1,2"\n', (), {}, "unknown parameter 'batchsizes'; did you mean 'batch_sizes'"),
+def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran):
+    for injected, functions, more, words in (
+        ('batchsizes = "1,2"\n', (), {}, "unknown parameter 'batchsizes'; did you mean 'batch_sizes'"),
         ("", (tclab.grid,), {"mod": "data"}, "unknown parameter 'mod'; did you mean 'mode'"),
         ("retri = True\n", (tclab.grid, lab.LiveSweep), {}, "unknown parameter 'retri'; did you mean 'retry'"),
-    ],
-)
-def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran, injected, functions, more, words):
-    ran(injected)
-    with pytest.raises(InputError, match=words):
-        lab.check_parameters(*functions, more=more)
+    ):
+        ran(injected)
+        with pytest.raises(InputError, match=words):
+            lab.check_parameters(*functions, more=more)
 
 
 # Running

@@ -8,15 +8,12 @@ from dataclasses import is_dataclass
 
 import pandas as pd
 import pytest
-from stage_rows import point_rows
 from test_compare import rows, step
-from test_cost_model import SEEN, made_up
 
 import tclab
-from tclab import case_study, lab, timing, trace
+from tclab import lab, timing, trace
 from tclab._display import Display, Shown, say_anew
-from tclab.sweeps.predict import fit_costs
-from tclab.sweeps.store._rows import frame, frame_html, table, without_time
+from tclab.sweeps.store._rows import frame_html, without_time
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._verdict import Pair
 
@@ -55,7 +52,6 @@ RESULTS = {
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
-    "Hypothesis": (lambda: case_study.hypotheses(frame(table(point_rows("edge_mask"))))[0], "collation and transfer"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
     "Pair": (lambda: PAIR, "0.5234 ×"),
@@ -63,7 +59,6 @@ RESULTS = {
     "Fits": (lambda: tclab.fits(POINT), "available"),
     "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
     "Check": (lambda: tclab.check("hetero_cell", GRAPH.select(1), strategies="node_mask"), "passed"),
-    "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),
     "networks": (lambda: GRAPH.networks, "tflink"),
@@ -149,8 +144,6 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     lost = [step(status="oom", batch_size=size, seed=seed) for size in (1, 2, 3, 4, 5) for seed in (0, 1)]
     counts = "10 points (2 of hetero_cell node_mask, batch 1; 2 of … batch 2; 2 of … batch 3 and 4 more): oom."
     assert without_time(rows(*lost)) == [counts.replace("…", "hetero_cell node_mask,")]
-    two = rows(step(model="hetero_cell", loss="log_cosh"), step(model="dango", loss="dango"))
-    assert "loss" not in str(two)  # each model has its own
 
 
 def test_rows_without_a_step_show_as_they_are():
