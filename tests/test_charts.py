@@ -144,7 +144,6 @@ def test_of_many_lines_the_fastest_what_it_is_compared_with_and_two_more_have_a_
     assert named["end"].unique().tolist() == [8.0]
     assert (named["at"].to_numpy()[1:] / named["at"].to_numpy()[:-1]).min() > 1.05
     assert "grey: others, named under the mouse" in str(chart.to_dict()["title"])
-    assert any(tip["field"] == "line" for unit in units(chart.to_dict()) for tip in unit["encoding"].get("tooltip", []))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import tclab
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import loop_of, race_points
-from tclab.timing import Ledger, verdicts_of
-from tclab.timing._ledger import NullLedger
+from tclab.sweeps import race_points
+from tclab.timing import verdicts_of
 
 
 def tiny(**fields):
@@ -58,11 +57,3 @@ def test_points_that_no_race_can_have_are_named():
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
     with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
         race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)
-
-
-def test_a_points_loop_runs_under_a_ledger_or_none():
-    ledger = Ledger()
-    with loop_of(tiny(batch_size=3), steps=7) as loop:
-        for one in (ledger, NullLedger(), ledger):
-            loop(one)
-    assert len(ledger) == 14  # more than its four batches: they come again

@@ -90,9 +90,6 @@ def test_each_model_has_batch_sizes_of_its_own():
     modes = in_each_mode(strategies="node_mask", batch_sizes="hetero_cell:7,dango:16", **common)
     sizes = {(mode, *pair) for mode in MODES for pair in (("hetero_cell", 7), ("dango", 16))}
     assert {(p.mode, p.model, p.batch_size) for p in modes} == sizes
-    ranks = scaling_points("strong", ranks="1,2", batch_size="hetero_cell:6,dango:16", scale=0.02, device="cpu")
-    sizes = {("hetero_cell", 1, 6), ("hetero_cell", 2, 3), ("dango", 1, 16), ("dango", 2, 8)}
-    assert {(p.model, p.ranks, p.batch_size) for p in ranks} == sizes
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,6 @@ def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     assert "period" not in whole.pairs[0].why
     few = race(arms, budget_seconds=20, clock=machine.clock).pairs[0]
     assert "rounds ran, at least 8 are needed" in few.why
-    assert "shorter than a period of 6" in few.why
     arms = {"a": machine.arm("a", 0.04), "b": machine.arm("b", 0.001)}
     arms["a"].period = arms["b"].period = 3
     calls = {s["arm"]: s["calls"] for s in race(arms, budget_seconds=30, clock=machine.clock).samples()}
