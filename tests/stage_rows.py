@@ -29,13 +29,12 @@ BYTES = {"edge_mask": 70_900, "node_mask": 232, "indices": 232}
 
 
 def row(strategy, seconds, **fields):
-    spread = fields.pop("spread", 0.1)
     batch = fields.get("batch_size", 4)
     return {
         "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
         "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
         "where": "host", "n": 5, "mean_seconds": seconds,
-        "low_seconds": seconds * (1 - spread), "high_seconds": seconds * (1 + spread), "cycle_steps": 1,
+        "low_seconds": seconds * 0.9, "high_seconds": seconds * 1.1, "cycle_steps": 1,
         "median_seconds": seconds, "samples_per_second": batch / seconds, "batch_bytes": 200, "host_syncs": 0,
         "status": "ok", "exact": True, "equivalence": "passed", "equivalence_fp64_error": 1e-13,
         "equivalence_fp32_ratio": 1.0, "equivalence_nodes": 100, "equivalence_edges": 1000,
@@ -43,9 +42,7 @@ def row(strategy, seconds, **fields):
     }  # fmt: skip
 
 
-def point_rows(
-    strategy, mode="step", *, steps=8, scatter=0.05, where="host", seed=0, factor=1.0, accounted=1.0, **more
-):
+def point_rows(strategy, mode="step", *, steps=8, scatter=0.05, seed=0, factor=1.0, accounted=1.0, **more):
     """The rows of one point: each step's stages are known, and scatter the same way in each."""
     model = "dango" if strategy == "indices" else "hetero_cell"
     generator = np.random.default_rng([seed, len(mode), len(strategy)])
@@ -59,18 +56,15 @@ def point_rows(
             "n": len(samples), "samples_seconds": list(map(float, samples)), "samples_per_second": None}  # fmt: skip
 
     made = {stage: HOST[strategy][stage] * swing for stage in RUN[mode]}
-    rows = [one(stage, where, samples) for stage, samples in made.items()]
+    rows = [one(stage, "host", samples) for stage, samples in made.items()]
     whole = sum(made.values())
-    rows.append(
-        one("step", where, whole, batch_bytes=more.get("batch_bytes") or BYTES[strategy],
-            **{f"{where}_accounted": accounted})
-    )  # fmt: skip
+    rows.append(one("step", "host", whole, batch_bytes=BYTES[strategy], host_accounted=accounted))
     if mode != "fixed_batch":
         making = {stage: took * swing for stage, took in WORKER[strategy].items()}
         rows += [one(stage, "worker", samples) for stage, samples in making.items()]
         rows.append(one("batch", "worker", sum(making.values())))
-        if steps > 1:  # nothing is known of a worker before its first batch
-            rows.append(one("idle", "worker", np.maximum(0, whole - sum(making.values()))[1:]))
+        # nothing is known of a worker before its first batch
+        rows.append(one("idle", "worker", np.maximum(0, whole - sum(making.values()))[1:]))
     return rows
 
 

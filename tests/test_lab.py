@@ -54,7 +54,7 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
 
 
 def test_words_are_no_surer_than_the_rows():
-    close = " ".join(said(row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)))
+    close = " ".join(said(row("node_mask", 0.010), row("gpu_mask", 0.011)))
     assert "undecided with gpu_mask" in close
     assert "fastest" not in close
     assert said(row("node_mask", 0.01) | {"status": "failed: x"}) == [

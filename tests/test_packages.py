@@ -120,8 +120,6 @@ def parameters(thing):
     """Return the names that a list of arguments must hold."""
     if is_dataclass(thing):
         return [field.name for field in fields(thing) if field.init and not field.name.startswith("_")]
-    if hasattr(thing, "_fields"):
-        return list(thing._fields)  # a NamedTuple, whose __init__ is object's
     found = inspect.signature(thing.__init__ if isinstance(thing, type) else thing).parameters
     return [name for name in found if name not in ("self", "cls") and not name.startswith("_")]
 
