@@ -1,7 +1,5 @@
 """A clock for the ledger that advances by work and by being read only, whatever else the machine does."""
 
-import sys
-
 
 class Clock:
     def __init__(self, reading=0.0):
@@ -21,7 +19,6 @@ class Clock:
 
     def set_in(self, monkeypatch):
         """Let every ledger read this clock."""
-        for name in ("perf_counter_ns", "raw_clock_ns"):
-            monkeypatch.setattr(sys.modules["tclab.timing._ledger"], name, self.read)
-        monkeypatch.setattr(sys.modules["tclab.timing._self_test"], "perf_counter_ns", self.read)
+        for name in ("_ledger.perf_counter_ns", "_ledger.raw_clock_ns", "_self_test.perf_counter_ns"):
+            monkeypatch.setattr(f"tclab.timing.{name}", self.read)
         return self

@@ -77,19 +77,14 @@ def test_a_sweep_by_command_and_in_python_have_the_same_points(tmp_path, capsys)
     assert len(printed) == len(rows)
     steps = rows[rows["stage"] == "step"]
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
-    assert main(["sweep", *FEW, "--results", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.index("samples/s") < shown.index("agrees with subgraph")
 
 
 @pytest.mark.slow  # worker processes
-def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
+def test_a_point_is_run(capsys):
     code, rows = answer(capsys, "run", *POINT, "--strategy", "node_mask", "--batch-size", "2")
     assert code == 0
     assert {row["strategy"] for row in rows} == {"node_mask"}
     assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
-    code, rows = answer(capsys, "run", *POINT, "--model", "dango", "--strategy", "node_mask")
-    assert (code, rows[0]["status"]) == (1, "skipped: dango reads no masked graph")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tclab.sweeps.predict._cost_model import CostModel, rows_of_cells
 TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 
 
-def made_up(wanted, *, noise=0.0, seed=0):
+def made_up(wanted, noise=0.0):
     """Return the rows of cells on a machine whose costs are known."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     edges = wanted["edges"] * wanted["batch_size"]
     features = edges * wanted["width"]
     seconds = {

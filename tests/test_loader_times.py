@@ -1,6 +1,5 @@
 """Any DataLoader with no mark in it: worker start, fetch, collate and wait, by worker; and what is advised on it."""
 
-import importlib
 import inspect
 from collections import Counter
 from multiprocessing import active_children
@@ -140,7 +139,7 @@ def test_loaders_are_named_by_their_dataset_and_line_and_those_made_anew_are_one
 
 
 def test_the_batches_of_training_say_how_many_workers_a_loop_needs(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("tclab.timing._advice"), "usable_cores", lambda: 16)
+    monkeypatch.setattr("tclab.timing._advice.usable_cores", lambda: 16)
     clock = Clock().set_in(monkeypatch)
     with timing.Ledger() as ledger:
         for _ in ledger.steps(clock.work(0.004) for _ in range(12)):
@@ -153,7 +152,7 @@ def test_the_batches_of_training_say_how_many_workers_a_loop_needs(monkeypatch):
 
 
 def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_its_loader(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("tclab.timing._advice"), "usable_cores", lambda: 2)
+    monkeypatch.setattr("tclab.timing._advice.usable_cores", lambda: 2)
     ms = 10**6
 
     def loop(name, every, wait):
@@ -179,7 +178,7 @@ def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_i
 @pytest.mark.parametrize("made_anew", [False, True])
 def test_a_loader_that_starts_its_workers_anew_is_advised_to_keep_them(monkeypatch, made_anew):
     # a clock that the steps do not add up to, as a pause on a busy machine makes it: starts have a clock of their own
-    monkeypatch.setattr(importlib.import_module("tclab.timing._ledger"), "raw_clock_ns", lambda: 3 * monotonic_ns())
+    monkeypatch.setattr("tclab.timing._ledger.raw_clock_ns", lambda: 3 * monotonic_ns())
     with timing.Ledger() as ledger:
         for _ in ledger.steps(range(8)):
             pass
