@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from tclab import CellGraph, InputError, Point
 from tclab.graph import Network
@@ -257,6 +257,14 @@ def roads(num_nodes=3, **more):
     return Network("roads", given, "node", "node", num_nodes, num_nodes, **more)
 
 
+def of_hetero(edge_index, nodes=None, **more):
+    data = HeteroData()
+    data["gene", "binds", "gene"].update({"edge_index": torch.as_tensor(edge_index), **more})
+    if nodes is not None:
+        data["gene"].num_nodes = nodes
+    return CellGraph.from_hetero_data(data, deleted_type="gene")
+
+
 @pytest.mark.parametrize(
     ("call", "why"),
     [
@@ -273,12 +281,22 @@ def roads(num_nodes=3, **more):
         (lambda: roads(2), "index 2 is outside the 2 node nodes"),
         *((lambda n=n: CellGraph({"a": 3, "b": n}, {}, "a"), "the graph's b nodes are") for n in (-1, 2.5, 2**62)),
         (lambda: CellGraph({"gene": 3}, {}, "gen"), "unknown node type 'gen'"),
+        (lambda: of_hetero(torch.zeros(8, 2, dtype=torch.int64), 5), "edge_index"),
+        (lambda: of_hetero([[0, 1], [1, 846]], 845), "846|845"),
+        (lambda: of_hetero([[0], [1]]), r"node type 'gene' of 'binds' is not counted: set data\['gene'\]\.num_nodes"),
+        (lambda: CellGraph.from_hetero_data(Data(), deleted_type="gene"), "data is a Data, expected a HeteroData"),
         (lambda: roads(weight=torch.tensor([1.0, float("nan")])), "weight of edge 1 is nan, expected a finite number"),
     ],
 )
 def test_what_is_no_graph_is_refused_with_its_value(call, why):
     with pytest.raises(InputError, match=why):
         call()
+
+
+def test_weights_in_edge_attr_are_left_out_with_a_word():
+    with pytest.warns(UserWarning, match="edge_attr of 'binds' is left out: edge_weight holds"):
+        graph = of_hetero([[0, 1], [1, 2]], 3, edge_attr=torch.tensor([0.5, 2.0]))
+    assert graph.networks["binds"].weight is None
 
 
 # ---- deletions

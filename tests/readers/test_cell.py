@@ -407,7 +407,13 @@ BAD = [
     ("genes", "A,B", "line 1: 'A,B', expected one systematic name"),
     ("biogrid", BIOGRID.replace("559292", "9606"), "none of its rows is of organism 559292, but of 9606; organism="),
     ("biogrid", BIOGRID.replace("physical", "x"), "none of its rows is of system_type physical, but of x, genetic"),
+    (
+        "biogrid",
+        BIOGRID.replace("Systematic Name", "ID"),
+        "no column '.* Name Interactor A' between tabs; did you mean",
+    ),
     ("links", LINKS.replace("protein2", "protein"), "no column 'protein2' between spaces; did you mean"),
+    ("links", LINKS.replace("fusion", "fusion_transferred"), r"is STRING's full table; take links\.detailed"),
     ("links", LINKS.replace("300 900", "300 1001"), "row 1: experimental is 1001, expected 0 to 1000"),
     ("links", LINKS.replace("300 900", "300 0.9"), "column experimental: row 1: .* invalid value '0.9'"),
     ("links", LINKS.replace("4932.Y", "9606.ENSP"), "5 of 5 rows name a gene that is not in the gene list"),

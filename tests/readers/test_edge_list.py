@@ -43,6 +43,8 @@ READ = [
     ("node_id_1,node_id_2,year", "A,B,2001 B,C,2002", YEAST_PAIR),
     ("parent\tchild", "A\tB B\tC", YEAST_PAIR),
     ("ORF\tName", "A\tB B\tC", YEAST_PAIR),
+    ("source,target", "NA,nan nan,None", {("NA", "nan"), ("nan", "None")}),
+    ("source,target", "1,8237827382738273827382", {("1", "8237827382738273827382")}),
     ("source,target", '"A",B B,"C"', YEAST_PAIR),
     ('"Bern;CH","Olten"', '"Ol""ten",Bern;CH', {("Bern;CH", "Olten"), ('Ol"ten', "Bern;CH")}),
     ('"Bern,CH","Olten"', '"Olten","Chur"', {("Bern,CH", "Olten"), ("Olten", "Chur")}),
@@ -68,7 +70,7 @@ REFUSED = {
         ",Quelle,Ziel,km\n0,Bern,Olten,3\n", "src_ip,dst_ip,bytes\n1.1.1.1,2.2.2.2,9\n",
         "weight,Quelle,Ziel\n3,1,2\n4,2,3\n", "1 2 1 1217567877\n2 3 1 1217567878\n", "a -> b\nb -> c\n",
         ";A;B;C\nA;1.1;4.3;0.0\nB;1.4;2.0;1.1\nC;1.0;0.0;3.1\n", ",A,B\nA,0,1\nB,1,0\n",
-        "gene\tx\ty\nx\t0\t1\ny\t1\t0\n"],
+        "gene\tx\ty\nx\t0\t1\ny\t1\t0\n", "(1, 2) (3, 4)\n(3, 4) (5, 6)\n", "1 2 {}\n2 3 {}\n"],
     "its columns are 'gewicht, Quelle, Ziel': .* pass columns=": ["gewicht,Quelle,Ziel\n3,1,2\n4,2,3\n"],
     "the third column has names of the second": ["1577836800,5,6\n1577836801,6,7\n", "x,5,6\ny,6,7\nx,7,5\n"],
     "the first column counts the rows: pass columns=": [
@@ -202,9 +204,10 @@ def test_a_first_line_that_may_be_a_header_or_an_edge_is_asked_about(write, text
 
 def test_a_first_line_that_is_numbered_as_the_others_is_an_edge_and_a_word_before_numbers_none(write):
     assert edge_list(write("weights.csv", "TF,TG,0.5\nBern,Olten,1\n")).num_edges == 2
-    urls = "http://a/1 http://b/2\nhttp://c/3 http://d/4\n"
-    for text in ("1 2\n3 4\n", "i i\nj|k i2\n", "YAL001C YBR002W\nYCL003C YDL004W\n", urls):
-        assert edge_list(write("edges.txt", text)).num_edges == 2
+    urls = "http://a/1#x http://b/2\nhttp://c/3#y http://d/4\n"
+    for text in ("1 2\n3 4\n", "i i\nj|k i2\n", "YAL001C YBR002W\nYCL003C YDL004W\n", "A DavidL\nDavidL B\n", urls):
+        network = edge_list(write("edges.txt", text))
+        assert (network.num_edges, set(network.report.node_names)) == (2, set(text.split()))
     assert edge_list(write("edges.txt", "Quelle Ziel\nZiel c\nc Quelle\n")).num_edges == 3
     for header in ("Quelle Ziel", "node1 node2"):
         assert edge_list(write("numbers.txt", f"{header}\n1 2\n2 3\n")).report.node_names == ("1", "2", "3")
@@ -216,6 +219,8 @@ def test_blanks_around_a_name_are_not_part_of_it(write):
         network = edge_list(write("ring.csv", text), genes, sep=",")
         assert network.edge_index.tolist() == [[0, 0, 1], [1, 2, 2]]
         assert (network.report.node_names, network.report.unknown) == (None if genes else ("A", "B", "C"), ())
+    for text in ("0, 1\n1, 2\n2, 0\n", "0 ,1\n1 ,2\n2 ,0\n", " Source , Target\n0, 1\n1, 2\n2, 0\n"):
+        assert edge_list(write("ring.csv", text), directed=True).edge_index.tolist() == [[0, 1, 2], [1, 2, 0]]
 
 
 def test_lines_of_comments_come_first(write):

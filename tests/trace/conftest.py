@@ -39,9 +39,3 @@ def real_traces(shared_data):
 def real_report(real_traces):
     """Return the report of a real trace by the begin of its file's name; each is read once."""
     return lru_cache(lambda begin: trace.analyze(next(real_traces.glob(f"{begin}*"))))
-
-
-@pytest.fixture
-def cases(shared_data):
-    """The inputs of public bug reports."""
-    return shared_data.parent / "cases"

@@ -51,6 +51,8 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
     assert [line.startswith("stage ") for line in str(compared).splitlines()].count(True) == 2
     alone = trace.analyze(write_trace([complete("aten::mm", 0, 10)]))
     assert "stage " not in str(alone)
+    assert (len(alone.steps), alone.breakdown["rank"].isna().all()) == (0, True)
+    assert any("how long a step takes" in finding for finding in alone.findings)
     assert "to say whether a device was idle (trace.json): it has no device events." in " ".join(str(alone).split())
 
 

@@ -90,30 +90,6 @@ def test_a_pause_between_two_parts_of_a_run_is_part_of_it(write_trace, complete)
     assert trace.analyze(write_trace(events)).breakdown["span_us"].item() > 5e6
 
 
-# file of ../shared/cases → idle share of each device, and what a finding says; by right.py there and by hand
-PUBLIC = {
-    "f09_two_devices/two_devices.json": ([0.495, 0.495], "The device was idle for 49.5%"),
-    "f09_two_devices/merged_ranks.json": ([0.495, 0.495], "The device was idle for 49.5%"),
-    "f08_mtia/mtia.json": ([1160 / 2960], "The device was idle for 39.2%"),
-    "f10_stale_kernel/stale_kernel.json": ([0.095], "far from all others"),
-    "f19_not_torch/jax.json": ([], "another program wrote it"),
-    "f19_not_torch/legacy.json": ([], "another program wrote it"),
-}
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_case_of_a_public_report_has_its_right_value(name, cases):
-    shares, words = PUBLIC[name]
-    report = trace.analyze(cases / name)
-    found = (report.breakdown["idle_us"] / report.breakdown["span_us"]).dropna().tolist()
-    assert found == pytest.approx(shares, abs=0.001)
-    assert any(words in finding for finding in report.findings)
-
-
-def test_a_zipped_trace_is_read(cases):
-    assert trace.analyze(cases / "f20_messages" / "trace.json.zip").findings
-
-
 def test_two_windows_of_one_process_and_a_file_without_a_rank_are_named(write_trace, complete):
     for name in ("host_1.100.pt.trace.json", "host_1.200.pt.trace.json"):
         path = write_trace([complete("aten::mm", 0, 5)], f"log/{name}", distributedInfo={"rank": 0})

@@ -28,6 +28,8 @@ def entry(**changes):
         ('{"traceEvents": []}', "no event with a duration"),
         ('{"traceEvents": [\n{"ph": "X", "ts": NaN}]}', "invalid character, found 'NaN"),
         ('{"traceEvents": [{"ph": "X", "name": "a', "ends in the middle of a value"),
+        ('{"traceEvents": [{"ph": "X", "name": "Library("_test", "IMPL")"}]}', r"is not valid JSON at byte \d+"),
+        (b'{"traceEvents": [{"ph": "X", "name": "\xff"}]}', "UTF-8"),
         ('{"traceEvents": [{"ph": "X", "ts": 1e300, "dur": 1}, {"ph": "X", "ts": 7, "dur": 1}]}', "span"),
         ('{"traceEvents": [' + '{"ph":"X","a":' + "[" * 200_000 + "]" * 200_000 + "}]}", "nested too deeply"),
         (gzip.compress(entry().encode(), mtime=0)[:-20], "cut short"),
@@ -78,11 +80,24 @@ def test_any_events_give_a_report_or_an_error(tmp_path, events):
 
 
 def test_values_without_a_time_are_left_out_and_counted(tmp_path):
-    strange = [entry(), entry(dur=-5), entry(dur=None), entry(ts=None), '{"ph": "B", "name": "b", "ts": 1}']
+    today = 1_615_207_264_505_000
+    strange = [
+        entry(ts=today),
+        entry(dur=-5),
+        entry(dur=None),
+        entry(ts=None),
+        '{"ph": "B", "name": "b", "ts": 1}',
+        entry(),
+    ]
     report = trace.analyze(put(tmp_path, "[" + ",".join(strange) + "]"))
     assert report.categories["self_us"].sum() == 10
     left_out = " ".join(report.findings)
-    for reason in ("1 events with a negative", "2 events whose time or duration is no number", "1 begin and end"):
+    for reason in (
+        "1 events with a negative",
+        "2 events whose time or duration is no number",
+        "1 begin and end",
+        "1 at time 0",
+    ):
         assert reason in left_out
 
 

@@ -81,16 +81,3 @@ def test_device_times_are_unions(write_trace, rows):
     assert row["idle_us"] == span - len(busy)
     assert row["communication_us"] == len(talk)
     assert row["exposed_communication_us"] == len(talk - compute)
-
-
-def test_an_instant_belongs_to_the_event_around_it():
-    rows = [(0, 10), (2, 5), (3, 0), (7, 0), (10, 0)]
-    assert nest(*columns(rows)).parent.tolist() == [-1, 0, 1, 0, -1]
-
-
-def test_floats_of_real_stamps_do_not_break_nesting(write_trace, complete):
-    """At 4·10¹² µs a float is off by half a nanosecond, which must not turn a child into a sibling."""
-    base = 4_458_676_522_690
-    events = [complete("outer", base + 0.655, 0.345), complete("inner", base + 0.701, 0.299)]
-    ops = trace.analyze(write_trace(events)).ops.set_index("name")
-    assert ops["self_us"].to_dict() == pytest.approx({"outer": 0.046, "inner": 0.299})

@@ -5,7 +5,7 @@ import pytest
 
 import tclab.trace as trace
 
-DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+TODAY_US = 1_615_207_264_505_000  # since 1970
 
 
 def made(ahead_us=0.0):
@@ -13,7 +13,7 @@ def made(ahead_us=0.0):
     rng = np.random.default_rng(3)
     events, number = [], 100
     for step in range(4):
-        begin = 10_000.5 * step + ahead_us
+        begin = TODAY_US + 10_000.5 * step + ahead_us
         mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step + 5}", "pid": 1, "tid": 1}
         events.append(mark | {"ts": begin, "dur": 9_990.25})
         for call in range(40):
@@ -33,13 +33,32 @@ def of(events, *categories):
     return [event for event in events if event["cat"] in categories]
 
 
-def lose_kernels(events, first, last):
-    """Kernels are lost, as of a window's begin (pytorch #192021); what the device did is not known between others."""
+def lose_kernels(events, first, last, *, untimed=False):
+    """Kernels are lost, as of a window's begin (pytorch #192021), or were not timed, which are at time 0 (kineto #109).
+
+    What the device did is not known between others.
+    """
     kernels, calls = of(events, "kernel"), of(events, "cuda_runtime")
     since = max(kernels[first - 1]["ts"] + kernels[first - 1]["dur"] if first else 0, calls[first]["ts"])
     for kernel in kernels[first:last]:
-        events.remove(kernel)
+        if untimed:
+            kernel.update(ts=0, dur=0)
+        else:
+            events.remove(kernel)
     return last - first, kernels[last]["ts"] - since
+
+
+def outlast_all_others(events, place):
+    """A kernel's duration is wrong (TraceLens #669, #972)."""
+    of(events, "kernel")[place]["dur"] = 1_600_000
+    return 1, 1_600_000
+
+
+def come_again(events, later_us):
+    """All is there twice (kineto #136), or in two windows of one file (rocprofiler #84)."""
+    events += [event | {"ts": event["ts"] + later_us} for event in events]
+    kernels = of(events, "kernel")[:160]
+    return (1, later_us) if later_us else (160, sum(kernel["dur"] for kernel in kernels))
 
 
 def begin_before_the_launch(events):
@@ -60,10 +79,24 @@ def cut_the_last_step(events, closes):
     return 1, end - max(event["ts"] + event["dur"] for event in of(events, "cpu_op", "cuda_runtime"))
 
 
+def be_of_another_program(events):
+    for event in events:
+        event["cat"] = "python"
+    return len(events), max(event["ts"] + event["dur"] for event in events) - events[0]["ts"]
+
+
 # name → the damage, what it is, and what it is besides
 DAMAGE = {
+    "JAX's, or of torch's legacy export": (be_of_another_program, "no categories of torch.profiler", set()),
     "kernels lost at the head": (lambda events: lose_kernels(events, 0, 7), "launches without kernels", set()),
     "kernels lost within": (lambda events: lose_kernels(events, 90, 102), "launches without kernels", set()),
+    "kernels at time 0": (
+        lambda events: lose_kernels(events, 90, 102, untimed=True), "launches without kernels", set()),
+    "a duration that runs over the next kernels": (
+        lambda events: outlast_all_others(events, 50), "overlap on a stream", {"silence"}),
+    "a last duration that is wrong": (lambda events: outlast_all_others(events, 159), "silence", set()),
+    "events that are there twice": (lambda events: come_again(events, 0), "overlap on a stream", set()),
+    "two windows": (lambda events: come_again(events, 1e10), "silence", set()),
     "kernels before their launch": (
         begin_before_the_launch, "kernels before their launch", {"overlap on a stream"}),
     "a silent end": (
