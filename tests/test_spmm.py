@@ -55,16 +55,6 @@ def test_samples_of_any_size_are_summed(nodes):
     assert torch.equal(spmm([SparseMatrix(*sides)], x)[0], x.roll(1, 1))
 
 
-def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
-    dense, matrices = relations(5, 5, weighted=False)
-    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-    w = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    used = spmm(matrices, x, self_weights=w)[1]
-    to_x, to_w = torch.autograd.grad(used.sum(), (x, w))
-    torch.testing.assert_close(to_x, (dense[1].t() @ torch.ones_like(x)) + w[1])
-    torch.testing.assert_close(to_w, torch.stack([w.new_zeros(()), x.sum().detach(), w.new_zeros(())]))
-
-
 def test_every_derivative_is_there_self_weights_too():
     _, matrices = relations(4, 4, weighted=True, number=2)
     x, w = torch.randn(2, 4, 1, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
