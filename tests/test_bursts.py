@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from stage_rows import drawn
 
 import tclab
 from tclab import Point, case_study, lab
@@ -80,11 +81,9 @@ def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
     assert steps * BATCH / host.loc["step", "samples_per_second"] == pytest.approx(wall)
     parts = stage_parts(rows).query("where == 'host'")
     assert parts["seconds"].sum() * steps == pytest.approx(wall)
-    found = [line for lines in lab.charts.stages(rows).to_dict()["datasets"].values() for line in lines]
-    on_host = [line["value"] for line in found if line["bar"].endswith("host")]
+    on_host = [line["value"] for line in drawn(lab.charts.stages(rows), "bar") if line["bar"].endswith("host")]
     assert sum(on_host) / 1e3 * steps == pytest.approx(wall)  # drawn in ms
-    dots = [line for lines in lab.charts.throughput(rows).to_dict()["datasets"].values() for line in lines]
-    (rate,) = {one["value"] for one in dots if "sure" in one}
+    (rate,) = {one["value"] for one in drawn(lab.charts.throughput(rows), "sure")}
     assert steps * BATCH / rate == pytest.approx(wall)
     found = case_study.hypotheses(rows)[0]
     waiting = host.loc[["data_wait", "transfer"], "mean_seconds"].sum() / host.loc["step", "mean_seconds"]

@@ -12,7 +12,6 @@ from test_shared_convs import LAYERS, run
 from test_spmm import relations
 
 import tclab
-from tclab.message_passing.kernels._row_ops import add_rows, take_rows, without
 from tclab.message_passing.kernels._spmm import _flat
 from tclab.models import HeteroCell
 from tclab.training._equivalence import Outcome, norm_error
@@ -74,7 +73,7 @@ def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
         torch.testing.assert_close(compiled(x, graph, keep), conv(x, copy.deepcopy(graph), keep))
 
 
-def test_products_are_registered_as_torch_asks():
+def test_products_and_rows_by_index_are_registered_as_torch_asks():
     _, matrices = relations(5, 5, weighted=True)
     x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
     keep = torch.rand(2, 5) < 0.7
@@ -82,21 +81,9 @@ def test_products_are_registered_as_torch_asks():
     for masks in ((None, None), (keep, ~keep)):
         torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, True, w, *masks))
         torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, True, w, *masks))
-
-
-def test_rows_by_index_are_registered_as_torch_asks():
     index = torch.tensor([3, 0, 3, 4])
-    x, values = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 4))
-    for op, given in ((torch.ops.tclab.take_rows, (x, index)), (torch.ops.tclab.add_rows, (values, index, 5))):
-        torch.library.opcheck(op, given)
-
-    def all_of_them(x, values, gone):
-        return take_rows(x, index), add_rows(values, index, 5), without(gone, 5)
-
-    given = (x, values, torch.tensor([1, 2, 1]))
-    compiled = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
-    for found, expected in zip(compiled(*given), all_of_them(*given), strict=True):
-        assert torch.equal(found, expected)
+    torch.library.opcheck(torch.ops.tclab.take_rows, (x[0], index))
+    torch.library.opcheck(torch.ops.tclab.add_rows, (x[0, :4], index, 5))
 
 
 def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):

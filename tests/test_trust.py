@@ -4,15 +4,12 @@ from time import sleep
 
 import pytest
 import vl_convert
+from stage_rows import drawn
 
 from tclab import lab
 from tclab.timing import race_cells
 from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
-
-
-def data_of(chart):
-    return [row for rows in chart.to_dict()["datasets"].values() for row in rows]
 
 
 def pair(a, b, verdict, cell=None):
@@ -22,7 +19,7 @@ def pair(a, b, verdict, cell=None):
 
 def test_a_race_is_told_against_one_of_its_arms_and_a_pair_from_the_other_ones_side():
     pairs = [pair("edge_mask", "node_mask", "SLOWER"), pair("gpu_filter", "edge_mask", "SAME"), pair("a", "b", "SAME")]
-    told = {row["line"]: row for row in data_of(lab.charts.race_chart(pairs, "edge_mask")) if "line" in row}
+    told = {row["line"]: row for row in drawn(lab.charts.race_chart(pairs, "edge_mask"), "line")}
     verdicts = {line: row["text"].split()[-1] for line, row in told.items()}
     assert verdicts == {"node_mask": "FASTER", "gpu_filter": "SAME"}
     assert [told["node_mask"][end] for end in ("low", "value", "high")] == pytest.approx([0.5 / 1.1, 0.5, 0.5 / 0.9])
@@ -30,17 +27,17 @@ def test_a_race_is_told_against_one_of_its_arms_and_a_pair_from_the_other_ones_s
 
 def test_several_cells_of_a_race_are_lines_by_their_names():
     two = [pair("a", "b", "FASTER", size) for size in ("16", "4")]
-    drawn = data_of(lab.charts.race_chart(two, "b", by="samples"))
-    assert [row["line"] for row in drawn if "line" in row] == ["a · 16 samples", "a · 4 samples"]
-    drawn = data_of(lab.charts.race_chart([*two, Pair("c", "b", "UNDECIDED", "", cell="4")], "b"))
-    assert [row["line"] for row in drawn if "line" in row] == ["a · 16", "a · 4", "c · 4"]
-    assert [row["text"] for row in drawn if row.get("value", 0) is None] == ["UNDECIDED: no ratio"]
+    lines = drawn(lab.charts.race_chart(two, "b", by="samples"), "line")
+    assert [row["line"] for row in lines] == ["a · 16 samples", "a · 4 samples"]
+    lines = drawn(lab.charts.race_chart([*two, Pair("c", "b", "UNDECIDED", "", cell="4")], "b"), "line")
+    assert [row["line"] for row in lines] == ["a · 16", "a · 4", "c · 4"]
+    assert [row["text"] for row in lines if row.get("value", 0) is None] == ["UNDECIDED: no ratio"]
 
 
 def test_a_race_without_a_ratio_is_said_with_its_reason_and_drawn():
     races = race_cells({4: lambda: {"a": lambda: sleep(0.05), "b": lambda: sleep(0.05)}}, budget_seconds=0.2)
     chart = lab.charts.race_chart(races.pairs, "b", by="samples", title="Sizes")
-    (text,) = [one["text"] for one in data_of(chart)]
+    (text,) = [one["text"] for one in drawn(chart, "text")]
     assert "no ratio" in text
     assert races.cells[4].pair("a", "b").why in text
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"

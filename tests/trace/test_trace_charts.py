@@ -34,13 +34,3 @@ def test_the_bars_of_a_device_sum_to_its_span(write_trace, complete):
     (panel,) = bars(drawn.result_chart(trace.analyze(write_trace(events)))).values()
     wanted = {"compute": 0.02, "exposed communication": 0.015, "copies and sets": 0.013, "idle": 0.012}  # ms
     assert panel == pytest.approx(wanted)
-
-
-def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
-    """A kernel with the process and thread of thirty host events around it is a track of its own, at lane 30."""
-    events = [complete(f"op {depth}", depth, 100 - 2 * depth) for depth in range(30)]
-    report = trace.analyze(write_trace([*events, complete("gemm", 40, 5, "kernel")]))
-    (rows,) = drawn.trace_timeline(report.traces[0]).to_dict()["datasets"].values()
-    assert list(dict.fromkeys(row["panel"] for row in rows)) == ["main thread (1)", "device 1, stream 1"]
-    assert {row["label"] for row in rows if row["panel"].startswith("device")} == {"gemm"}
-    assert all(row["label"].startswith(row["name"]) for row in rows)  # a name that has no room is left out
