@@ -16,7 +16,7 @@ import torch
 
 import tclab
 from tclab import masking
-from tclab.perturbation import Perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import setup
@@ -24,7 +24,10 @@ from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
-SAMPLES = Perturbations.synthetic(GRAPH, 12)
+SAMPLES = Perturbations(
+    Deletions.of([range(10 * n, 11 * n) for n in range(12)], num_nodes=GRAPH.num_nodes["gene"]),
+    torch.randn(12, generator=torch.Generator().manual_seed(0)),
+)  # the first deletes nothing, the last eleven genes
 
 
 def equal(found, expected):
@@ -141,7 +144,7 @@ def test_what_a_worker_refuses_is_said_in_its_own_words():
 NO_ROOM = """
 import tclab
 from tclab import masking
-from tclab.perturbation import Perturbations
+from tclab.perturbation import Deletions, Perturbations
 from tclab.training._loading import Batches, Loader
 
 graph = tclab.CellGraph.synthetic(0.03)

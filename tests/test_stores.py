@@ -10,15 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError, masking
 from tclab._display import bytes_text
-from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._sample_store import StoredSamples, build_store, disk_bytes
+from tclab.perturbation import Deletions
+from tclab.perturbation._sample_store import build_store, disk_bytes
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 
@@ -114,19 +113,3 @@ def test_nothing_is_built_over_another_file(tmp_path):
         with pytest.raises(InputError, match="cannot be written or read"):
             build(tmp_path / path, [b"a"])
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
-
-
-@given(data=st.data(), encoding=st.sampled_from(["lmdb", "json"]))
-def test_stored_samples_are_those_in_memory(data, encoding):
-    node = st.integers(0, GRAPH.num_nodes["gene"] - 1)
-    score = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    samples = st.lists(st.tuples(st.lists(node, unique=True, max_size=5), score), min_size=1, max_size=12)
-    rows, scores = zip(*data.draw(samples), strict=True)
-    deletions = Deletions.of(rows, num_nodes=GRAPH.num_nodes["gene"])
-    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
-    with tempfile.TemporaryDirectory() as folder:
-        stored = StoredSamples(GRAPH, Perturbations(deletions, torch.tensor(scores)), Path(folder, "s"), encoding)
-        found = stored.read(indices)
-        stored.close()
-    assert [nodes.tolist() for nodes in found.deletions] == [rows[i] for i in indices]
-    assert torch.equal(found.scores, torch.tensor([scores[i] for i in indices], dtype=torch.float32))

@@ -17,13 +17,6 @@ from tclab.lab import charts
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
 
-def test_every_network_is_listed_with_its_size(full):
-    sizes = network_table({"full": full}).set_index("network")
-    listed = {name: (row.nodes, row.edges, row.published_edges) for name, row in sizes.iterrows()}
-    assert listed == {name: (size.nodes, size.edges, size.edges) for name, size in NETWORK_SIZES.items()}
-    assert not sizes["self_loops"].any()
-
-
 @pytest.mark.parametrize("channel", ["neighborhood", "fusion", "cooccurence", "database"])
 def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
     degree = degrees(string_dango(public(f"string_v9.1_dango/yeast_string_{channel}_adjacency.txt.gz")))
@@ -54,8 +47,10 @@ def test_reach_grows_by_one_step_a_layer():
 
 def test_the_reach_chart_is_of_its_rows():
     graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
-    published = network_table(graphs).set_index(["graph", "network"])["published_edges"]
-    assert published.isna().loc[("real", "biogrid_physical")]
+    table = network_table(graphs).set_index(["graph", "network"])
+    assert table["published_edges"].isna().loc[("real", "biogrid_physical")]
+    assert table.loc["synthetic", "published_edges"].to_dict() == {n: size.edges for n, size in NETWORK_SIZES.items()}
+    assert table.loc["synthetic", "edges"].sum() == graphs["synthetic"].without_metabolism().num_edges
     rows = reach_rows(graphs, samples=5, deleted=2)
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
