@@ -26,10 +26,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.compare(5, 6), "runs is 5, expected rows"),
         (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder, a file or a tclab.CellGraph"),
         (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
-        (
-            lambda _: tclab.Point(strategy=masking.get("dense")),
-            "strategy is <class .*Dense'>, expected a name",
-        ),
+        (lambda _: tclab.Point(strategy=masking.get("dense")), "strategy is <class .*Dense'>, expected a name"),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),
         (lambda _: tclab.trace.analyze("x", rules=["^my_"]), r"rules is \['\^my_'\], expected category → regular"),
         (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected the path of a file"),

@@ -12,23 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab import CellGraph, InputError
+from tclab import CellGraph, InputError, readers
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import removed_by
-from tclab.readers import (
-    ReadError,
-    biogrid,
-    dango_genes,
-    read_folder,
-    read_perturbations,
-    sgd_features,
-    sgd_gene_names,
-    sgd_regulation,
-    string_dango,
-    string_links,
-    tflink,
-    yeast_gem,
-)
+from tclab.readers import ReadError, read_folder, read_perturbations
 from tclab.readers._genes import Genes
 from tclab.readers._yeast_gem import branches
 
@@ -140,7 +127,7 @@ def graph_of(*names):
 
 
 def test_names_and_aliases_lead_to_genes_and_nothing_is_guessed(write):
-    genes = sgd_features(write("SGD_features.tab", FEATURES))
+    genes = readers.sgd_features(write("SGD_features.tab", FEATURES))
     assert genes.names == ("YAL001C", "YAL069W", "YBR001C")
     assert genes.place("YAL001C") == genes.place("TFC3") == genes.place("FUN24") == 0
     assert genes.place("NTH2") == 2  # a standard name, though another gene has it as an alias
@@ -155,37 +142,37 @@ def test_names_and_aliases_lead_to_genes_and_nothing_is_guessed(write):
 
 def test_biogrids_physical_interactions_of_yeast_become_a_network(write):
     path = write("BIOGRID-ALL-4.4.200.tab3.txt", BIOGRID)
-    network = biogrid(path, GENES)
+    network = readers.biogrid(path, GENES)
     assert (network.name, network.directed) == ("biogrid_physical", False)
     assert network.edge_index.tolist() == [[0, 1], [2, 1]]
     dropped = ("system_type is not physical", "organism is not 559292", "reverse of an undirected edge")
     assert network.report.dropped == dict.fromkeys(dropped, 1)
-    assert biogrid(path, GENES, system_type="genetic").num_edges == 1
-    both = biogrid(path, GENES, system_type=None, organism=None)
+    assert readers.biogrid(path, GENES, system_type="genetic").num_edges == 1
+    both = readers.biogrid(path, GENES, system_type=None, organism=None)
     assert (both.name, both.report.dropped["unknown gene"], both.num_edges) == ("biogrid", 1, 3)
     with pytest.raises(InputError, match="unknown experimental system type 'phsical'; did you mean 'physical'"):
-        biogrid(path, GENES, system_type="phsical")
+        readers.biogrid(path, GENES, system_type="phsical")
 
 
 def test_tflink_is_filtered_by_organism(write):
     path = write("TFLink_x_simpleFormat_v1.0.tsv.gz", TFLINK)
-    network = tflink(path, NAMED)
+    network = readers.tflink(path, NAMED)
     assert (network.edge_index.tolist(), network.directed) == ([[0, 0], [0, 1]], True)
     assert network.report.dropped == {"organism is not Saccharomyces cerevisiae": 1, "unknown gene": 1}
     assert network.report.unknown == ("-",)
-    assert tflink(path, ["NANOG", "DKK1"], organism="Homo sapiens").num_edges == 1
+    assert readers.tflink(path, ["NANOG", "DKK1"], organism="Homo sapiens").num_edges == 1
 
 
 def test_sgds_and_yeastmines_tables_give_the_same(write):
-    network = sgd_regulation(write("GCN4_regulation.txt", REGULATION), NAMED)
+    network = readers.sgd_regulation(write("GCN4_regulation.txt", REGULATION), NAMED)
     assert (network.edge_index.tolist(), network.report.dropped) == ([[0], [1]], {"duplicate edge": 1})
     mine = REGULATION.replace("Target Systematic", "Gene Systematic").replace("\t", ",")
-    assert sgd_regulation(write("x_regulation.csv", mine), NAMED).fingerprint() == network.fingerprint()
+    assert readers.sgd_regulation(write("x_regulation.csv", mine), NAMED).fingerprint() == network.fingerprint()
 
 
 def test_each_channel_of_string_becomes_a_network_above_a_threshold(write):
     path = write(LINKS_FILE + ".gz", LINKS)
-    networks = string_links(path, GENES)
+    networks = readers.string_links(path, GENES)
     channels = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
     assert list(networks) == [f"string12_0_{channel}" for channel in channels]
     network = networks["string12_0_coexpression"]
@@ -193,14 +180,14 @@ def test_each_channel_of_string_becomes_a_network_above_a_threshold(write):
     assert network.report.scores.tolist() == [300, 200]
     assert network.report.dropped == {"unknown gene": 1, "reverse of an undirected edge": 2}
     assert networks["string12_0_fusion"].num_edges == 0
-    networks = string_links(path, GENES, threshold=300, channels=["combined", "coexpression"])
+    networks = readers.string_links(path, GENES, threshold=300, channels=["combined", "coexpression"])
     assert list(networks) == ["string12_0_combined", "string12_0_coexpression"]
     assert networks["string12_0_coexpression"].report.dropped["score below 300"] == 2
     with pytest.raises(InputError, match="unknown channel 'coexpresion'; did you mean 'coexpression'"):
-        string_links(path, GENES, channels=["coexpresion"])
+        readers.string_links(path, GENES, channels=["coexpresion"])
     with pytest.raises(InputError, match="threshold is 1001, expected 0 to 1000"):
-        string_links(path, GENES, threshold=1001)
-    assert list(string_links(write("4932.protein.links.v11.5.txt", COMBINED), ["YAL001C", "YEL009C"])) == [
+        readers.string_links(path, GENES, threshold=1001)
+    assert list(readers.string_links(write("4932.protein.links.v11.5.txt", COMBINED), ["YAL001C", "YEL009C"])) == [
         "string11_5_combined"
     ]
 
@@ -208,23 +195,23 @@ def test_each_channel_of_string_becomes_a_network_above_a_threshold(write):
 def test_each_edge_of_dango_is_kept_once_from_the_lower_gene_to_the_higher_of_any_list(write):
     path = write(DANGO_FILE + ".gz", "\ufeff" + DANGO.replace("\n", "\r\n"))
     with pytest.raises(ReadError, match=r"yeast_string_genes\.txt: no such file.* \(read as a list of genes\)"):
-        string_dango(path)
+        readers.string_dango(path)
     write("yeast_string_genes.txt", DANGO_GENES)
-    network = string_dango(path)
+    network = readers.string_dango(path)
     assert (network.name, network.directed, network.weight) == ("string9_1_fusion", False, None)
     assert network.edge_index.tolist() == [[0, 1], [2, 3]]
     assert network.report.scores.tolist() == [0.5, 0.9]
     assert (network.report.rows, network.report.dropped) == (4, {"reverse of an undirected edge": 2})
-    other = string_dango(path, ["YCL001W", "YAL002W", "YBR001C"])
+    other = readers.string_dango(path, ["YCL001W", "YAL002W", "YBR001C"])
     assert other.edge_index.tolist() == [[0], [1]]
     assert (other.report.dropped["unknown gene"], other.report.unknown) == (2, ("YAL001C",))
 
 
 TABLES = {
-    "biogrid": (lambda path: biogrid(path, GENES), BIOGRID),
-    "tflink": (lambda path: tflink(path, NAMED), TFLINK),
-    "regulation": (lambda path: sgd_regulation(path, NAMED), REGULATION),
-    "links": (lambda path: string_links(path, GENES), LINKS),
+    "biogrid": (lambda path: readers.biogrid(path, GENES), BIOGRID),
+    "tflink": (lambda path: readers.tflink(path, NAMED), TFLINK),
+    "regulation": (lambda path: readers.sgd_regulation(path, NAMED), REGULATION),
+    "links": (lambda path: readers.string_links(path, GENES), LINKS),
 }
 
 
@@ -350,7 +337,7 @@ def test_a_workbook_is_read_too_and_a_damaged_one_refused(cell, tmp_path):
 
 def test_a_model_becomes_nodes_for_reaction_branch_and_direction(write):
     path = write("yeast-GEM.yml.gz", MODEL)
-    gpr, stoichiometry = yeast_gem(path, ["A", "B-C", "D"])
+    gpr, stoichiometry = readers.yeast_gem(path, ["A", "B-C", "D"])
     nodes = ("r_1 0 forward", "r_1 0 reverse", "r_1 1 forward", "r_1 1 reverse", "r_2 0 forward")
     assert (gpr.report.node_names, stoichiometry.report.node_names) == (nodes, ("s_1", "s_2"))
     assert gpr.edge_index.tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 2, 3]]
@@ -359,10 +346,10 @@ def test_a_model_becomes_nodes_for_reaction_branch_and_direction(write):
     graph = CellGraph({"gene": 3, "reaction": 5, "metabolite": 2}, {"gpr": gpr, "stoichiometry": stoichiometry}, "gene")
     removed = removed_by(graph, Deletions.of([[0], [1, 2]], num_nodes=3))["reaction"]
     assert (removed[0].tolist(), removed[1].tolist()) == ([0, 1], [0, 1, 2, 3])
-    report = yeast_gem(path, ["A", "D"]).gpr.report
+    report = readers.yeast_gem(path, ["A", "D"]).gpr.report
     assert (report.dropped, report.unknown) == ({"unknown gene": 2}, ("B-C",))
     with pytest.raises(ReadError, match="6 of 6 gpr incidences"):
-        yeast_gem(path, ["X"])
+        readers.yeast_gem(path, ["X"])
 
 
 SIGNS = st.sampled_from(["and", "or", "AND", "\tOr"])
@@ -390,11 +377,11 @@ def test_some_branch_is_left_exactly_when_the_rule_still_holds(rule, deleted):
 
 READ = {
     **{name: read for name, (read, _) in TABLES.items()},
-    "dango": string_dango,
-    "features": sgd_features,
-    "genes": dango_genes,
+    "dango": readers.string_dango,
+    "features": readers.sgd_features,
+    "genes": readers.dango_genes,
     "screen": lambda path: read_perturbations(path, graph_of(A, B, C)),
-    "model": lambda path: yeast_gem(path, ["A", "B-C", "D"]),
+    "model": lambda path: readers.yeast_gem(path, ["A", "B-C", "D"]),
 }
 TOO_LARGE = " and ".join([f"(A{n} or B{n})" for n in range(20)])
 REPEATED = MODEL.replace("reactions:\n    - !!omap", "reactions:\n    - &a !!omap") + "    - *a\n" * 9  # in few bytes
@@ -532,23 +519,23 @@ def test_the_public_folder_is_read(public):
 
 def test_the_public_tables_have_their_counts(public):
     path = public("string_v9.1_dango/yeast_string_database_adjacency.txt.gz")
-    network, listed = string_dango(path), dango_genes(path.with_name("yeast_string_genes.txt"))
+    network, listed = readers.string_dango(path), readers.dango_genes(path.with_name("yeast_string_genes.txt"))
     assert (network.num_edges, network.report.rows, len(torch.unique(network.edge_index))) == (33_486, 66_972, 2_712)
     assert (network.report.scores.min(), network.report.scores.max()) == (0.185, 0.949)
     pair = (listed.place("YAL001C"), listed.place("YBR123C"))  # subunits of TFIIIC: indices count from one
     assert pair in map(tuple, network.edge_index.T.tolist())
-    genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
+    genes = readers.sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
     assert (genes.report.rows, len(genes), len(listed)) == (16_454, 6_604, 6_400)
     assert sum(len(owners) > 1 for owners in genes.also.values()) > 300
-    assert set(sgd_gene_names(public("yeast_gem_9.0.2/SGDgeneNames.tsv")).names) == set(genes.names)
+    assert set(readers.sgd_gene_names(public("yeast_gem_9.0.2/SGDgeneNames.tsv")).names) == set(genes.names)
     path = public("biogrid_tab2_whi2/BIOGRID-GENE-34444-3.1.84.tab2.txt")
-    report = biogrid(path, genes).report
+    report = readers.biogrid(path, genes).report
     assert (report.rows, report.kept, report.dropped["system_type is not physical"]) == (294, 13, 275)
-    whi2 = biogrid(path, genes, system_type="genetic")
+    whi2 = readers.biogrid(path, genes, system_type="genetic")
     assert (whi2.edge_index == genes.place("YOR043W")).any(dim=0).all()
     path = public("tflink_excerpt/simpleFormat_header_and_2_human_rows.tsv")
     with pytest.raises(ReadError, match="none of its rows is of organism Saccharomyces cerevisiae, but of Homo"):
-        tflink(path, genes)
+        readers.tflink(path, genes)
 
 
 PUBLIC = {
