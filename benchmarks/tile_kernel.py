@@ -41,6 +41,12 @@ class Case:
     width: int
     seed: int
 
+    @property
+    def network(self) -> tclab.graph.Network:
+        """Its edges as a network."""
+        target = "a" if self.sources == self.targets else "b"
+        return tclab.graph.Network("edges", self.edges, "a", target, self.sources, self.targets)
+
     def __str__(self) -> str:
         size = f"{self.sources} → {self.targets}, {self.edges.size(1)} edges, B {self.samples}, H {self.width}"
         return f"case {self.seed}: {self.kind}, {size}"
@@ -77,8 +83,7 @@ def case(seed: int, most_columns: int = 2048) -> Case:
 def errors(c: Case) -> tuple[float, ...]:
     """Return the errors of the sums and of their gradients, relative to the largest value in fp64."""
     generator = torch.Generator().manual_seed(c.seed)
-    network = tclab.graph.Network("edges", c.edges, "a", "a" if c.sources == c.targets else "b", c.sources, c.targets)
-    there, back = (Csr(*network.csr_parts(dtype=DTYPE, transpose=t)[:3]) for t in (False, True))
+    there, back = (Csr(*c.network.csr_parts(dtype=DTYPE, transpose=t)[:3]) for t in (False, True))
     x = torch.randn(c.samples, c.sources, c.width, generator=generator).to(DTYPE)
     by = torch.randn(c.samples, c.targets, c.width, generator=generator).to(DTYPE)
     keep = torch.rand(c.samples, c.sources, generator=generator) >= 0.1
