@@ -33,7 +33,11 @@ WORDS = [
     *(b"\xc3\xa9", b"+", b"_", b"%s", b"-", b"[" * 3000, b"- " * 3000, b"&a [*a]", b"{", b"}", b"!!python/object:os.x"),
 ]
 SIGNS = [b"\t", b" ", b",", b";", b"\n"]
-EVENT = {"ph": "X", "cat": "kernel", "name": "a", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"correlation": 1}}
+KINDS = {"gemm": "kernel", "ncclKernel": "kernel", "Memcpy HtoD (Pinned -> Device)": "gpu_memcpy",
+         "cudaLaunchKernel": "cuda_runtime", "aten::mm": "cpu_op", "ProfilerStep#1": "user_annotation"}  # fmt: skip
+ARGS = {"correlation": 1, "bytes": 9, "device": 0, "stream": 7}
+EVENT = {"ph": "X", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": ARGS}
+EVENTS = [EVENT | {"name": name, "cat": category} for name, category in KINDS.items()]
 
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:
@@ -89,7 +93,7 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], object]]]:
         "sga_trigenic": ("scored_made_up_trigenic.txt", screen),
     }
     found = {name: (file, (SAMPLES / file).read_bytes(), how) for name, (file, how) in read.items()}
-    found["trace"] = ("trace.json", json.dumps({"traceEvents": [EVENT] * 9}).encode(), trace.analyze)
+    found["trace"] = ("trace.json", json.dumps({"traceEvents": EVENTS * 3}).encode(), trace.analyze)
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder, "graph.npz")
         CellGraph.synthetic(0.02, metabolism=False).save(graph)

@@ -4,19 +4,11 @@ from pathlib import Path
 
 import pytest
 
-PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data"
-
 
 @pytest.fixture(scope="session")
-def public() -> Callable[[str], Path]:
-    """Return the path of a public file, or skip with the reason where it is not there."""
-
-    def path(name: str) -> Path:
-        if not (PUBLIC / name).exists():
-            pytest.skip(f"the public file {name} is not in ../shared/data")
-        return PUBLIC / name
-
-    return path
+def public(shared_data: Path) -> Callable[[str], Path]:
+    """Return the path of a public file."""
+    return shared_data.joinpath
 
 
 @pytest.fixture
