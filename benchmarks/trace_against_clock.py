@@ -1,18 +1,17 @@
 """Agreement of trace and ledger on each stage of the same steps.
 
-    python benchmarks/trace_against_clock.py          # on a CPU; `make gpu` does it on CUDA
+    make gpu PARTS=i                    # on CUDA
+    make gpu PARTS=i DEVICE=cpu         # on a CPU
 
 tclab's training step runs under a ledger that marks its stages in the trace, in steps that the profiler records. Each
 part of the step in the trace (self time within a stage's marks) is compared with the ledger's sum over these steps.
 Each part that takes at least a hundredth of the step is to agree within 5 %; the others are shown.
 """
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from tclab import Point, trace
 from tclab.sweeps import loop_of
@@ -60,15 +59,3 @@ def compare(folder: Path, *, steps: int, scale: float, device: str) -> tuple[Rep
     table["us_per_step"] = (table["trace_us"] - table["ledger_us"]) / steps
     large = table[table["ledger_us"] > 0.01 * table["ledger_us"].sum()]
     return report, table, large["difference"].abs().max()
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        _, table, off = compare(Path(folder), steps=60, scale=0.1, device="cpu")
-    print(table.round(4).to_string())
-    print(f"largest difference of parts of at least a hundredth of the step: {off:.2%} ({ALLOWED:.0%} allowed)")
-
-
-if __name__ == "__main__":
-    main()

@@ -164,10 +164,3 @@ def test_the_files_deletions_and_scores_are_what_is_trained_on(on_a_screen):
     assert again.deletions[len(screen)].tolist() == again.deletions[0].tolist()
     other, same = (samples_of(one, len(screen), graph).scores for one in (replace(on_a_screen, seed=1), on_a_screen))
     assert not torch.equal(other, same)
-
-
-def test_a_file_reaches_a_grid(on_a_screen):
-    points = tclab.grid(gpus=0, scale=0.02, networks=1, batch_sizes=1, perturbations=f"1,2,{on_a_screen.perturbations}")
-    assert {p.perturbations for p in points} == {1, 2, on_a_screen.perturbations}
-    with pytest.raises(tclab.InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that"):
-        tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")
