@@ -109,8 +109,6 @@ for call in (graph, graph, torch.compile(graph, backend="aot_eager", fullgraph=T
 assert any(tiles is not None for _, tiles in _tile_sums._MADE.values())
 assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 torch.testing.assert_close(found[2], found[0], rtol=1e-3, atol=1e-3)
-exact = graph(x.double(), keep)
-torch.testing.assert_close(found[0][0].double(), exact, rtol=2e-3, atol=2e-3)
 made = len(_tile_sums._MADE)
 call(x, keep)
 assert len(_tile_sums._MADE) == made  # a compiled call makes no tiles anew

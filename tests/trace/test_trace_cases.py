@@ -1,7 +1,5 @@
 """Traces as people bring them: other makers' devices, several of them, stray events, other programs; by their kind."""
 
-import random
-
 import pytest
 
 import tclab.trace as trace
@@ -41,7 +39,6 @@ def with_marks(kind):
     return lambda events: [*events, *(mark | {"ts": 100 * i} for i in range(20))]
 
 
-OTHERS = [{"ph": "s", "id": 1, "ts": 5, "name": "ac2g"}, {"ph": "C", "name": "x", "ts": 1, "args": {}}]
 KERNELS = ("of_my_npu", "mtia_ccp_events", "hpu_op", "Kernel")
 SAME = {
     **{f"kernels called {name}": replaced("cat", "kernel", name) for name in KERNELS},
@@ -50,9 +47,6 @@ SAME = {
     **{f"marks of {kind}": with_marks(kind) for kind in ("cuda_event", "mtia_counters", "xpu_sync")},
     "privateuse1's copies": replaced("cat", "gpu_memcpy", "PrivateUse1_Memcpy"),
     "kernels with a stream and no device": by_stream_alone,
-    "another year": lambda events: [event | {"ts": event["ts"] + 1_700_000_000_000_000} for event in events],
-    "another order": lambda events: random.Random(3).sample(events, len(events)),
-    "flows and counters": lambda events: [*events, *OTHERS],
 }
 
 
