@@ -5,21 +5,20 @@
 Each input is a sample of `data_samples/cell`, a trace, or a saved graph, with one to four random changes: bits flipped,
 pieces cut, repeated or moved, words replaced by such as break parsers, or gzipped and damaged again. An input passes if
 it is read, or refused by `InputError` with one line that names the file, within ten seconds, whose cause is none of the
-errors that only a mistake of tclab's own raises.
+errors that only a mistake of tclab's own raises. `--inputs` says how many of each format.
 """
 
-import argparse
 import gzip
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from cyclopts import run
 
 from tclab import CellGraph, InputError, readers, trace
 
@@ -120,30 +119,26 @@ def _hangs(*_: object) -> None:
     raise TimeoutError(f"no answer within {SECONDS} s")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=10_000, help="of each format")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("formats", nargs="*", default=list(formats()))
-    given = parser.parse_args()
+def main(*names: str, inputs: int = 10_000, seed: int = 0) -> int:
     signal.signal(signal.SIGALRM, _hangs)
     faults = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TCLAB_CACHE"] = folder
-        for name in given.formats:
+        for name in names or formats():
             file, content, read = formats()[name]
             path = Path(folder, file)
-            for i in range(given.inputs):
-                path.write_bytes(mutated(content, np.random.default_rng([given.seed, i])))
+            for i in range(inputs):
+                path.write_bytes(mutated(content, np.random.default_rng([seed, i])))
                 signal.alarm(SECONDS)
                 wrong = fault(read, path)
                 signal.alarm(0)
                 if wrong:
                     faults += 1
                     print(f"  input {i}: {wrong[:160]}", flush=True)
-            print(f"{name}: {given.inputs:,} inputs, {faults} faults so far", flush=True)
+            print(f"{name}: {inputs:,} inputs, {faults} faults so far", flush=True)
     return int(faults > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main.__doc__ = __doc__
+    run(main)

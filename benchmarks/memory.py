@@ -6,8 +6,9 @@ Each point runs in a process of its own. Both are printed whole, and beside what
 no size. Sizes are scale:batch. glibc's heap keeps about a third more than what is held.
 """
 
-import argparse
 from itertools import product
+
+from cyclopts import run as run_command
 
 from tclab import Point, fits, run
 from tclab.masking import get, names
@@ -23,17 +24,13 @@ def peak(point: Point) -> int:
     return int(step["peak_bytes"])
 
 
-def main() -> None:
-    """Estimate, run, and print both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--sizes", default="0.2:2,0.2:8,0.5:4")
-    sizes = parser.parse_args().sizes.split(",")
+def main(*, sizes: str = "0.2:2,0.2:8,0.5:4") -> None:
     common = {"steps": 3, "warmup": 1, "device": "cpu"}
     baseline = peak(Point(scale=0.005, batch_size=1, networks=1, **common))
     print(f"a process with a point of no size: {baseline / 1e6:.0f} MB, where fits says {PROCESS_BYTES / 1e6:.0f} MB")
     print(f"{'strategy':<16} {'scale':>6} {'batch':>6} {'said MB':>9} {'found MB':>9} {'ratio':>6} {'beside':>7}")
     ratios = []
-    for strategy, size in product(names(), sizes):
+    for strategy, size in product(names(), sizes.split(",")):
         model = "hetero_cell" if get(strategy).masks_graph else "dango"
         scale, batch = size.split(":")
         point = Point(scale=float(scale), batch_size=int(batch), strategy=strategy, model=model, **common)
@@ -47,4 +44,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main.__doc__ = __doc__
+    run_command(main)

@@ -9,18 +9,18 @@ the drawing: the edges and weights; each device's busy, idle and compute time, a
 over every instant. What the reader gives must equal it, or be a sentence of `InputError`.
 """
 
-import argparse
 import gzip
 import io
 import json
 import random
-import sys
 import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+
+from cyclopts import run
 
 from tclab import InputError, trace
 from tclab.readers import edge_list
@@ -248,17 +248,13 @@ def variants(count: int, seed: int, draw: Draw, fault: Callable[..., str], folde
     return counts
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", type=int, default=10_000)
-    parser.add_argument("--traces", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+def main(*, tables: int = 10_000, traces: int = 2000, seed: int = 0) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        tables = variants(given.tables, given.seed, drawn_table, table_fault, Path(folder))
-        traces = variants(given.traces, given.seed, drawn_trace, trace_fault, Path(folder))
-    return int(tables["wrong"] + traces["wrong"] > 0)
+        wrong = variants(tables, seed, drawn_table, table_fault, Path(folder))["wrong"]
+        wrong += variants(traces, seed, drawn_trace, trace_fault, Path(folder))["wrong"]
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main.__doc__ = __doc__
+    run(main)

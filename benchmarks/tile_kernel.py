@@ -1,6 +1,6 @@
 """The GPU's kernel without a GPU: interpreted, against fp64.
 
-    python benchmarks/tile_kernel.py [--cases 500] [--first 0]
+    python benchmarks/tile_kernel.py [--cases 500] [--first 0] [--most-columns 2048]
 
 Cases are generated graphs (no edge, a hub, empty rows, self-loops, multi-edges, bipartite, all pairs, sizes around a
 block's 128 rows and a tile's 64 sources), summed forward and backward in fp16 by Triton's interpreter and held against
@@ -9,13 +9,12 @@ fp64: 2e-3 of the largest value is allowed.
 It needs Triton. An access out of bounds would end the process: that is a failure, too.
 """
 
-import argparse
 import os
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from cyclopts import run
 from torch import Tensor
 
 import tclab
@@ -119,15 +118,11 @@ def proof(first: int, number: int, most_columns: int) -> int:
     return failed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--most-columns", type=int, default=2048, help="of samples × features")
-    options = parser.parse_args()
+def main(*, cases: int = 500, first: int = 0, most_columns: int = 2048) -> int:
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    sys.exit(proof(options.first, options.cases, options.most_columns) > 0)
+    return int(proof(first, cases, most_columns) > 0)
 
 
 if __name__ == "__main__":
-    main()
+    main.__doc__ = __doc__
+    run(main)

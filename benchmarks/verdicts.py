@@ -12,7 +12,6 @@
 0 skips a part.
 """
 
-import argparse
 import os
 import sys
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from cyclopts import run
 from scipy.stats import binomtest
 
 from tclab import Point
@@ -209,7 +209,7 @@ def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -
                          "contention": None})  # fmt: skip
 
 
-def folders(n: int, points: int = 8) -> None:
+def compared(n: int, points: int = 8) -> None:
     """Print how often folders of equal points are told apart in any point, and how many points 10 % apart are found."""
     print("| runs | processes differ by | false | found |\n|---|---|---|---|")
     for runs in ((1, 1), (3, 3), (5, 5), (5, 2), (4, 1)):
@@ -243,19 +243,15 @@ def real(n: int) -> None:
     print(f"a point with itself, {PROCESSES} processes, 60 s: {shares}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--races", type=int, default=200, help="made-up races for each attack")
-    parser.add_argument("--folders", type=int, default=0, help="pairs of made-up folders of rows")
-    parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
-    chosen = parser.parse_args()
-    if chosen.races:
-        attacked(chosen.races)
-    if chosen.folders:
-        folders(chosen.folders)
-    if chosen.pairs:
-        real(chosen.pairs)
+def main(*, races: int = 200, folders: int = 0, pairs: int = 0) -> None:
+    if races:
+        attacked(races)
+    if folders:
+        compared(folders)
+    if pairs:
+        real(pairs)
 
 
 if __name__ == "__main__":
-    main()
+    main.__doc__ = __doc__
+    run(main)
