@@ -9,8 +9,9 @@ memory to the system, so each new tensor pays page faults again, which costs the
 interval and the verdict.
 """
 
-import argparse
-from typing import Any
+from typing import Any, Literal
+
+from cyclopts import run
 
 import tclab
 from tclab.sweeps import race_points
@@ -23,41 +24,32 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def point_of(way: str, options: argparse.Namespace) -> tclab.Point:
-    """Return the point of a way of masking, without loader workers."""
-    size = {"scale": options.scale, "batch_size": options.batch_size, "steps": 5}
-    return tclab.Point(**WAYS[way], **size, workers=0, allocator=options.allocator, device=options.device)
-
-
-def table(options: argparse.Namespace) -> str:
+def table(points: dict[str, tclab.Point], budget_seconds: float) -> str:
     """Race all ways and return a Markdown table."""
-    points = {way: point_of(way, options) for way in WAYS}
-    race = race_points(points, budget_seconds=options.budget_seconds)
+    race = race_points(points, budget_seconds=budget_seconds)
     seconds = race.frame().groupby("arm")["seconds"].median()
     lines = ["| way | seconds a step | samples a second | time beside the way above |", "|---|---|---|---|"]
-    for way, above in zip(WAYS, [None, *WAYS], strict=False):
+    for (way, point), above in zip(points.items(), [None, *points], strict=False):
         against = "" if above is None else f"{race.pair(way, above).ratio_text}, {race.verdict(way, above)}"
-        lines.append(f"| `{way}` | {seconds[way]:.3f} | {options.batch_size / seconds[way]:.2f} | {against} |")
+        lines.append(f"| `{way}` | {seconds[way]:.3f} | {point.batch_size / seconds[way]:.2f} | {against} |")
     first = race.pair("subgraph", "delta").ratio_text
     return "\n".join([*lines, "", f"`subgraph` against `delta`: {first}.", *race._display().notes])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--batch-size", type=int, default=2)
-    parser.add_argument("--budget-seconds", type=float, default=600)
-    parser.add_argument("--allocator", default="default")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--way", choices=WAYS)
-    options = parser.parse_args()
-    if options.way is not None:
-        step = tclab.run(point_of(options.way, options)).query("stage == 'step'")
+def main(
+    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 600, allocator: str = "default",
+    device: str = "cpu", way: Literal["subgraph", "edge_mask", "node_mask", "delta"] | None = None,
+) -> None:  # fmt: skip
+    common: dict[str, Any] = {"scale": scale, "batch_size": batch_size, "allocator": allocator, "device": device}
+    points = {name: tclab.Point(**fields, **common, steps=5, workers=0) for name, fields in WAYS.items()}
+    if way is not None:
+        step = tclab.run(points[way]).query("stage == 'step'")
         print(*step["median_seconds"].dropna())
         return
-    print(f"\nallocator {options.allocator}, batch {options.batch_size}, scale {options.scale:g}, {options.device}\n")
-    print(table(options))
+    print(f"\nallocator {allocator}, batch {batch_size}, scale {scale:g}, {device}\n")
+    print(table(points, budget_seconds))
 
 
 if __name__ == "__main__":
-    main()
+    main.__doc__ = __doc__
+    run(main)

@@ -108,8 +108,6 @@ def test_the_marks_of_all_steps_are_one_row_of_operations(write_trace, complete)
     events = [complete(f"ProfilerStep#{i}", 100 * i, 90, "user_annotation") for i in (8, 9, 10)]
     ops = trace.analyze(write_trace([*events, complete("aten::mm", 910, 20)])).ops
     assert ops[["name", "calls", "self_us"]].to_numpy().tolist() == [[STEP_MARK, 3, 250], ["aten::mm", 1, 20]]
-    assert STEP_MARK.startswith("ProfilerStep")
-    assert len(STEP_MARK) <= 60  # a sentence shortens longer ones
 
 
 @pytest.mark.parametrize("device", [False, True])
