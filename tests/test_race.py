@@ -203,26 +203,21 @@ def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monk
     assert done() == ["empty_cache"]
 
 
-def test_seconds_that_a_cell_leaves_go_to_those_after_it_and_each_has_its_record(tmp_path):
+def test_seconds_that_a_cell_leaves_go_to_those_after_it():
     machine, made = SyntheticMachine(2, noise=0.05, outliers=0.0), []
 
     def cell(ratio):
         return lambda: made.append(ratio) or arms_of(machine, ratio=ratio)
 
-    cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.02), "three/3": cell(3.0)}  # a name that is no path
-    how = {"budget_seconds": 120, "clock": machine.clock, "record": tmp_path / "cells"}
-    result = race_cells(cells, **how)
+    cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.02), "three": cell(3.0)}
+    result = race_cells(cells, budget_seconds=120, clock=machine.clock)
     assert made == [2.0, 1.02, 3.0]
     assert result.cells["batch", 1].verdict("a", "b") == FASTER
-    assert result.cells["three/3"].verdict("b", "a") == SLOWER
+    assert result.cells["three"].verdict("b", "a") == SLOWER
     assert result.stopped is None
     assert [race.spent_seconds for race in result.cells.values()] == pytest.approx([20, 50, 25], rel=0.1)
-    again = verdicts_of(tmp_path / "cells").values()
-    assert {(pair.cell, pair.verdict) for pair in again} == {(pair.cell, pair.verdict) for pair in result.pairs}
+    assert {pair.cell for pair in result.pairs} == {str(name) for name in cells}
     assert all(pair.q >= pair.p for pair in result.pairs)
-    calls = len(machine.calls)
-    assert race_cells(cells, **how).pairs == result.pairs
-    assert len(machine.calls) == calls
 
 
 # ---- stopped, killed, resumed

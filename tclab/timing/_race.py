@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter_ns
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 from tclab._display import Display, Shown, say_anew, seconds_text
@@ -217,7 +216,6 @@ def race_cells(
     *,
     budget_seconds: float,
     margin: float = MARGIN,
-    record: str | Path | None = None,
     **options: Any,
 ) -> Races:
     """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
@@ -230,8 +228,7 @@ def race_cells(
       be in memory at once.
     - `budget_seconds`: for all cells together.
     - `margin`: as for `race`.
-    - `record`: a folder, in which each cell has a record of its name; as for `race`.
-    - `options`: the other arguments of `race`, by name.
+    - `options`: the other arguments of `race`, by name, but `record`, which is of one race.
 
     **Raises:** `InputError`, as `race` does, and for cells of the same name; `TypeError` for another option.
     """
@@ -242,8 +239,8 @@ def race_cells(
     left = budget_seconds
     for i, (name, given) in enumerate(cells.items()):
         share = max(left / (len(cells) - i), 1e-3)
-        path = None if record is None else Path(record) / f"{quote(str(name), safe=' ,=()')}.jsonl"
-        one = race(given() if callable(given) else given, budget_seconds=share, margin=margin, record=path, **options)
+        arms = given() if callable(given) else given
+        one = race(arms, budget_seconds=share, margin=margin, record=None, **options)
         races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
         left -= one.spent_seconds
         if one.stopped == INTERRUPTED:

@@ -30,7 +30,6 @@ from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 from typing import Any
-from urllib.parse import unquote
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._io import held, writing
@@ -388,17 +387,9 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
 def read_samples(path: str | Path) -> list[Sample]:
     """Return the samples of a record, for `verdicts_of`; the race may have run on any machine.
 
-    **Arguments:**
-
-    - `path`: the file; or the folder of a race of several cells.
-
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    place = Path(path)
-    if not place.is_dir():
-        return _read(place)[1]
-    cells = {unquote(one.stem): one for one in sorted(place.glob("*.jsonl"))}
-    return [{**sample, "cell": cell} for cell, one in cells.items() for sample in _read(one)[1]]
+    return _read(Path(path))[1]
 
 
 def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:

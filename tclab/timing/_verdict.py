@@ -325,8 +325,7 @@ def verdicts_of(
 
     **Arguments:**
 
-    - `samples`: those of a race, from `Race.samples`; or its record, the file or the folder of a race of several cells,
-      which may have been made on any machine.
+    - `samples`: those of a race, from `Race.samples`; or its record, a file, which may have been made on any machine.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
 
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
