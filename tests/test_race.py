@@ -239,7 +239,7 @@ def test_a_race_that_was_interrupted_goes_on_with_its_whole_rounds(tmp_path):
     assert "interrupted" in str(first)
     assert gc.isenabled()
     with how["record"].open("a") as file:
-        file.write('{"cell": null, "cut sho')  # as a kill in the middle of a line would leave it
+        file.write('{"round": 7, "cut sho')  # as a kill in the middle of a line would leave it
     again = race(arms, **how)
     assert again.samples()[: len(first.samples())] == first.samples()
     rounds = [sample["round"] for sample in again.samples()]
@@ -268,7 +268,7 @@ def test_another_races_record_and_a_damaged_one_are_refused(tmp_path, monkeypatc
     refused(r"budget_seconds was 3\.0 and is 60\.0", budget_seconds=60.0)
     refused("arms was", names="ac")
     lines = record.read_bytes().splitlines(keepends=True)
-    for damage in (b"\0" * 40, b"[" * 100_000, b"3", b'{"cell": null}'):
+    for damage in (b"\0" * 40, b"[" * 100_000, b"3", b'{"round": 7}'):
         record.write_bytes(b"".join([*lines[:5], damage + b"\n", *lines[6:]]))
         words = f"^{record} is damaged, or no record of a race: line 6 is"
         refused(words)

@@ -23,7 +23,7 @@ from tclab._display import Display, Shown, say_anew, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
-from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
+from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, over_all, pairs_display, pairs_of, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 INTERRUPTED = "interrupted"
@@ -205,8 +205,8 @@ def race(
         except KeyboardInterrupt:
             session.stopped = INTERRUPTED
         busy = contention(session.began, conditions()).busy_percent if session.began else None
-    found = verdicts_of(session.samples, margin)
-    pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    not_run = [Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    pairs = verdicts_of(session.samples, margin) or not_run
     making_seconds, settings["margin"] = session.making_seconds, margin
     return Race(tuple(arms), pairs, settings, machine, session.stopped, making_seconds, busy, tuple(session.samples))
 
@@ -240,15 +240,17 @@ def race_cells(
     for i, (name, given) in enumerate(cells.items()):
         share = max(left / (len(cells) - i), 1e-3)
         arms = given() if callable(given) else given
-        one = race(arms, budget_seconds=share, margin=margin, record=None, **options)
-        races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
+        races[name] = one = race(arms, budget_seconds=share, margin=margin, record=None, **options)
         left -= one.spent_seconds
         if one.stopped == INTERRUPTED:
             break
-    found = verdicts_of((sample for one in races.values() for sample in one.samples()), margin)
+    pairs = over_all(
+        replace(pair, cell=str(name))
+        for name, one in races.items()
+        for pair in [*pairs_of(one.samples(), margin)] or one.pairs
+    )
     for name, one in races.items():
-        in_cell = [replace(pair, cell=str(name)) for pair in one.pairs]
-        races[name] = replace(one, pairs=[found.get((pair.cell, pair.a, pair.b), pair) for pair in in_cell])
+        races[name] = replace(one, pairs=[pair for pair in pairs if pair.cell == str(name)])
     return Races(races, INTERRUPTED if one.stopped == INTERRUPTED else None)
 
 
@@ -311,7 +313,7 @@ class _Session:
 
         Noise of one arm that has not shown itself by then is taken to be below 30 %.
         """
-        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin).values()
+        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin)
         ends = [pair.interval for pair in pairs if pair.verdict != UNDECIDED]
         far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
         return 0 < len(pairs) == sum(far)

@@ -6,8 +6,7 @@ so that a linear drift of the machine affects all arms alike within a round, and
 each arm takes every position.
 
 A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `period` (of the arm),
-`seconds` (a call), `half` of the budget (0 or 1), `spent_seconds` (of the budget, when its round ended) and, in a race
-of several cells, `cell`.
+`seconds` (a call), `half` of the budget (0 or 1) and `spent_seconds` (of the budget, when its round ended).
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a

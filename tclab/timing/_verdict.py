@@ -240,14 +240,16 @@ def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[str,
     return (f"blocks of {counted(calls, 'call')} are shorter than a period of {period}: {needs}",)
 
 
-def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
-    """Yield the comparison of every two arms of a cell, before the others are known."""
+def pairs_of(samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
+    """Yield the comparison of every two arms, before the others are known."""
+    if not samples:
+        return
     rounds = _rounds(samples)
     floor, seconds = floor_of(rounds), max(sample["spent_seconds"] for sample in samples)
     processes = len({sample["process"] for sample in samples})
     pair = Pair(
         "", "", UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=processes, cell=cell, notes=_short_blocks(samples, processes * seconds / len(rounds)),
+        processes=processes, notes=_short_blocks(samples, processes * seconds / len(rounds)),
         basis=f"the {100 * (1 - ALPHA / LOOKS):.4g}% interval with all {PARTS} parts of the race",
     )  # fmt: skip
     control = cache(partial(_unlike_itself, rounds, margin=pair.margin))
@@ -318,10 +320,8 @@ def _adjusted(pair: Pair, q: float) -> Pair:
     return replace(pair, q=q)
 
 
-def verdicts_of(
-    samples: Iterable[Sample] | str | Path, margin: float = MARGIN
-) -> dict[tuple[str | None, str, str], Pair]:
-    """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
+def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN) -> list[Pair]:
+    """Return the comparison of every two arms, in their order, with p values adjusted over all; empty without a sample.
 
     **Arguments:**
 
@@ -330,8 +330,4 @@ def verdicts_of(
 
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    cells: dict[str | None, list[Sample]] = {}
-    for sample in read_samples(samples) if isinstance(samples, str | Path) else samples:
-        cells.setdefault(sample.get("cell"), []).append(sample)
-    pairs = chain.from_iterable(_pairs_of(cell, of_cell, margin) for cell, of_cell in cells.items())
-    return {(pair.cell, pair.a, pair.b): pair for pair in over_all(pairs)}
+    return over_all(pairs_of(read_samples(samples) if isinstance(samples, str | Path) else [*samples], margin))
