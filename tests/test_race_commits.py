@@ -164,7 +164,7 @@ def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys,
 def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_code(repository, raced, capsys):
     assert main(["race", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
     text = capsys.readouterr().out
-    assert "head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: " in text
+    assert "head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval with all 8 parts" in text
     assert text.strip().count("\n") == 0  # a blank line would end it
     cells = [re.sub("<.*?>", " ", row).split() for row in text.split("<tr>")]
     for side, tag, seconds in (("base", "fast", "100"), ("head", "slow", "120")):
@@ -180,4 +180,4 @@ def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(
     out, err = capsys.readouterr()
     assert "\nmaking head and base, and calling each once; then 30 s of rounds\n" in err
     assert "\nround 2, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err  # a round is four runs of 1/2 s
-    assert out.startswith("head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: ")
+    assert out.startswith("head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval")
