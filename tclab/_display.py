@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from inspect import cleandoc
 from itertools import zip_longest
-from shutil import get_terminal_size
 from textwrap import wrap
 
 WIDTH = 79  # columns of a terminal that are used
@@ -181,11 +180,3 @@ def say(line: object) -> None:
     """Print a line of progress to standard error; in a notebook, where that is red, to the output."""
     in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
     print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
-
-
-def say_anew(line: str) -> None:
-    """Print a line of progress in the place of the last one, which "" removes; where there is no terminal, below it."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{line[: get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-    elif line:
-        say(line)

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
-from tclab._display import Display, Shown, say_anew, seconds_text
+from tclab._display import Display, Shown, say, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
@@ -30,7 +30,7 @@ INTERRUPTED = "interrupted"
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 _LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
-_SAID_APART_SECONDS = 5.0  # lines of progress
+_SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
 
 
@@ -195,13 +195,12 @@ def race(
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
             if progress:
-                opened.callback(say_anew, "")
-                say_anew(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
+                say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
                 kept.add(samples)
                 if progress and monotonic() > said_at + _SAID_APART_SECONDS:
                     said_at = monotonic()
-                    say_anew(session.how_far())
+                    say(session.how_far())
         except KeyboardInterrupt:
             session.stopped = INTERRUPTED
         busy = contention(session.began, conditions()).busy_percent if session.began else None
