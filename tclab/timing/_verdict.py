@@ -291,11 +291,12 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
     if pair.margin > MOST_MARGIN and abs(middle) < edge:
         return pair
-    needs, luck = None, f"the luck of {pair.processes} processes limits it"
-    if pair.processes > 1 and pair.is_wide:
-        note = f"{luck}: a race in this process may decide (processes=None, on the command line --processes 0)"
-    elif centre.is_of_luck:
-        note = f"{luck}: more of them may decide, more seconds may not"
+    needs = None
+    if centre.is_of_luck or (pair.processes > 1 and pair.is_wide):
+        note = (
+            f"the luck of {pair.processes} processes limits it, not the seconds: more processes may decide, or "
+            "this one alone (processes=None, on the command line --processes 0)"
+        )
     elif times > _MOST_LONGER:
         note = f"a race would have to be more than {_MOST_LONGER} times as long to decide"
     else:
