@@ -22,6 +22,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
 
+from tclab._io import TemporaryFolder
+
 SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
 _LOOK_SECONDS = 0.5  # between looks whether the other process is still alive
@@ -38,12 +40,16 @@ class ChildProcess:
 
     It reads requests from its standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on
     its standard output that are no JSON object are left out. `environment` has all of its variables; this tclab goes
-    before its PYTHONPATH.
+    before its PYTHONPATH, and its temporary files go into a folder that ends with it.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
-        environment = {**environment, "PYTHONPATH": path, PARENT: str(os.getpid())}
+        # the compiler's cache outlives the process, as it does elsewhere
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        self.temporary = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
+        own = {"PYTHONPATH": path, PARENT: str(os.getpid()), "TMPDIR": str(self.temporary.path)}
+        environment = {**caches, **environment, **own}
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
@@ -103,7 +109,7 @@ class ChildProcess:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the process, and what it started in its session, and close its pipes; a second call does nothing."""
+        """End the process, what it started in its session, and what it kept on disk; a second call does nothing."""
         if self._stderr.closed:
             return
         with suppress(BrokenPipeError), self._process:
@@ -111,6 +117,7 @@ class ChildProcess:
                 os.killpg(self.pid, signal.SIGKILL)
             self._wait_for_others()
         self._stderr.close()
+        self.temporary.close()
 
     def _wait_for_others(self) -> None:
         """Wait until nobody holds the pipe of messages: ranks end by themselves, a moment after their torchrun."""

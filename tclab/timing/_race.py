@@ -186,9 +186,7 @@ def race(
     check_settings(budget_seconds, margin)
     _check_arms(arms, processes)
     machine = fingerprint(load_torch=False)
-    # the folder of temporary files changes no measurement
-    variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
-    settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
+    settings = {"processes": processes, "environment": dict(environment or {}), "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
     said_at = monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
