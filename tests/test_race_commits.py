@@ -100,7 +100,7 @@ def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
 
 
 def test_a_race_that_sigterm_ends_leaves_no_worktree_and_no_command(repository, tmp_path):
-    sides = [sys.executable, "-m", "tclab", "race", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
+    sides = [sys.executable, "-m", "tclab", "race-commands", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
     race = subprocess.Popen(sides, env={**os.environ, "TMPDIR": str(tmp_path / "temporary")}, stderr=subprocess.DEVNULL)
     while len(git(repository, "worktree", "list").splitlines()) < 3:
         assert race.poll() is None
@@ -153,7 +153,7 @@ def test_a_commit_raced_with_itself_is_said(raced):
     ],
 )
 def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys, verdict, words, code):
-    assert main(["race", "--printed", "--json", *words, "--", *CAT]) == code
+    assert main(["race-commands", "--printed", "--json", *words, "--", *CAT]) == code
     out, err = capsys.readouterr()
     assert err.startswith("making head and base ready")  # which may take minutes
     answer = json.loads(out)
@@ -162,7 +162,7 @@ def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys,
 
 
 def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_code(repository, raced, capsys):
-    assert main(["race", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
+    assert main(["race-commands", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
     text = capsys.readouterr().out
     assert "head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval with all 8 parts" in text
     assert text.strip().count("\n") == 0  # a blank line would end it
@@ -170,13 +170,13 @@ def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_co
     for side, tag, seconds in (("base", "fast", "100"), ("head", "slow", "120")):
         assert [side, *CAT, git(repository, "rev-parse", tag)[:10], seconds, "ms"] in [row[:6] for row in cells]
     assert "margin ±2.0%" in text
-    assert main(["race", "--base", "nowhere", "--", *CAT]) == 2
+    assert main(["race-commands", "--base", "nowhere", "--", *CAT]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 
 def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(repository, raced, capsys, monkeypatch):
     monkeypatch.setattr("tclab.timing._race.monotonic", count(0, 20).__next__)
-    assert main(["race", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
+    assert main(["race-commands", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
     out, err = capsys.readouterr()
     assert "\nmaking head and base, and calling each once; then 30 s of rounds\n" in err
     assert "\nround 2, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err  # a round is four runs of 1/2 s

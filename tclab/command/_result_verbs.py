@@ -78,7 +78,7 @@ def race_commands(
 ) -> int:  # fmt: skip
     """Race a command at one commit against the same at another, in turn, and print the verdict on head.
 
-    `tclab race --base main --head HEAD -- python bench.py` is the same. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
+    `tclab race-commands --base main --head HEAD -- python bench.py`. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
     argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
