@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab._display import Sentences, say
+from tclab._display import say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -137,7 +137,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
 
     seen = timing.profile(script, argv)
     advice = seen.advice if seen.advice.suggestions else None
-    print(*filter(None, (Sentences([seen.busy] if seen.busy else []), seen, seen.loaders, advice)), sep="\n")
+    print(*filter(None, (seen, seen.loaders, advice)), sep="\n")
     return seen.exit_code
 
 

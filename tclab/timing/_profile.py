@@ -98,7 +98,7 @@ class Profile(Shown):
         total = sum(seen.total() for seen in self.samples.values())
         title = f"{seconds_text(self.seconds)}, {total} samples; a line counts what it calls, but not your other lines"
         columns = ("process", "share", "line", "code") if lines else ()
-        return Display(title, columns, lines, [self.busy] if self.busy else [])
+        return Display(f"{self.busy}\n{title}".strip(), columns, lines)
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
