@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from math import inf
@@ -36,14 +36,20 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 class ChildProcess:
-    """A process in a session of its own: an interrupt of the parent is for the parent to handle.
+    """A process that runs `main` of a module, and ends with its parent.
 
-    It reads requests from its standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on
-    its standard output that are no JSON object are left out. `environment` has all of its variables; this tclab goes
-    before its PYTHONPATH, and its temporary files go into a folder that ends with it.
+    It is in a session of its own: an interrupt of the parent is for the parent to handle. It reads requests from its
+    standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on its standard output that are no
+    JSON object are left out.
+
+    **Arguments:**
+
+    - `words`: the module's name, and its arguments.
+    - `environment`: all of its variables. This tclab goes before its PYTHONPATH, and its temporary files go into a
+      folder that ends with it.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
         # the compiler's cache outlives the process, as it does elsewhere
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
@@ -52,7 +58,7 @@ class ChildProcess:
         environment = {**caches, **environment, **own}
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
+            child_command(*words), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
             start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
@@ -147,10 +153,6 @@ class ParentPipe:
         line = self._requests.readline()
         request: dict[str, Any] | None = json.loads(line) if line else None
         return request
-
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield requests until none follows."""
-        return iter(self.receive, None)
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""

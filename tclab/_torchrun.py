@@ -14,15 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tclab._child_process import child_command
-
-MODULE = "tclab._torchrun"
-
-
-def command(ranks: int, module: str, *arguments: str) -> list[str]:
-    """Return the command that starts ranks of a module on this machine."""
-    return child_command(MODULE, str(ranks), module, *arguments)
-
 
 def _last_line(logs: Path, rank: int) -> str:
     """Return what a rank wrote last to its standard error; "" where it wrote nothing."""

@@ -30,7 +30,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any
 
-from tclab._child_process import ChildProcess, ParentPipe, child_command
+from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError, shown
 
@@ -247,7 +247,7 @@ class RaceProcess:
         self.process = process
         path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
         variables = {**os.environ, "PYTHONPATH": path, **environment, FIRST_PROCESS: str(int(is_first))}
-        self._process = ChildProcess(child_command(__name__), variables)
+        self._process = ChildProcess([__name__], variables)
         self._process.send({"specs": specs, "process": process})
 
     def make(self) -> None:
@@ -308,7 +308,7 @@ def main() -> None:
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
     runner = BlockRunner(begin["specs"], begin["process"])
-    for request in parent.requests():
+    for request in iter(parent.receive, None):
         try:
             found = getattr(runner, request["method"])(**request["arguments"])
             for answer in found if request["method"] == "rounds" else [found]:

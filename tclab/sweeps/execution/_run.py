@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from tclab import _torchrun
-from tclab._child_process import ChildProcess, child_command
+from tclab._child_process import ChildProcess
 from tclab._limits import field_of
 from tclab.errors import require
 from tclab.sweeps.config._gpus import check_enough
@@ -193,10 +192,9 @@ class Worker(ChildProcess):
 
     def __init__(self, kind: WorkerKind) -> None:
         self.has_read: dict[str, Any] = {}  # files that its points read, each with its state then
-        arguments = (_WORKER, str(kind.ranks), kind.device)
-        command = child_command(*arguments)
+        command = [_WORKER, str(kind.ranks), kind.device]
         if kind.ranks > 1:
-            command = _torchrun.command(kind.ranks, "tclab._child_process", *arguments)
+            command = ["tclab._torchrun", str(kind.ranks), "tclab._child_process", *command]
         super().__init__(command, _environment_of(kind))
 
     def ask(self, request: dict[str, Any], *, hang_seconds: float | None, stop: threading.Event | None) -> Answer:
