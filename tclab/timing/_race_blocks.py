@@ -227,7 +227,7 @@ class BlockRunner:
             _on_cuda("empty_cache")
 
 
-class RaceProcess:
+class RaceProcess(ChildProcess):
     """A fresh process that makes its arms and runs them on request, as a `BlockRunner`; it is idle in between.
 
     The constructor returns at once, so that several processes import their modules side by side. `make` returns when
@@ -247,8 +247,8 @@ class RaceProcess:
         self.process = process
         path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
         variables = {**os.environ, "PYTHONPATH": path, **environment, FIRST_PROCESS: str(int(is_first))}
-        self._process = ChildProcess([__name__], variables)
-        self._process.send({"specs": specs, "process": process})
+        super().__init__([__name__], variables)
+        self.send({"specs": specs, "process": process})
 
     def make(self) -> None:
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
@@ -265,19 +265,14 @@ class RaceProcess:
 
     def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
-        self._process.send({"method": method, "arguments": arguments})
-        while (line := self._process.receive()) is not None:
+        self.send({"method": method, "arguments": arguments})
+        while (line := self.receive()) is not None:
             if "error" in line:
                 raise InputError(line["error"])
             if "done" in line:
                 return
             yield line["answer"]
-        code = self._process.wait()
-        raise InputError(f"a process of the race ended with {code}: {self._process.last_error_line}")
-
-    def close(self) -> None:
-        """End the process and whatever it started."""
-        self._process.close()
+        raise InputError(f"a process of the race ended with {self.wait()}: {self.last_error_line}")
 
 
 def arm_from(given: ArmSource) -> Arm:
