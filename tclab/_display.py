@@ -61,16 +61,6 @@ def us_text(microseconds: float) -> str:
     return seconds_text(microseconds * 1e-6)
 
 
-def duration_text(seconds: float) -> str:
-    """Return a waiting time, in whole seconds: "8 s", "3 min 5 s", "2 h 10 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | None = None) -> str:
     """Return a value in the smallest of some units, from small to large, in which it rounds to less than 1,000.
 
