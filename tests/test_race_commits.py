@@ -74,19 +74,19 @@ def test_two_folders_and_two_commands_are_raced_by_what_they_print_or_timed_whol
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "seconds.txt").write_text("0.24")
     found = raced(base=str(tmp_path / "one"), head=".")  # the folder as it is
-    assert (found.verdict("head", "base"), found.ratio) == ("FASTER", pytest.approx(0.5))
+    assert (found.verdict("head", "base"), found.pairs[0].ratio) == ("FASTER", pytest.approx(0.5))
     text = " ".join(answer_of(raced(base_command=["echo", "0.05"], budget_seconds=60.0)).text().split())
     assert re.search(r"Runs took turns for (29|30|31)[.\d]* s on .* stopped: at half of its budget, as all", text)
     assert "of this process alone" not in found.pair("head", "base").why
     assert {sample["calls"] for sample in found.samples()} == {1}
-    assert raced(base_command=["echo", "0.05"]).ratio == pytest.approx(0.12 / 0.05)
+    assert raced(base_command=["echo", "0.05"]).pairs[0].ratio == pytest.approx(0.12 / 0.05)
     assert {round(sample["seconds"], 4) for sample in raced(base="fast", printed=False).samples()} == {0.5}
 
 
 def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_this_one(repository, raced, monkeypatch):
     monkeypatch.chdir(repository / "bench")
     own = 'case "$PYTHONPATH" in "$PWD:$PWD/src"*) test "${PWD##*/}" = bench && echo 0.1;; esac'
-    assert raced(["sh", "-c", own], base="fast", head="main").ratio == pytest.approx(1.0)
+    assert raced(["sh", "-c", own], base="fast", head="main").pairs[0].ratio == pytest.approx(1.0)
 
 
 @pytest.mark.slow  # two Python environments are made

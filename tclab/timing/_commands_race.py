@@ -1,7 +1,7 @@
 """`race_commands`: which of two commits, folders or commands is faster, from runs that take turns.
 
     result = tclab.timing.race_commands(["python", "bench.py"], base="main", head="HEAD", budget_seconds=120)
-    result.verdict("head", "base"), result.ratio, result.interval
+    result.verdict("head", "base"), result.pair("head", "base").ratio
 
 Each run is a process of its own; a run of the one is followed by one of the other, in the rounds of a race. It knows
 nothing of what the commands do.

@@ -1,7 +1,7 @@
 """`race` and `race_cells`: which of several calls is faster, from interleaved blocks of calls.
 
     result = tclab.timing.race({"old": old_step, "new": new_step}, budget_seconds=60)
-    result.verdict("new", "old"), result.ratio, result.interval
+    result.verdict("new", "old"), result.pair("new", "old").ratio
 
 `_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. The garbage collector is frozen and off inside
 blocks and collects between rounds, so its pauses are in no figure.
@@ -72,16 +72,6 @@ class Race(Shown):
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
         return self.pair(a, b).verdict
-
-    @property
-    def ratio(self) -> float | None:
-        """Time of the first arm over time of the second; `None` if unknown."""
-        return self.pairs[0].ratio
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The interval of `ratio` that decides."""
-        return self.pairs[0].interval
 
     @property
     def spent_seconds(self) -> float:
