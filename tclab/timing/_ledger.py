@@ -158,7 +158,7 @@ class Ledger(Shown):
         self._steps: list[list[Cut]] = []
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
-        self._begins: list[int] = []  # the first step of each block
+        self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
@@ -248,7 +248,7 @@ class Ledger(Shown):
                 self._steps.append(cuts)
                 cuts = []
             if len(self._steps) > self._first:
-                self._begins.append(self._first)
+                self.begins.append(self._first)
                 self._ended = len(self._steps)
                 for line in self._timelines:
                     wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
@@ -386,10 +386,6 @@ class Ledger(Shown):
             inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
             shares[line] = inside / wall if wall > 0 else 0.0
         return shares
-
-    def begins(self) -> list[int]:
-        """Return the number of the first step of each block: of each loop over `steps`."""
-        return [*self._begins]
 
     @property
     def busy_percent(self) -> float | None:
