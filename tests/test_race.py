@@ -196,7 +196,7 @@ def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monk
     runner = BlockRunner({"a": lambda: cuda.call()}, 0)
     runner.make()
     assert done() == ["call", "synchronize", "empty_cache"]
-    rounds = runner.rounds(0, {"a": 1}, 0, 1)
+    rounds = runner.rounds(0, {"a": 1}, 0)
     assert [sample["arm"] for sample in next(rounds)] == ["a", "a"]
     assert done() == ["call", *2 * ["synchronize", "call", "synchronize"]]  # the first, unmeasured, allocates anew
     rounds.close()

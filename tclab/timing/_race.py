@@ -28,7 +28,6 @@ from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, over_all, pair
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 INTERRUPTED = "interrupted"
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
-_LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
 _SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
@@ -318,7 +317,7 @@ class _Session:
         for i, worker in enumerate(turns):
             left = seconds * (i + 1) / len(turns) - self._since(begin)
             first = 1 + max((s["round"] for s in self.samples if s["process"] == worker.process), default=-1)
-            for samples in worker.rounds(left, calls, first, _LEAST_ROUNDS):
+            for samples in worker.rounds(left, calls, first):
                 samples = [{**sample, "half": half, "spent_seconds": before + self._since(begin)} for sample in samples]
                 self.samples += samples
                 yield samples

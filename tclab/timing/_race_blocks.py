@@ -44,6 +44,7 @@ FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the proc
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
 ROUNDS_THAT_FIT = 12  # into the race's seconds, where single calls allow it
+_LEAST_ROUNDS = 2  # of each process, however short the budget is
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
@@ -194,10 +195,10 @@ class BlockRunner:
             call_seconds = max(min(call_seconds, self._timed(arm, calls) / calls), 1e-9)
         return call_seconds
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
         """Run whole rounds for about `seconds` and yield the samples of each.
 
-        No round starts that would end more than half a round late, except the first `least` rounds of this process.
+        No round starts that would end more than half a round late, except the first two of this process.
 
         **Arguments:**
 
@@ -210,7 +211,7 @@ class BlockRunner:
         gc.freeze()  # later collections skip what exists
         gc.disable()
         try:
-            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < least:
+            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < _LEAST_ROUNDS:
                 yield [
                     {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
                      "period": _period(self._arms[arm]), "seconds": self._timed(arm, calls[arm]) / calls[arm]}
@@ -259,9 +260,9 @@ class RaceProcess(ChildProcess):
         (calls,) = self._asked("plan", seconds=seconds, race_seconds=race_seconds)
         return dict(calls)
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
         """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked("rounds", seconds=seconds, calls=calls, first=first, least=least)
+        return self._asked("rounds", seconds=seconds, calls=calls, first=first)
 
     def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
