@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tclab._display import WIDTH, Display, Shown, counted
+from tclab._display import Display, Shown, counted
 from tclab.timing._race_blocks import ROUNDS_THAT_FIT, Sample, read_samples
 from tclab.timing._statistics import Centre, Series, centre_of
 
@@ -136,9 +136,9 @@ class Pair(Shown):
 class _PairsDisplay(Display):
     """Comparisons as a table; as text each is a line of the verdict and, below it in full width, its reason."""
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self) -> str:
         pairs = [(f"{named}: {verdict}, {ratio}", f"  {why}") for named, verdict, ratio, why in self.lines]
-        return Display(self.title, notes=[*chain.from_iterable(pairs), *self.notes]).text(width)
+        return Display(self.title, notes=[*chain.from_iterable(pairs), *self.notes]).text()
 
 
 def pairs_display(pairs: Iterable[Pair], title: str = "", notes: Iterable[str] = ()) -> Display:
