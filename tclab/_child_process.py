@@ -67,7 +67,6 @@ class ChildProcess:
         self._arrival = select.poll()
         self._arrival.register(self._messages, select.POLLIN)
         self._unread = b""
-        self.pid = self._process.pid
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request; a child that has died does not get it: `receive` finds out."""
@@ -120,7 +119,7 @@ class ChildProcess:
             return
         with suppress(BrokenPipeError), self._process:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._wait_for_others()
         self._stderr.close()
         self.temporary.close()

@@ -162,7 +162,6 @@ class Ledger(Shown):
         self._ended = 0  # steps of all blocks that have ended
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
-        self._first = 0  # step of the open block
         self._begin_ns = 0  # of the open block, by the raw clock
         self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
@@ -247,8 +246,8 @@ class Ledger(Shown):
             if keep and not self._failed:
                 self._steps.append(cuts)
                 cuts = []
-            if len(self._steps) > self._first:
-                self.begins.append(self._first)
+            if len(self._steps) > self._ended:
+                self.begins.append(self._ended)
                 self._ended = len(self._steps)
                 for line in self._timelines:
                     wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
@@ -295,7 +294,6 @@ class Ledger(Shown):
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
-        self._first = len(self._steps)
         self._around = self._around[:1] or [conditions()]
         self._synchronize()
         self._cuts = []
