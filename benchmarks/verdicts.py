@@ -79,7 +79,7 @@ class Attack:
         lucky = generator.normal(0, self.luck, (self.processes, 2))
         process = np.repeat(turn % self.processes, 4)
         logs += lucky[process, second.astype(int)]
-        columns = {"cell": None, "calls": 1, "process": process, "round": np.arange(4 * rounds) // 4}
+        columns = {"calls": 1, "process": process, "round": np.arange(4 * rounds) // 4}
         columns |= {"position": np.arange(4 * rounds) % 4, "arm": np.where(second, "b", "a")}
         return pd.DataFrame({**columns, "seconds": np.exp(logs), "spent_seconds": at}).to_dict("records")
 

@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
+
+from tclab._io import TemporaryFolder
 
 SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
@@ -34,19 +36,29 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 class ChildProcess:
-    """A process in a session of its own: an interrupt of the parent is for the parent to handle.
+    """A process that runs `main` of a module, and ends with its parent.
 
-    It reads requests from its standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on
-    its standard output that are no JSON object are left out. `environment` has all of its variables; this tclab goes
-    before its PYTHONPATH.
+    It is in a session of its own: an interrupt of the parent is for the parent to handle. It reads requests from its
+    standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on its standard output that are no
+    JSON object are left out.
+
+    **Arguments:**
+
+    - `words`: the module's name, and its arguments.
+    - `environment`: all of its variables. This tclab goes before its PYTHONPATH, and its temporary files go into a
+      folder that ends with it.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
-        environment = {**environment, "PYTHONPATH": path, PARENT: str(os.getpid())}
+        # the compiler's cache outlives the process, as it does elsewhere
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        self.temporary = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
+        own = {"PYTHONPATH": path, PARENT: str(os.getpid()), "TMPDIR": str(self.temporary.path)}
+        environment = {**caches, **environment, **own}
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
+            child_command(*words), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
             start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
@@ -55,7 +67,6 @@ class ChildProcess:
         self._arrival = select.poll()
         self._arrival.register(self._messages, select.POLLIN)
         self._unread = b""
-        self.pid = self._process.pid
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request; a child that has died does not get it: `receive` finds out."""
@@ -103,14 +114,15 @@ class ChildProcess:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the process, and what it started in its session, and close its pipes; a second call does nothing."""
+        """End the process, what it started in its session, and what it kept on disk; a second call does nothing."""
         if self._stderr.closed:
             return
         with suppress(BrokenPipeError), self._process:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._wait_for_others()
         self._stderr.close()
+        self.temporary.close()
 
     def _wait_for_others(self) -> None:
         """Wait until nobody holds the pipe of messages: ranks end by themselves, a moment after their torchrun."""
@@ -140,10 +152,6 @@ class ParentPipe:
         line = self._requests.readline()
         request: dict[str, Any] | None = json.loads(line) if line else None
         return request
-
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield requests until none follows."""
-        return iter(self.receive, None)
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""

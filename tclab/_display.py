@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from inspect import cleandoc
 from itertools import zip_longest
-from shutil import get_terminal_size
 from textwrap import wrap
 
 WIDTH = 79  # columns of a terminal that are used
@@ -62,16 +61,6 @@ def us_text(microseconds: float) -> str:
     return seconds_text(microseconds * 1e-6)
 
 
-def duration_text(seconds: float) -> str:
-    """Return a waiting time, in whole seconds: "8 s", "3 min 5 s", "2 h 10 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | None = None) -> str:
     """Return a value in the smallest of some units, from small to large, in which it rounds to less than 1,000.
 
@@ -92,11 +81,11 @@ class Display:
     lines: Sequence[Sequence[str]] = ()  # [lines][columns] cells as text
     notes: Sequence[str] = ()  # a sentence each
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self) -> str:
         """Return it as text; a cell that is too wide goes on below."""
-        table = table_text(self.columns, self.lines, width) if self.columns else []
-        notes = [line for note in self.notes for line in _wrapped(note, width)]
-        title = [line for part in self.title.splitlines() for line in _wrapped(part, width)]
+        table = table_text(self.columns, self.lines) if self.columns else []
+        notes = [line for note in self.notes for line in _wrapped(note)]
+        title = [line for part in self.title.splitlines() for line in _wrapped(part)]
         return "\n".join([*title, *table, *notes])
 
     def html(self) -> str:
@@ -107,12 +96,12 @@ class Display:
         return f"<div>{title}{table}<ul>{notes}</ul></div>" if notes else f"<div>{title}{table}</div>"
 
 
-def table_text(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a table as lines of text; the widest cells go on below where it is wider than `width`."""
+def table_text(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of text; the widest cells go on below where it is too wide for a terminal."""
     rows = [columns, *lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     words = [max(len(word) for cell in column for word in cell.split(" ")) for column in zip(*rows, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 1:
         # the widest whose words stay whole; where there is none, the widest
         widths[max(range(len(widths)), key=lambda i: (widths[i] > words[i], widths[i]))] -= 1
     adjust = [str.rjust if numeric else str.ljust for numeric in _numeric(columns, lines)]
@@ -147,8 +136,8 @@ def _numeric(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> list[boo
     return [bool(lines) and all(_NUMBER.match(line[i] or "0") for line in lines) for i in range(len(columns))]
 
 
-def _wrapped(sentence: str, width: int) -> list[str]:
-    return wrap(sentence, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _wrapped(sentence: str) -> list[str]:
+    return wrap(sentence, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class Shown:
@@ -174,18 +163,10 @@ class Sentences(Shown, list[str]):
         return Display(notes=self)
 
     def __str__(self) -> str:
-        return "\n".join(line for sentence in self for line in _wrapped(f"• {sentence}", WIDTH))
+        return "\n".join(line for sentence in self for line in _wrapped(f"• {sentence}"))
 
 
 def say(line: object) -> None:
     """Print a line of progress to standard error; in a notebook, where that is red, to the output."""
     in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
     print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
-
-
-def say_anew(line: str) -> None:
-    """Print a line of progress in the place of the last one, which "" removes; where there is no terminal, below it."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{line[: get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-    elif line:
-        say(line)

@@ -1,8 +1,8 @@
-"""torchrun for ranks on this machine: `python -m tclab._child_process tclab._torchrun RANKS LOGS MODULE ARGUMENT …`.
+"""torchrun for ranks on this machine: `python -m tclab._child_process tclab._torchrun RANKS MODULE ARGUMENT …`.
 
-The ranks read this program's standard input and write to its standard output; their standard errors are files under
-LOGS. Their store listens on the loopback interface alone, where torchrun's own listens on all. Which rank failed first
-is one more line of JSON on standard output.
+The ranks read this program's standard input and write to its standard output; their standard errors are files among
+its temporary ones. Their store listens on the loopback interface alone, where torchrun's own listens on all. Which rank
+failed first is one more line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -10,22 +10,14 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from tclab._child_process import child_command
 
-MODULE = "tclab._torchrun"
-
-
-def command(ranks: int, logs: str | Path, module: str, *arguments: str) -> list[str]:
-    """Return the command that starts ranks of a module on this machine."""
-    return child_command(MODULE, str(ranks), str(logs), module, *arguments)
-
-
-def _last_line(logs: str | Path, rank: int) -> str:
+def _last_line(logs: Path, rank: int) -> str:
     """Return what a rank wrote last to its standard error; "" where it wrote nothing."""
-    files = Path(logs).glob(f"*/attempt_0/{rank}/stderr.log")
+    files = logs.glob(f"*/attempt_0/{rank}/stderr.log")
     lines = [line.strip() for file in files for line in file.read_text(errors="replace").splitlines()]
     return next((line[:300] for line in reversed(lines) if line), "")
 
@@ -35,7 +27,8 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    ranks, logs, *what = sys.argv[1:]
+    ranks, *what = sys.argv[1:]
+    logs = Path(tempfile.gettempdir(), "logs")
     options = parse_args(
         [f"--nproc-per-node={ranks}", f"--log-dir={logs}", "--redirects=2", "--max-restarts=0",
          "--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "-m", *what]

@@ -62,14 +62,10 @@ class MissingExtraError(ImportError, InputError):
 
 
 def need(what: str, extra: str, *modules: str) -> None:
-    """Check that the modules that `what` needs are installed, without importing them; `extra` brings them.
+    """Check that the top modules that `what` needs are installed, without importing them; `extra` brings them.
 
     **Raises:** `MissingExtraError`: "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'".
     """
     for module in modules:
-        try:
-            there = find_spec(module) is not None
-        except (ImportError, ValueError):
-            there = False
-        if not there:
+        if find_spec(module) is None:
             raise MissingExtraError(f"{what} needs {module}: in tclab's folder, pip install '.[{extra}]'", name=module)

@@ -22,7 +22,7 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
     race = race_points(points, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")
     assert {sample["arm"] for sample in race.samples()} == set(points)
     again = verdicts_of(tmp_path / "race.jsonl")
-    assert list(again.values()) == race.pairs
+    assert again == race.pairs
     others = {name: tiny(strategy=name, seed=1) for name in points}
     with pytest.raises(InputError, match="is the record of another race"):
         race_points(others, budget_seconds=3, processes=None, record=tmp_path / "race.jsonl")

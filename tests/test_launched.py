@@ -182,4 +182,4 @@ def test_a_rank_that_fails_is_named_and_the_sweep_goes_on(own, tmp_path):
     (hung,) = tclab.run(tiny(strategy="rank_hangs"), hang_seconds=8)["status"]
     assert hung == "failed: the point was not through after 8 s, and its process was ended"
     assert not processes_of_ranks()
-    assert not kept.folder.exists()
+    assert not kept.temporary.path.exists()

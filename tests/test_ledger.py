@@ -81,7 +81,7 @@ def test_a_step_is_complete_when_the_next_is_asked_for(how, steps, clock):
         for _ in ledger.steps(range(4)):  # and goes on
             clock.work(0.001)
     assert len(ledger) == steps + 4
-    assert len(ledger.begins()) == (3 if how == "caught" else 2)
+    assert len(ledger.begins) == (3 if how == "caught" else 2)
     assert ledger.accounted["host"] == pytest.approx(1.0)
     assert ledger.seconds()["forward"] == pytest.approx([0.001] * steps)
 

@@ -74,19 +74,19 @@ def test_two_folders_and_two_commands_are_raced_by_what_they_print_or_timed_whol
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "seconds.txt").write_text("0.24")
     found = raced(base=str(tmp_path / "one"), head=".")  # the folder as it is
-    assert (found.verdict("head", "base"), found.ratio) == ("FASTER", pytest.approx(0.5))
+    assert (found.verdict("head", "base"), found.pairs[0].ratio) == ("FASTER", pytest.approx(0.5))
     text = " ".join(answer_of(raced(base_command=["echo", "0.05"], budget_seconds=60.0)).text().split())
     assert re.search(r"Runs took turns for (29|30|31)[.\d]* s on .* stopped: at half of its budget, as all", text)
     assert "of this process alone" not in found.pair("head", "base").why
     assert {sample["calls"] for sample in found.samples()} == {1}
-    assert raced(base_command=["echo", "0.05"]).ratio == pytest.approx(0.12 / 0.05)
+    assert raced(base_command=["echo", "0.05"]).pairs[0].ratio == pytest.approx(0.12 / 0.05)
     assert {round(sample["seconds"], 4) for sample in raced(base="fast", printed=False).samples()} == {0.5}
 
 
 def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_this_one(repository, raced, monkeypatch):
     monkeypatch.chdir(repository / "bench")
     own = 'case "$PYTHONPATH" in "$PWD:$PWD/src"*) test "${PWD##*/}" = bench && echo 0.1;; esac'
-    assert raced(["sh", "-c", own], base="fast", head="main").ratio == pytest.approx(1.0)
+    assert raced(["sh", "-c", own], base="fast", head="main").pairs[0].ratio == pytest.approx(1.0)
 
 
 @pytest.mark.slow  # two Python environments are made
@@ -100,7 +100,7 @@ def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
 
 
 def test_a_race_that_sigterm_ends_leaves_no_worktree_and_no_command(repository, tmp_path):
-    sides = [sys.executable, "-m", "tclab", "race", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
+    sides = [sys.executable, "-m", "tclab", "race-commands", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
     race = subprocess.Popen(sides, env={**os.environ, "TMPDIR": str(tmp_path / "temporary")}, stderr=subprocess.DEVNULL)
     while len(git(repository, "worktree", "list").splitlines()) < 3:
         assert race.poll() is None
@@ -153,7 +153,7 @@ def test_a_commit_raced_with_itself_is_said(raced):
     ],
 )
 def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys, verdict, words, code):
-    assert main(["race", "--printed", "--json", *words, "--", *CAT]) == code
+    assert main(["race-commands", "--printed", "--json", *words, "--", *CAT]) == code
     out, err = capsys.readouterr()
     assert err.startswith("making head and base ready")  # which may take minutes
     answer = json.loads(out)
@@ -162,22 +162,22 @@ def test_the_command_prints_json_and_its_exit_code_is_the_verdict(raced, capsys,
 
 
 def test_markdown_has_both_sides_and_the_verdict_and_a_wrong_argument_an_exit_code(repository, raced, capsys):
-    assert main(["race", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
+    assert main(["race-commands", "--base", "fast", "--head", "slow", "--printed", "--markdown", "--", *CAT]) == 1
     text = capsys.readouterr().out
-    assert "head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: " in text
+    assert "head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval with all 8 parts" in text
     assert text.strip().count("\n") == 0  # a blank line would end it
     cells = [re.sub("<.*?>", " ", row).split() for row in text.split("<tr>")]
     for side, tag, seconds in (("base", "fast", "100"), ("head", "slow", "120")):
         assert [side, *CAT, git(repository, "rev-parse", tag)[:10], seconds, "ms"] in [row[:6] for row in cells]
     assert "margin ±2.0%" in text
-    assert main(["race", "--base", "nowhere", "--", *CAT]) == 2
+    assert main(["race-commands", "--base", "nowhere", "--", *CAT]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 
 def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(repository, raced, capsys, monkeypatch):
     monkeypatch.setattr("tclab.timing._race.monotonic", count(0, 20).__next__)
-    assert main(["race", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
+    assert main(["race-commands", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
     out, err = capsys.readouterr()
     assert "\nmaking head and base, and calling each once; then 30 s of rounds\n" in err
     assert "\nround 2, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err  # a round is four runs of 1/2 s
-    assert out.startswith("head takes 1.2 times as long as base, 97.5% interval 1.2 to 1.2: SLOWER: ")
+    assert out.startswith("head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval")

@@ -12,7 +12,7 @@ from test_compare import rows, step
 
 import tclab
 from tclab import lab, timing, trace
-from tclab._display import Display, Shown, say_anew
+from tclab._display import Display, Shown
 from tclab.sweeps.store._rows import frame_html, without_time
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._verdict import Pair
@@ -149,16 +149,3 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
 def test_rows_without_a_step_show_as_they_are():
     assert "0 points" not in str(rows(step(stage="data_wait"), step(stage="forward")))
     assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])
-
-
-def test_progress_is_one_line_of_a_terminal_and_a_line_each_elsewhere(capsys, monkeypatch):
-    lines = ("after 1 s" + 200 * ".", "after 2 s", "")
-    for is_terminal in (True, False):
-        monkeypatch.setattr("sys.stderr.isatty", lambda is_terminal=is_terminal: is_terminal)
-        for line in lines:
-            say_anew(line)
-    told, _, printed = capsys.readouterr().err.rpartition("\r\x1b[K")
-    assert [part[:9] for part in told.split("\r\x1b[K")] == ["", "after 1 s", "after 2 s"]
-    assert max(map(len, told.split("\r"))) < 200  # what is longer than a line could not be written over
-    assert "\n" not in told
-    assert printed.splitlines() == [*lines[:2]]

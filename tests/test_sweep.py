@@ -220,7 +220,7 @@ def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("[1/2] hetero_cell")  # a script says how far it is
     assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
     print_progress(Progress(1, 3, points[0], not_measured(points[0], "not run"), kept=False, seconds_left=130.0))
-    assert capsys.readouterr().err.endswith("not run · about 2 min 10 s left\n")
+    assert capsys.readouterr().err.endswith("not run · about 0:02:10 left\n")
 
 
 def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(own, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._cells import one_point_each, records, times_text
 from tclab.perturbation._dataset import steps_per_epoch
+from tclab.sweeps.analysis._advise import step_times
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._step_means import made_ahead, mean_step, share_of
+from tclab.timing._step_means import made_ahead, mean_step
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
@@ -53,40 +54,33 @@ class Hypothesis(Shown):
 
 
 class _Steps:
-    """The steps of a point on the timeline that they are timed on, and what making one of its batches takes.
+    """The steps of a point, `times`, and what making one of its batches takes.
 
-    `whole` has their seconds, `stages` those of each stage that every step has: [steps] each. `making` has the mean
-    seconds of each stage in a worker, or in the process that trains.
+    `making` has the mean seconds of each stage in a worker, or in the process that trains.
     """
 
     def __init__(self, group: pd.DataFrame) -> None:
-        step = group[group["stage"] == "step"].iloc[0]
-        own = group[group["where"] == step["where"]]
-        samples = {str(stage): np.asarray(each, dtype=float) for stage, each in
-                   zip(own["stage"], own["samples_seconds"], strict=True)}  # fmt: skip
-        self.point, self.where = step, where_measured(group)
-        self.whole = samples.pop("step")
-        self.stages = {stage: each for stage, each in samples.items() if each.shape == self.whole.shape}
-        self.cycle = 1 if pd.isna(step["cycle_steps"]) else int(step["cycle_steps"])
+        self.point, self.where = group[group["stage"] == "step"].iloc[0], where_measured(group)
+        self.times = step_times(group, self.point)
+        self.whole, self.stages = self.times.whole, self.times.stages
         made = group[group["where"].isin(["worker", "loading"])]
         self.making = dict(zip(made["stage"], made["mean_seconds"].astype(float), strict=True))
 
     def mean(self, seconds: Any) -> float:
-        return mean_step([seconds], self.cycle).value
+        return mean_step([seconds], self.times.cycle).value
 
     def judge(self, part: Any) -> tuple[str, str]:
         """Return the verdict on whether a part takes most of the steps' time, and its share as text.
 
         The share is total over total; a verdict needs its 95 % interval on one side of a half, of at least 6 steps.
         """
-        share = share_of(part, self.whole, self.cycle)
-        low, high = share.interval() or (0.0, 1.0)
+        share, (low, high) = replace(self.times, stages={"part": part}).share("part")
         verdict = UNDECIDED
         if len(self.whole) >= MIN_OBSERVATIONS and low > _MOST:
             verdict = HOLDS
         if len(self.whole) >= MIN_OBSERVATIONS and high < _MOST:
             verdict = FAILS
-        return verdict, f"{share.value:.1%} [{max(0.0, low):.1%}, {min(1.0, high):.1%}]"
+        return verdict, f"{share:.1%} [{low:.1%}, {high:.1%}]"
 
 
 def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
@@ -135,8 +129,8 @@ def _data_pipeline(steps: _Steps | None) -> tuple[str, list[str]]:
     step, (verdict, share) = steps.mean(steps.whole), steps.judge(wait + transfer)
     text = f"Waiting for the loader and the transfer are {share} of a step of {seconds_text(step)}."
     evidence = [_judged_by(steps), text]
-    workers, batch = steps.point["workers"], steps.making.get("batch")
-    if workers and batch and verdict != UNDECIDED and (refusal := made_ahead(int(workers), batch, step)):
+    workers, batch = steps.times.workers, steps.times.batch_seconds
+    if workers and batch and verdict != UNDECIDED and (refusal := made_ahead(workers, batch, step)):
         evidence.append(f"The verdict “{verdict}” is refused: {refusal}.")
         verdict = UNDECIDED
     if batch:

@@ -4,7 +4,7 @@
 tclab sweep --strategies edge_mask,node_mask --batch-sizes 1,2,4 --scale 0.1 --results runs/mine
 tclab advise runs/mine
 tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
-tclab race --base main --head HEAD -- python bench.py
+tclab race-commands --base main --head HEAD -- python bench.py
 ```
 
 Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point failed or was
@@ -20,7 +20,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import TextIOWrapper
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -40,7 +39,7 @@ _VERBS = {
     "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
     "run": ("_point_verbs", "Measure one point."),
     "race": ("_point_verbs", "Race strategies in turn, for a verdict which is faster."),
-    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands; race --base is the same."),
+    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands."),
     "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
@@ -101,14 +100,6 @@ def import_own(files: Iterable[Path] | None) -> None:
         import_file(file)
 
 
-def _with_verb(words: Sequence[str]) -> list[str]:
-    """Return the words, of which `race --base …`, of commands, becomes a verb that imports nothing of graphs."""
-    options = {word.partition("=")[0] for word in takewhile(lambda word: word != "--", words)}
-    if words[:1] == ["race"] and options & {"--base", "--head", "--base-command"}:
-        return ["race-commands", *words[1:]]
-    return list(words)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
@@ -120,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return int(_app()(_with_verb(sys.argv[1:] if words is None else words)) or 0)
+        return int(_app()(sys.argv[1:] if words is None else words) or 0)
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:

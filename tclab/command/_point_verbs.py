@@ -128,8 +128,8 @@ def race(
 ) -> int:  # fmt: skip
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
 
-    An option with several values, `--optimizer plain,fused`, races these, with each strategy. With `--base`, it is a
-    race of commands: see `tclab race-commands --help`.
+    An option with several values, `--optimizer plain,fused`, races these, with each strategy. Commits are raced by
+    `tclab race-commands`.
 
     - `strategies`: ways of masking; see the README.
     - `budget_seconds`: of the rounds, of which each process runs two or more.

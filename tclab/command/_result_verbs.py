@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab._display import Sentences, say
+from tclab._display import say
 from tclab.command._app import Own, helped, import_own, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
@@ -78,7 +78,7 @@ def race_commands(
 ) -> int:  # fmt: skip
     """Race a command at one commit against the same at another, in turn, and print the verdict on head.
 
-    `tclab race --base main --head HEAD -- python bench.py` is the same. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
+    `tclab race-commands --base main --head HEAD -- python bench.py`. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
     argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
@@ -137,7 +137,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
 
     seen = timing.profile(script, argv)
     advice = seen.advice if seen.advice.suggestions else None
-    print(*filter(None, (Sentences([seen.busy] if seen.busy else []), seen, seen.loaders, advice)), sep="\n")
+    print(*filter(None, (seen, seen.loaders, advice)), sep="\n")
     return seen.exit_code
 
 

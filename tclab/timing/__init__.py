@@ -16,10 +16,11 @@ from tclab.timing._profile import profile
 from tclab.timing._self_test import receipt, spike_in
 
 if TYPE_CHECKING:
-    from tclab.timing._advice import advise
-    from tclab.timing._commands_race import race_commands
-    from tclab.timing._race import race, race_cells
-    from tclab.timing._verdict import verdicts_of
+    from tclab.timing._advice import advise as advise
+    from tclab.timing._commands_race import race_commands as race_commands
+    from tclab.timing._race import race as race
+    from tclab.timing._race import race_cells as race_cells
+    from tclab.timing._verdict import verdicts_of as verdicts_of
 
 # name → its module, which takes numpy and is imported at the name's first use
 _MODULES = {
@@ -32,17 +33,13 @@ _MODULES = {
 __all__ = [
     "Communication",
     "Ledger",
-    "advise",
     "lightning_callback",
     "loader_times",
     "profile",
-    "race",
-    "race_cells",
-    "race_commands",
     "receipt",
     "spike_in",
     "syncs",
-    "verdicts_of",
+    *_MODULES,
 ]
 __dir__ = __all__.copy  # completion offers these
 

@@ -218,7 +218,7 @@ def _step_times(ledger: Ledger, loaders: LoaderTimes | None) -> StepTimes:
         passes = [one for one in loaders.passes if one.training]
         made = [batch for one in passes for batch in one.batches]
         workers = max((one.workers for one in passes), default=workers)
-    later = steps.drop(index=ledger.begins())
+    later = steps.drop(index=ledger.begins)
     if workers and len(later) >= max(MIN_OBSERVATIONS, len(steps) / 2):
         left_out = f", without {len(steps) - len(later)} that waited for workers to start"
         steps = later

@@ -44,34 +44,28 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class PeakMemory:
-    """Measures the peak memory of a `with` block; after it, `bytes` is the peak, or `None` where unknown.
+def reset_peak_memory(*, cuda: bool) -> bool:
+    """Begin to measure the peak of memory anew, and return whether that can be done here: on the CPU it needs Linux."""
+    if cuda:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
+        return True
+    return False
+
+
+def peak_memory_bytes(*, cuda: bool) -> int | None:
+    """Return the peak of memory since `reset_peak_memory`; `None` where unknown.
 
     On CUDA it is the most that torch's allocator had allocated at once (`torch.cuda.max_memory_allocated`). On the CPU
-    it is the largest resident set of the process, including what it held before the block; this needs Linux.
+    it is the largest resident set of the process, including what it held before.
     """
+    if cuda:
+        import torch
 
-    def __init__(self, *, cuda: bool = False) -> None:
-        self.cuda = cuda
-        self.bytes: int | None = None
-        self._reset = False
-
-    def __enter__(self) -> PeakMemory:
-        if self.cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats()
-            return self
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
-            self._reset = True
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.cuda:
-            import torch
-
-            self.bytes = torch.cuda.max_memory_allocated()
-        elif self._reset:
-            peak = field_of("/proc/self/status", "VmHWM:")
-            self.bytes = None if peak is None else int(peak) * 1024
+        return torch.cuda.max_memory_allocated()
+    peak = field_of("/proc/self/status", "VmHWM:")
+    return None if peak is None else int(peak) * 1024

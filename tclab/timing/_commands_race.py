@@ -1,7 +1,7 @@
 """`race_commands`: which of two commits, folders or commands is faster, from runs that take turns.
 
     result = tclab.timing.race_commands(["python", "bench.py"], base="main", head="HEAD", budget_seconds=120)
-    result.verdict("head", "base"), result.ratio, result.interval
+    result.verdict("head", "base"), result.pair("head", "base").ratio
 
 Each run is a process of its own; a run of the one is followed by one of the other, in the rounds of a race. It knows
 nothing of what the commands do.
@@ -200,20 +200,15 @@ def race_commands(
 
 
 def answer_of(result: Race) -> Display:
-    """Return the answer of a race of commands in words, and what ran on each side."""
+    """Return the verdict of a race of commands, what ran on each side, and how long on which machine."""
     pair, lines = result.pair(*SIDES), []
     for side, what in reversed(result.settings["sides"].items()):
         seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
         typical = seconds_text(median(seconds)) if seconds else ""
         place = what["commit"][:10] if "commit" in what else what["folder"]
         lines.append((side, what["command"], place, typical, str(len(seconds))))
-    answer = f"{pair.verdict}: {pair.why}."
-    if pair.interval is not None:
-        low, high = pair.interval
-        took = f"head takes {pair.ratio:.4g} times as long as base"
-        answer = f"{took}, {1 - pair.alpha:.1%} interval {low:.4g} to {high:.4g}: {answer}"
     turns = (
         f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
         f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
     )
-    return Display(answer, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])
+    return Display(pair.sentence, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

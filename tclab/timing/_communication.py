@@ -87,25 +87,23 @@ class Communication:
         if self._cuda:
             torch.cuda.synchronize()
         steps = self._steps(self.ledger)
-        for step, exchanges in steps.items():
-            busy, exposed = self._spans(exchanges)
-            sizes = [one.bytes for one in exchanges]
-            columns = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
-            self._rows.append({**columns, "overlapped_seconds": max(0.0, busy - exposed)})
+        spans = [self._spans(exchanges) for exchanges in steps.values()]
         took = [self._seconds(one.ready, one.done) for exchanges in steps.values() for one in exchanges]
-        mine = torch.tensor([*took, *(row["exposed_seconds"] for row in self._rows)], dtype=torch.float64)
+        mine = torch.tensor([*took, *(exposed for _, exposed in spans)], dtype=torch.float64)
         mine = mine.cuda() if self._cuda else mine
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         ranks = torch.stack(every).cpu()  # [ranks, all-reduces + steps]
         self.late.update(ranks[:, : len(took)].argmin(0).tolist())  # the last rank to join waits least
         least = ranks[:, len(took) :].min(0).values.tolist()
-        for row, exchanges, shortest in zip(self._rows, steps.values(), least, strict=True):
-            waited = row["exposed_seconds"] - shortest
-            row["exposed_rank_wait_seconds"] = waited
+        for (step, exchanges), (busy, exposed), shortest in zip(steps.items(), spans, least, strict=True):
+            waited, sizes = exposed - shortest, [one.bytes for one in exchanges]
+            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
+            row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": waited}
+            self._rows.append(row)
             if bool(self.ledger.cuda) == self._cuda:
                 moved = {"rank_wait": waited, "communication": shortest}
-                self.ledger.move(row["step"], moved, out_of=exchanges[-1].stage)
+                self.ledger.move(step, moved, out_of=exchanges[-1].stage)
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
         """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""

@@ -158,11 +158,10 @@ class Ledger(Shown):
         self._steps: list[list[Cut]] = []
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
-        self._begins: list[int] = []  # the first step of each block
+        self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
-        self._first = 0  # step of the open block
         self._begin_ns = 0  # of the open block, by the raw clock
         self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
@@ -247,8 +246,8 @@ class Ledger(Shown):
             if keep and not self._failed:
                 self._steps.append(cuts)
                 cuts = []
-            if len(self._steps) > self._first:
-                self._begins.append(self._first)
+            if len(self._steps) > self._ended:
+                self.begins.append(self._ended)
                 self._ended = len(self._steps)
                 for line in self._timelines:
                     wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
@@ -295,7 +294,6 @@ class Ledger(Shown):
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
-        self._first = len(self._steps)
         self._around = self._around[:1] or [conditions()]
         self._synchronize()
         self._cuts = []
@@ -386,10 +384,6 @@ class Ledger(Shown):
             inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
             shares[line] = inside / wall if wall > 0 else 0.0
         return shares
-
-    def begins(self) -> list[int]:
-        """Return the number of the first step of each block: of each loop over `steps`."""
-        return [*self._begins]
 
     @property
     def busy_percent(self) -> float | None:

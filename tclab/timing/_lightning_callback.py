@@ -43,13 +43,12 @@ def lightning_callback(ledger: Ledger) -> Any:
         lightning = importlib.import_module("pytorch_lightning")
 
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
-        """Wraps `start` and `stop` of the trainer's profiler while it trains."""
+        """Wraps `start` and `stop` of the trainer's profiler while it trains an epoch."""
 
         def __init__(self) -> None:
-            self.training = False
             self.entered: list[tuple[str, Any]] = []  # (action, context of its stage), innermost last
 
-        def on_train_start(self, trainer: Any, module: Any) -> None:
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             profiler = trainer.profiler
             start, stop = profiler.start, profiler.stop
 
@@ -66,35 +65,23 @@ def lightning_callback(ledger: Ledger) -> Any:
 
         def _enter(self, action: str) -> None:
             stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
-            if stage is None or not self.training:
-                return
             if stage == "data_wait":
                 ledger.next_step()
-            if ledger.in_step:
+            if stage is not None and ledger.in_step:
                 context = ledger.stage(stage)
                 context.__enter__()
                 self.entered.append((action, context))
 
-        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            self.training = True
-
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            self._end(keep=True)
-
-        def on_train_end(self, trainer: Any, module: Any) -> None:
-            self._unwrap(trainer)
+            self._end(trainer, keep=True)
 
         def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-            self._end(keep=False)
-            self._unwrap(trainer)
+            self._end(trainer, keep=False)
 
-        def _end(self, *, keep: bool) -> None:
-            self.training = False
+        def _end(self, trainer: Any, *, keep: bool) -> None:
+            for name in ("start", "stop"):
+                vars(trainer.profiler).pop(name, None)  # none outside an epoch
             self.entered.clear()
             ledger.end(keep=keep)
-
-        def _unwrap(self, trainer: Any) -> None:
-            for name in ("start", "stop"):
-                vars(trainer.profiler).pop(name, None)  # none before the first step
 
     return LedgerCallback()

@@ -98,7 +98,7 @@ class Profile(Shown):
         total = sum(seen.total() for seen in self.samples.values())
         title = f"{seconds_text(self.seconds)}, {total} samples; a line counts what it calls, but not your other lines"
         columns = ("process", "share", "line", "code") if lines else ()
-        return Display(title, columns, lines, [self.busy] if self.busy else [])
+        return Display(f"{self.busy}\n{title}".strip(), columns, lines)
 
 
 def read_samples(text: str) -> dict[str, Counter[Line]]:
@@ -170,10 +170,9 @@ def _busy_text(seen: Contention, own_seconds: float) -> str:
     others = (seen.busy_cores or 0.0) - own_seconds / (seen.seconds or 1.0)
     if not seen.shared or others < _BUSY_CORES:
         return ""
-    fewer = "" if os.environ.get("OMP_NUM_THREADS") == "1" else " With OMP_NUM_THREADS=1 torch's threads suffer less."
     return (
         f"The script ran while other processes used {others:.1f} of {usable_cores()} processors, so the shares are not "
-        f"its own alone ({seen}). Profile it again on a quiet machine.{fewer}"
+        f"its own alone ({seen}). Profile it again on a quiet machine."
     )
 
 

@@ -1,7 +1,7 @@
 """`race` and `race_cells`: which of several calls is faster, from interleaved blocks of calls.
 
     result = tclab.timing.race({"old": old_step, "new": new_step}, budget_seconds=60)
-    result.verdict("new", "old"), result.ratio, result.interval
+    result.verdict("new", "old"), result.pair("new", "old").ratio
 
 `_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. The garbage collector is frozen and off inside
 blocks and collects between rounds, so its pauses are in no figure.
@@ -17,21 +17,19 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter_ns
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
-from tclab._display import Display, Shown, say_anew, seconds_text
+from tclab._display import Display, Shown, say, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
-from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
+from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, over_all, pairs_display, pairs_of, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 INTERRUPTED = "interrupted"
 EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
-_LEAST_ROUNDS = 2  # of each process, however short the budget is
 _TURNS = 2  # of each process in half of the budget, where there are several
-_SAID_APART_SECONDS = 5.0  # lines of progress
+_SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
 
 
@@ -73,16 +71,6 @@ class Race(Shown):
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
         return self.pair(a, b).verdict
-
-    @property
-    def ratio(self) -> float | None:
-        """Time of the first arm over time of the second; `None` if unknown."""
-        return self.pairs[0].ratio
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The interval of `ratio` that decides."""
-        return self.pairs[0].interval
 
     @property
     def spent_seconds(self) -> float:
@@ -187,27 +175,24 @@ def race(
     check_settings(budget_seconds, margin)
     _check_arms(arms, processes)
     machine = fingerprint(load_torch=False)
-    # the folder of temporary files changes no measurement
-    variables = {name: value for name, value in (environment or {}).items() if name != "TMPDIR"}
-    settings: dict[str, Any] = {"processes": processes, "environment": variables, "budget_seconds": budget_seconds}
+    settings = {"processes": processes, "environment": dict(environment or {}), "budget_seconds": budget_seconds}
     said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
     said_at = monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
         session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
         try:
             if progress:
-                opened.callback(say_anew, "")
-                say_anew(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
+                say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
                 kept.add(samples)
                 if progress and monotonic() > said_at + _SAID_APART_SECONDS:
                     said_at = monotonic()
-                    say_anew(session.how_far())
+                    say(session.how_far())
         except KeyboardInterrupt:
             session.stopped = INTERRUPTED
         busy = contention(session.began, conditions()).busy_percent if session.began else None
-    found = verdicts_of(session.samples, margin)
-    pairs = [found.get((None, a, b)) or Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    not_run = [Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    pairs = verdicts_of(session.samples, margin) or not_run
     making_seconds, settings["margin"] = session.making_seconds, margin
     return Race(tuple(arms), pairs, settings, machine, session.stopped, making_seconds, busy, tuple(session.samples))
 
@@ -217,7 +202,6 @@ def race_cells(
     *,
     budget_seconds: float,
     margin: float = MARGIN,
-    record: str | Path | None = None,
     **options: Any,
 ) -> Races:
     """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
@@ -230,8 +214,7 @@ def race_cells(
       be in memory at once.
     - `budget_seconds`: for all cells together.
     - `margin`: as for `race`.
-    - `record`: a folder, in which each cell has a record of its name; as for `race`.
-    - `options`: the other arguments of `race`, by name.
+    - `options`: the other arguments of `race`, by name, but `record`, which is of one race.
 
     **Raises:** `InputError`, as `race` does, and for cells of the same name; `TypeError` for another option.
     """
@@ -242,16 +225,18 @@ def race_cells(
     left = budget_seconds
     for i, (name, given) in enumerate(cells.items()):
         share = max(left / (len(cells) - i), 1e-3)
-        path = None if record is None else Path(record) / f"{quote(str(name), safe=' ,=()')}.jsonl"
-        one = race(given() if callable(given) else given, budget_seconds=share, margin=margin, record=path, **options)
-        races[name] = replace(one, _samples=tuple({**sample, "cell": str(name)} for sample in one.samples()))
+        arms = given() if callable(given) else given
+        races[name] = one = race(arms, budget_seconds=share, margin=margin, record=None, **options)
         left -= one.spent_seconds
         if one.stopped == INTERRUPTED:
             break
-    found = verdicts_of((sample for one in races.values() for sample in one.samples()), margin)
+    pairs = over_all(
+        replace(pair, cell=str(name))
+        for name, one in races.items()
+        for pair in [*pairs_of(one.samples(), margin)] or one.pairs
+    )
     for name, one in races.items():
-        in_cell = [replace(pair, cell=str(name)) for pair in one.pairs]
-        races[name] = replace(one, pairs=[found.get((pair.cell, pair.a, pair.b), pair) for pair in in_cell])
+        races[name] = replace(one, pairs=[pair for pair in pairs if pair.cell == str(name)])
     return Races(races, INTERRUPTED if one.stopped == INTERRUPTED else None)
 
 
@@ -314,7 +299,7 @@ class _Session:
 
         Noise of one arm that has not shown itself by then is taken to be below 30 %.
         """
-        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin).values()
+        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin)
         ends = [pair.interval for pair in pairs if pair.verdict != UNDECIDED]
         far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
         return 0 < len(pairs) == sum(far)
@@ -332,7 +317,7 @@ class _Session:
         for i, worker in enumerate(turns):
             left = seconds * (i + 1) / len(turns) - self._since(begin)
             first = 1 + max((s["round"] for s in self.samples if s["process"] == worker.process), default=-1)
-            for samples in worker.rounds(left, calls, first, _LEAST_ROUNDS):
+            for samples in worker.rounds(left, calls, first):
                 samples = [{**sample, "half": half, "spent_seconds": before + self._since(begin)} for sample in samples]
                 self.samples += samples
                 yield samples

@@ -6,8 +6,7 @@ so that a linear drift of the machine affects all arms alike within a round, and
 each arm takes every position.
 
 A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `period` (of the arm),
-`seconds` (a call), `half` of the budget (0 or 1), `spent_seconds` (of the budget, when its round ended) and, in a race
-of several cells, `cell`.
+`seconds` (a call), `half` of the budget (0 or 1) and `spent_seconds` (of the budget, when its round ended).
 
 An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
 clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a
@@ -30,9 +29,8 @@ from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 from typing import Any
-from urllib.parse import unquote
 
-from tclab._child_process import ChildProcess, ParentPipe, child_command
+from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError, shown
 
@@ -46,6 +44,7 @@ FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the proc
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
 ROUNDS_THAT_FIT = 12  # into the race's seconds, where single calls allow it
+_LEAST_ROUNDS = 2  # of each process, however short the budget is
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
@@ -196,10 +195,10 @@ class BlockRunner:
             call_seconds = max(min(call_seconds, self._timed(arm, calls) / calls), 1e-9)
         return call_seconds
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
         """Run whole rounds for about `seconds` and yield the samples of each.
 
-        No round starts that would end more than half a round late, except the first `least` rounds of this process.
+        No round starts that would end more than half a round late, except the first two of this process.
 
         **Arguments:**
 
@@ -212,7 +211,7 @@ class BlockRunner:
         gc.freeze()  # later collections skip what exists
         gc.disable()
         try:
-            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < least:
+            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < _LEAST_ROUNDS:
                 yield [
                     {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
                      "period": _period(self._arms[arm]), "seconds": self._timed(arm, calls[arm]) / calls[arm]}
@@ -229,7 +228,7 @@ class BlockRunner:
             _on_cuda("empty_cache")
 
 
-class RaceProcess:
+class RaceProcess(ChildProcess):
     """A fresh process that makes its arms and runs them on request, as a `BlockRunner`; it is idle in between.
 
     The constructor returns at once, so that several processes import their modules side by side. `make` returns when
@@ -249,8 +248,8 @@ class RaceProcess:
         self.process = process
         path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
         variables = {**os.environ, "PYTHONPATH": path, **environment, FIRST_PROCESS: str(int(is_first))}
-        self._process = ChildProcess(child_command(__name__), variables)
-        self._process.send({"specs": specs, "process": process})
+        super().__init__([__name__], variables)
+        self.send({"specs": specs, "process": process})
 
     def make(self) -> None:
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
@@ -261,25 +260,20 @@ class RaceProcess:
         (calls,) = self._asked("plan", seconds=seconds, race_seconds=race_seconds)
         return dict(calls)
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int, least: int) -> Iterator[list[Sample]]:
+    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
         """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked("rounds", seconds=seconds, calls=calls, first=first, least=least)
+        return self._asked("rounds", seconds=seconds, calls=calls, first=first)
 
     def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
-        self._process.send({"method": method, "arguments": arguments})
-        while (line := self._process.receive()) is not None:
+        self.send({"method": method, "arguments": arguments})
+        while (line := self.receive()) is not None:
             if "error" in line:
                 raise InputError(line["error"])
             if "done" in line:
                 return
             yield line["answer"]
-        code = self._process.wait()
-        raise InputError(f"a process of the race ended with {code}: {self._process.last_error_line}")
-
-    def close(self) -> None:
-        """End the process and whatever it started."""
-        self._process.close()
+        raise InputError(f"a process of the race ended with {self.wait()}: {self.last_error_line}")
 
 
 def arm_from(given: ArmSource) -> Arm:
@@ -310,7 +304,7 @@ def main() -> None:
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
     runner = BlockRunner(begin["specs"], begin["process"])
-    for request in parent.requests():
+    for request in iter(parent.receive, None):
         try:
             found = getattr(runner, request["method"])(**request["arguments"])
             for answer in found if request["method"] == "rounds" else [found]:
@@ -388,17 +382,9 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
 def read_samples(path: str | Path) -> list[Sample]:
     """Return the samples of a record, for `verdicts_of`; the race may have run on any machine.
 
-    **Arguments:**
-
-    - `path`: the file; or the folder of a race of several cells.
-
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    place = Path(path)
-    if not place.is_dir():
-        return _read(place)[1]
-    cells = {unquote(one.stem): one for one in sorted(place.glob("*.jsonl"))}
-    return [{**sample, "cell": cell} for cell, one in cells.items() for sample in _read(one)[1]]
+    return _read(Path(path))[1]
 
 
 def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:

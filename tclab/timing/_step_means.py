@@ -185,7 +185,7 @@ class SteadyState(NamedTuple):
     """Whether a series of steps is steady: warm-up was over before it, or within its first half."""
 
     verdict: str | None  # "steady", "not steady", or `None` if there are too few steps for a verdict
-    why: str
+    why: str = ""  # they are not
 
 
 def steady_state(seconds: Sequence[float], cycle: int = 1) -> SteadyState:
@@ -205,7 +205,7 @@ def steady_state(seconds: Sequence[float], cycle: int = 1) -> SteadyState:
     times = cycle_means(np.asarray(seconds, dtype=np.float64), cycle)
     n = len(times)
     if n < _MIN_STEPS:
-        return SteadyState(None, f"{len(seconds)} steps, at least {_MIN_STEPS * cycle} are needed for a verdict")
+        return SteadyState(None)
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
     values = np.log(times)
@@ -216,8 +216,7 @@ def steady_state(seconds: Sequence[float], cycle: int = 1) -> SteadyState:
         before, after = (float(np.exp(np.median(part))) for part in (batches[: at + 1], batches[at + 1 :]))
         change = after / before - 1
         if p > _ALPHA or abs(change) < _SMALLEST_CHANGE:
-            unchanged = f"no change of more than {_SMALLEST_CHANGE:.0%} in the last {len(values) * cycle} steps"
-            return SteadyState(STEADY, unchanged)
+            return SteadyState(STEADY)
         values = values[len(values) % size + (at + 1) * size :]
     went = f"from {seconds_text(before)} to {seconds_text(after)}"
     return SteadyState(NOT_STEADY, f"{went}, which the last {len(values) * cycle} of {len(seconds)} steps took")

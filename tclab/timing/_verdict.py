@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tclab._display import WIDTH, Display, Shown, counted
+from tclab._display import Display, Shown, counted
 from tclab.timing._race_blocks import ROUNDS_THAT_FIT, Sample, read_samples
 from tclab.timing._statistics import Centre, Series, centre_of
 
@@ -136,9 +136,9 @@ class Pair(Shown):
 class _PairsDisplay(Display):
     """Comparisons as a table; as text each is a line of the verdict and, below it in full width, its reason."""
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self) -> str:
         pairs = [(f"{named}: {verdict}, {ratio}", f"  {why}") for named, verdict, ratio, why in self.lines]
-        return Display(self.title, notes=[*chain.from_iterable(pairs), *self.notes]).text(width)
+        return Display(self.title, notes=[*chain.from_iterable(pairs), *self.notes]).text()
 
 
 def pairs_display(pairs: Iterable[Pair], title: str = "", notes: Iterable[str] = ()) -> Display:
@@ -240,14 +240,16 @@ def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[str,
     return (f"blocks of {counted(calls, 'call')} are shorter than a period of {period}: {needs}",)
 
 
-def _pairs_of(cell: str | None, samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
-    """Yield the comparison of every two arms of a cell, before the others are known."""
+def pairs_of(samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
+    """Yield the comparison of every two arms, before the others are known."""
+    if not samples:
+        return
     rounds = _rounds(samples)
     floor, seconds = floor_of(rounds), max(sample["spent_seconds"] for sample in samples)
     processes = len({sample["process"] for sample in samples})
     pair = Pair(
         "", "", UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=processes, cell=cell, notes=_short_blocks(samples, processes * seconds / len(rounds)),
+        processes=processes, notes=_short_blocks(samples, processes * seconds / len(rounds)),
         basis=f"the {100 * (1 - ALPHA / LOOKS):.4g}% interval with all {PARTS} parts of the race",
     )  # fmt: skip
     control = cache(partial(_unlike_itself, rounds, margin=pair.margin))
@@ -289,11 +291,12 @@ def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
     times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
     if pair.margin > MOST_MARGIN and abs(middle) < edge:
         return pair
-    needs, luck = None, f"the luck of {pair.processes} processes limits it"
-    if pair.processes > 1 and pair.is_wide:
-        note = f"{luck}: a race in this process may decide (processes=None, on the command line --processes 0)"
-    elif centre.is_of_luck:
-        note = f"{luck}: more of them may decide, more seconds may not"
+    needs = None
+    if centre.is_of_luck or (pair.processes > 1 and pair.is_wide):
+        note = (
+            f"the luck of {pair.processes} processes limits it, not the seconds: more processes may decide, or "
+            "this one alone (processes=None, on the command line --processes 0)"
+        )
     elif times > _MOST_LONGER:
         note = f"a race would have to be more than {_MOST_LONGER} times as long to decide"
     else:
@@ -318,21 +321,14 @@ def _adjusted(pair: Pair, q: float) -> Pair:
     return replace(pair, q=q)
 
 
-def verdicts_of(
-    samples: Iterable[Sample] | str | Path, margin: float = MARGIN
-) -> dict[tuple[str | None, str, str], Pair]:
-    """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
+def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN) -> list[Pair]:
+    """Return the comparison of every two arms, in their order, with p values adjusted over all; empty without a sample.
 
     **Arguments:**
 
-    - `samples`: those of a race, from `Race.samples`; or its record, the file or the folder of a race of several cells,
-      which may have been made on any machine.
+    - `samples`: those of a race, from `Race.samples`; or its record, a file, which may have been made on any machine.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
 
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    cells: dict[str | None, list[Sample]] = {}
-    for sample in read_samples(samples) if isinstance(samples, str | Path) else samples:
-        cells.setdefault(sample.get("cell"), []).append(sample)
-    pairs = chain.from_iterable(_pairs_of(cell, of_cell, margin) for cell, of_cell in cells.items())
-    return {(pair.cell, pair.a, pair.b): pair for pair in over_all(pairs)}
+    return over_all(pairs_of(read_samples(samples) if isinstance(samples, str | Path) else [*samples], margin))

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab._display import counted, duration_text
+from tclab._display import counted
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
@@ -132,8 +133,8 @@ class LiveSweep:
         done = f"{len(self.tables)} of {counted(len(self.points), 'point')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
-            return f"{done} · running" if left is None else f"{done} · about {duration_text(left)} left"
-        took = duration_text(self._end - self._begin)
+            return f"{done} · running" if left is None else f"{done} · about {timedelta(seconds=round(left))} left"
+        took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
         if len(self.tables) == len(self.points):  # also where a stop came after the last point

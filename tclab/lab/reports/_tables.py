@@ -55,7 +55,7 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     """Return the pairs that an arm is in, each as the other arm against it."""
     pairs = list(pairs)
     for pair in pairs:
-        require("a pair", pair, Pair, "Race.pairs, or values of tclab.timing.verdicts_of(samples)")
+        require("a pair", pair, Pair, "Race.pairs, or tclab.timing.verdicts_of(samples)")
     return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
 
 

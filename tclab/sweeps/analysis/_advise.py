@@ -76,7 +76,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     near = here[here["stage"] == "step"]
     others = list(_others(near, row))
     measured, unsure = _alternatives(others, base, margin)
-    times = _step_times(here, row)
+    times = step_times(here, row)
     found, missing, refusal = list[Suggestion](), list[str](), times.refusal()
     if not refusal:
         found, missing = suggestions_from(times, margin)
@@ -125,7 +125,7 @@ def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bo
     return [key == wanted for key in keys_of(rows, names)]
 
 
-def _step_times(here: pd.DataFrame, row: pd.Series) -> StepTimes:
+def step_times(here: pd.DataFrame, row: pd.Series) -> StepTimes:
     """Return where the time of the steps of one run goes, given the row of its steps."""
     cuda = row["device"] == "cuda"
     run = here[_same(here, row, (*_DECIDES, "seed", "measured_at"))]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolved_alone
@@ -134,14 +133,13 @@ def race_points(
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """
     found = _resolved(points)
-    with ExitStack() as opened:
-        if processes is None:
+    if processes is None:
+        with ExitStack() as opened:
             arms = {name: _arm(point, opened, found.values()) for name, point in found.items()}
             return race(arms, budget_seconds=budget_seconds, **options)
-        place = opened.enter_context(closing(TemporaryFolder())).path  # for the processes' files
-        variables = {"TMPDIR": str(place), **ALLOCATORS[next(iter(found.values())).allocator]}  # the same for all
-        made = {name: _factory(point, found.values()) for name, point in found.items()}
-        return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
+    variables = ALLOCATORS[next(iter(found.values())).allocator]  # the same for all
+    made = {name: _factory(point, found.values()) for name, point in found.items()}
+    return race(made, budget_seconds=budget_seconds, processes=processes, environment=variables, **options)
 
 
 @contextmanager

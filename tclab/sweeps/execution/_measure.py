@@ -30,7 +30,7 @@ from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
 from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, syncs
-from tclab.timing._call_costs import PeakMemory, release_memory
+from tclab.timing._call_costs import peak_memory_bytes, release_memory, reset_peak_memory
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
@@ -256,14 +256,16 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     before = conditions()  # workers make batches ahead meanwhile
     if here.loads_ahead:
         here.drain(batches)
-    with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+    resets = reset_peak_memory(cuda=cuda)
+    with Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
             exchanges.watch(ledger)
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
+    peak = peak_memory_bytes(cuda=cuda) if resets else None
     if exchanges is not None:
         exchanges.finish()
-    return ledger, memory.bytes, [before, conditions()]
+    return ledger, peak, [before, conditions()]
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pyarrow as pa
 
-from tclab._display import duration_text, say
+from tclab._display import say
 from tclab.sweeps.config._point import Point
 
 
@@ -48,7 +49,7 @@ class Progress:
 def print_progress(progress: Progress) -> None:
     """Print a line with the time that is left."""
     left = progress.seconds_left if progress.done < progress.total else None
-    say(str(progress) if left is None else f"{progress} · about {duration_text(left)} left")
+    say(str(progress) if left is None else f"{progress} · about {timedelta(seconds=round(left))} left")
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
-from tclab import _torchrun
-from tclab._child_process import ChildProcess, child_command
-from tclab._io import TemporaryFolder
+from tclab._child_process import ChildProcess
 from tclab._limits import field_of
 from tclab.errors import require
 from tclab.sweeps.config._gpus import check_enough
@@ -196,13 +192,10 @@ class Worker(ChildProcess):
 
     def __init__(self, kind: WorkerKind) -> None:
         self.has_read: dict[str, Any] = {}  # files that its points read, each with its state then
-        self._temporary = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
-        self.folder = self._temporary.path
-        arguments = (_WORKER, str(kind.ranks), kind.device)
-        command = child_command(*arguments)
+        command = [_WORKER, str(kind.ranks), kind.device]
         if kind.ranks > 1:
-            command = _torchrun.command(kind.ranks, self.folder / "logs", "tclab._child_process", *arguments)
-        super().__init__(command, {**_environment_of(kind), "TMPDIR": str(self.folder)})
+            command = ["tclab._torchrun", str(kind.ranks), "tclab._child_process", *command]
+        super().__init__(command, _environment_of(kind))
 
     def ask(self, request: dict[str, Any], *, hang_seconds: float | None, stop: threading.Event | None) -> Answer:
         """Return the rows of a request, or why there are none; then the worker is to be closed."""
@@ -224,18 +217,11 @@ class Worker(ChildProcess):
         found: Answer = answer["rows"] if "rows" in answer else answer["failed"]
         return found
 
-    def close(self) -> None:
-        """End everything, and remove what it kept on disk."""
-        super().close()
-        self._temporary.close()
-
 
 def _environment_of(kind: WorkerKind) -> dict[str, str]:
     """Return the variables of a worker."""
     # of a Slurm job's variables Lightning would make ranks that this point does not have
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    # the compiler's cache outlives the process, as it does elsewhere
-    variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")))
     if kind.ranks > 1:
         variables["OMP_NUM_THREADS"] = str(threads_of(kind.ranks))
         variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
