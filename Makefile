@@ -8,7 +8,7 @@
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
-# make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
+# make gpu     on a machine with CUDA: all that needs it, in nine parts, into runs/gpu and data_samples/recordings/; it goes
 #              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
 # make paused  the tests without notebooks, TIMES=20 times, while their processes pause at random for up to two seconds
@@ -30,7 +30,7 @@ NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=900
 TIMES ?= 20
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb notebooks/ports/*.ipynb
 # of make gpu: a letter for each part
-PARTS ?= abcdefghij
+PARTS ?= abcdefghi
 DEVICE ?= cuda
 SCALE ?= 1.0
 OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)

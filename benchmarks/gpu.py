@@ -1,6 +1,6 @@
 """Everything that needs a GPU, most valuable first: one command, one log with a verdict a part, rows as each part ends.
 
-    python benchmarks/gpu.py [--device cuda] [--scale 1.0] [--parts abcdefghij] [--out runs/gpu] [--minutes 9]
+    python benchmarks/gpu.py [--device cuda] [--scale 1.0] [--parts abcdefghi] [--out runs/gpu] [--minutes 9]
 
 `make gpu` runs it. Each part (`gpu_parts.py`) is a process of its own, of at most nine minutes. What a part measured is
 in `OUT/<part>_<name>.csv`, its words in `OUT/<part>.log`, its verdict in `OUT/<part>.json`, and a line of each in
@@ -39,10 +39,9 @@ PARTS = {
     "g": "the sweep and the recording for the notebooks: batch sizes, networks and modes",
     "h": "one rank of NCCL (gloo on a CPU): DDP's step beside the plain one",
     "i": "torch.profiler's trace of our own step, read by `tclab.trace`: its stages against the ledger's",
-    "j": "launches of the tile kernel, timed",
 }
 # beside torch and what `pip install '.[sweep]'` brings
-WANTED = {"triton": "our kernels, in (c) and (j)", "lightning": "Lightning's loop, in (e)"}
+WANTED = {"triton": "our kernels, in (c)", "lightning": "Lightning's loop, in (e)"}
 
 
 def verdict_of(part: str, out: Path) -> dict[str, Any] | None:

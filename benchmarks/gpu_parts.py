@@ -315,23 +315,7 @@ def traced(s: Settings) -> Verdict:
     )
 
 
-def launches_timed(s: Settings) -> Verdict:
-    if find_spec("triton") is None:
-        return True, "no launches of the tiles: Triton is not installed"
-    from layer import launches
-
-    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
-    asked = (64, torch.bfloat16, "cuda", 20) if s.device == "cuda" else (2, torch.float16, "cpu", 1)
-    tried = s.keep("j_launches", launches(graph, *asked))
-    if "seconds" not in tried or tried["seconds"].isna().iloc[0]:
-        return False, f"today's launch of the tiles {tried['status'].iloc[0]}"
-    return True, f"the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
-
-
-RUN = (
-    environment_and_smoke, equivalence, layer, steps, trust, whole_steps_raced, recording, one_rank, traced,
-    launches_timed,
-)  # fmt: skip
+RUN = (environment_and_smoke, equivalence, layer, steps, trust, whole_steps_raced, recording, one_rank, traced)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """One layer's masked sums over all networks, forward and backward: what each kernel takes, and how exact it is.
 
-`make gpu PARTS=cj` runs it. Every kernel sums the same samples with the same deletions, Yᵢ = Aᵢ·(K·X) + w·(K·X) for all
+`make gpu PARTS=c` runs it. Every kernel sums the same samples with the same deletions, Yᵢ = Aᵢ·(K·X) + w·(K·X) for all
 networks i, and is held against the sums in fp64 in the rows that are kept. A time is the shortest of some rounds.
 """
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -22,7 +21,7 @@ import tclab
 from tclab.masking import get
 from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
-from tclab.message_passing.kernels._tile_sums import Launch, tile_sums, tiles_for, tiles_of
+from tclab.message_passing.kernels._tile_sums import tiles_for
 from tclab.perturbation import Perturbations
 from tclab.sweeps.predict._cost_model import clock_of
 from tclab.timing._call_costs import least_seconds
@@ -110,26 +109,4 @@ def compare(found: Arms, *, batch_size: int) -> list[dict[str, Any]]:
                 row["seconds"] = least_seconds(call, rounds=rounds, clock=clock_of(device))[kernel]
             except (RuntimeError, NotImplementedError) as problem:
                 row["status"] = f"cannot: {str(problem).splitlines()[0][:100]}"
-    return rows
-
-
-def launches(
-    graph: tclab.CellGraph, samples: int, dtype: torch.dtype, device: str, rounds: int
-) -> list[dict[str, Any]]:
-    """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
-    network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
-    tiles = tiles_of(*sparse_matrix(network, dtype).csr, network.num_sources)
-    assert tiles is not None
-    x = torch.randn(samples, network.num_sources, WIDTH, device=device).to(dtype)
-    today, rows = _tile_sums.LAUNCH, []
-    others = [Launch(*launch) for launch in product((64, 128, 256), (4, 8), (2, 3, 4))]
-    call = {"tiles": partial(tile_sums, tiles, x, rows=network.num_targets)}
-    for launch in dict.fromkeys([today, *(others if device == "cuda" else others[:1])]):
-        row: dict[str, Any] = launch._asdict()
-        rows.append(row)
-        try:
-            with mock.patch.object(_tile_sums, "LAUNCH", launch):
-                row["seconds"] = least_seconds(call, rounds=rounds, clock=clock_of(device))["tiles"]
-        except Exception as problem:  # a launch that asks for more than the device has
-            row["status"] = f"cannot: {type(problem).__name__} {problem}"[:100]
     return rows
