@@ -5,10 +5,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import gpu
 import pytest
+from slurm_box import wait_for
 
 
 @pytest.mark.slow
@@ -16,9 +16,7 @@ def test_the_rehearsal_runs_every_part_and_goes_on_after_a_kill(root, tmp_path):
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--scale", "0.01", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     first = subprocess.Popen(command, cwd=root, env=environment, start_new_session=True)
-    while not (tmp_path / "b.log").exists():  # in the second part
-        assert first.poll() is None
-        time.sleep(0.2)
+    wait_for("the second part", (tmp_path / "b.log").exists, seconds=600)
     first.kill()
     first.wait()
     assert not (tmp_path / "b.json").exists()
