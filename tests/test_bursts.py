@@ -1,5 +1,6 @@
 """A loader that binds: batches of several workers come in bursts, and every figure of a run tells the same truth."""
 
+import itertools
 import time
 
 import pytest
@@ -68,8 +69,13 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
 
 @pytest.mark.clock
 def test_a_pause_before_the_clock_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
-    """Meanwhile the workers fill their queue, from which all timed steps could take."""
+    """Meanwhile the workers fill their queue, from which all timed steps could take; so they do in a second pause,
+    which begins when that queue of eight is empty."""
+    reads = itertools.count()
     monkeypatch.setattr(_measure, "conditions", lambda: time.sleep(6 * SLEEP) or conditions())
+    monkeypatch.setattr(
+        _measure, "perf_counter_ns", lambda: (time.perf_counter_ns(), next(reads) == 8 and time.sleep(6 * SLEEP))[0]
+    )
     rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
 

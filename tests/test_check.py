@@ -12,6 +12,7 @@ from tclab import InputError, masking
 from tclab.message_passing import SharedView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
+from tclab.training import _check
 from tclab.training._equivalence import equivalence_reference
 
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]
@@ -208,7 +209,8 @@ def test_a_model_that_cannot_be_compared_does_not_pass_and_the_report_says_why(g
         assert not found.passed or "other samples" in words  # that one may still be compared
 
 
-def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
+def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them(monkeypatch, capsys):
+    monkeypatch.setattr(_check, "_SAID_APART_SECONDS", -1.0)
     graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
     dango = tclab.check("dango", graph)
     assert list(dango.results) == ["indices"]
@@ -216,6 +218,7 @@ def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_th
     with pytest.raises(InputError, match="'indices' makes no node-deleted graph"):
         HeteroCell.profiling(graph)(tclab.view(graph, [[1]], "indices"))
     assert tclab.check("hetero_cell", graph.select(2), strategies="edge_mask").passed
+    assert capsys.readouterr().err == "checking indices, 1 of 1\nchecking edge_mask, 1 of 1\n"
 
 
 def test_what_cannot_be_checked_is_said_in_one_line(graph):

@@ -154,17 +154,21 @@ def test_a_folder_of_folders_is_named_with_those_that_have_rows(tmp_path, capsys
 
 
 def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tmp_path, monkeypatch, capsys):
-    rows, started = str(tmp_path / "rows"), []
-    assert main(["panel", rows, "--no-open"]) == 0
+    rows, started, mine = str(tmp_path / "rows"), [], tmp_path / "mine.py"
+    mine.touch()
+    assert main(["panel", rows, "--import", str(mine), "--no-open"]) == 0
     notebook = tmp_path / "rows" / "panel.ipynb"
     assert str(notebook) in capsys.readouterr().out
     notebook.write_text(notebook.read_text().replace("panel.show()", "panel.show()  # mine"))
     monkeypatch.setattr(os, "execv", lambda program, words: started.extend(words))
+    assert main(["panel", rows, "--import", __file__, "--no-open"]) == 2
+    assert "is kept as it is; write into its first cell: lab.import_file('" in capsys.readouterr().err
     assert main(["panel", rows, "--", "--allow-root", "--port", "9999"]) == 0
     assert (started[1:4], started[-3:]) == (["-m", "jupyter", "lab"], ["--allow-root", "--port", "9999"])
     first, _ = json.loads(notebook.read_text())["cells"]
     source = "".join(first["source"])
     assert source.endswith("# mine")
+    assert f"lab.import_file({os.path.realpath(mine)!r})\npanel = lab.Panel(results=" in source
     assert os.path.realpath(tmp_path / "rows") in source
 
 

@@ -179,5 +179,6 @@ def test_while_it_runs_it_says_how_far_it_is_and_at_the_end_the_answer_in_words(
     assert main(["race-commands", "--base=fast", "--head=slow", "--printed", "--budget-seconds", "30", "--", *CAT]) == 1
     out, err = capsys.readouterr()
     assert "\nmaking head and base, and calling each once; then 30 s of rounds\n" in err
-    assert "\nround 2, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err  # a round is four runs of 1/2 s
+    # a round is four runs of 1/2 s
+    assert "\nround 2 of 8 that a verdict needs, 4 of 30 s; median so far: head 120 ms, base 100 ms\n" in err
     assert out.startswith("head against base: SLOWER, 1.2 × the time [1.2, 1.2]; the 97.5% interval")

@@ -142,7 +142,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
 
 
 @helped
-def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, no_open: bool = False) -> int:
+def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, own: Own = None, no_open: bool = False) -> int:
     """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep.
 
     - `results`: the folder that rows are kept in; panel.ipynb is written there.
@@ -150,16 +150,19 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, no_open: 
     - `no_open`: write the notebook and print the command that opens it.
     """
     need("tclab panel", "lab", "nbformat", "jupyterlab")
-    from nbformat import v4, writes
+    from nbformat import read, v4, writes
 
     results = results.resolve()
     results.mkdir(parents=True, exist_ok=True)
     notebook = results / "panel.ipynb"
+    imports = "".join(f"lab.import_file({str(file.resolve())!r})\n" for file in own or ())
     if not notebook.exists():
-        show = f"from tclab import lab\n\npanel = lab.Panel(results={str(results)!r})\nawait panel.show()"
+        show = f"from tclab import lab\n\n{imports}panel = lab.Panel(results={str(results)!r})\nawait panel.show()"
         cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook.write_text(writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})))
+    elif imports not in "".join(cell.source for cell in read(notebook, 4).cells):
+        raise InputError(f"{notebook} is kept as it is; write into its first cell: {imports.strip()}")
     print(f"jupyter lab {notebook}" if no_open else notebook, flush=True)
     if not no_open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])

@@ -23,7 +23,7 @@ from tclab._display import Display, Shown, say, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
 from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
-from tclab.timing._verdict import LOOKS, MARGIN, UNDECIDED, Pair, over_all, pairs_display, pairs_of, verdicts_of
+from tclab.timing._verdict import LOOKS, MARGIN, PARTS, UNDECIDED, Pair, over_all, pairs_display, pairs_of, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 INTERRUPTED = "interrupted"
@@ -288,11 +288,12 @@ class _Session:
                 yield from self._rounds_of(left, half)
 
     def how_far(self) -> str:
-        """Return how far the race is: "round 7, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
+        """Return how far the race is: "round 9, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
         seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
         i, spent = len(self.samples) // (2 * len(self.arms)), self.samples[-1]["spent_seconds"]
-        return f"round {i}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
+        needed = f" of {PARTS} that a verdict needs" if i < PARTS else ""
+        return f"round {i}{needed}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _is_over(self) -> bool:
         """Return whether every pair is decided by the first half of the budget, and far apart.

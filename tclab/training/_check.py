@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import torch
 from torch import Tensor, nn
 
-from tclab._display import Display, Shown, counted, first_of
+from tclab._display import Display, Shown, counted, first_of, say
 from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names
@@ -33,6 +34,7 @@ from tclab.training._equivalence import (
 )
 
 Build = Callable[[CellGraph], nn.Module]
+_SAID_APART_SECONDS = 10.0  # lines of progress
 _DIFFERENT = 1e-9  # of the largest prediction; fp64's rounding is far below
 
 
@@ -147,7 +149,11 @@ def check(
     part = reference.graph
     comparable, problems = _judged(name, reference.candidate, part, reference.deletions)
     results, broken = {}, {}
-    for strategy in wanted:
+    said_at = monotonic()
+    for i, strategy in enumerate(wanted, 1):
+        if monotonic() > said_at + _SAID_APART_SECONDS:
+            said_at = monotonic()
+            say(f"checking {strategy}, {i} of {len(wanted)}")
         try:
             results[strategy] = reference.compare(strategy)
         except NeedsEdgesError as error:

@@ -68,16 +68,19 @@ class Setup:
 
         Steps that wait for their loader seem faster than they are where a pause left batches for them. After one that
         was not ready when it was asked for there is none left; it is trained on, so that the next step begins as every
-        W-th one does. Where batches are made faster than they are taken, twice as many are taken as can lie ready.
+        W-th one does. One that lay ready for as long as it takes to make one does not count: this process was paused
+        while it waited. Where batches are made faster than they are taken, twice as many are taken as can lie ready.
         """
         made: list[BatchTiming] = []
         most = 2 * self.point.workers * self.point.prefetch_factor
-        asked, batch = 0, None
-        while not made or (made[-1].end_ns <= asked and len(made) < most):
+        was_ready, batch = True, None
+        while was_ready and len(made) < most:
             batch = None  # frees one, which may take a gigabyte
             asked = perf_counter_ns()
             batch = next(batches)
             made.append(batch.timing)
+            begun, ended = batch.timing.begin_ns, batch.timing.end_ns
+            was_ready = ended <= asked or perf_counter_ns() - ended > ended - begun
         self.run([batch], steps=1)
         return made
 
