@@ -5,12 +5,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def public(shared_data: Path) -> Callable[[str], Path]:
-    """Return the path of a public file."""
-    return shared_data.joinpath
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a small file, gzipped where its name ends in .gz."""

@@ -507,8 +507,8 @@ def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # all of yeast-GEM in YAML
-def test_the_public_folder_is_read(public):
-    graph = read_folder(public("yeastract").parent)
+def test_the_public_folder_is_read(shared_data):
+    graph = read_folder(shared_data)
     assert graph.networks["string9_1_database"].num_edges == 33_486
     gpr, stoichiometry = graph.relations["gpr"], graph.relations["stoichiometry"]
     assert len({name.rsplit(" ", 2)[0] for name in graph.node_names["reaction"]}) == 4_131
@@ -517,23 +517,23 @@ def test_the_public_folder_is_read(public):
     assert all(network.num_sources == graph.num_nodes["gene"] for network in graph.networks.values())
 
 
-def test_the_public_tables_have_their_counts(public):
-    path = public("string_v9.1_dango/yeast_string_database_adjacency.txt.gz")
+def test_the_public_tables_have_their_counts(shared_data):
+    path = shared_data / "string_v9.1_dango/yeast_string_database_adjacency.txt.gz"
     network, listed = readers.string_dango(path), readers.dango_genes(path.with_name("yeast_string_genes.txt"))
     assert (network.num_edges, network.report.rows, len(torch.unique(network.edge_index))) == (33_486, 66_972, 2_712)
     assert (network.report.scores.min(), network.report.scores.max()) == (0.185, 0.949)
     pair = (listed.place("YAL001C"), listed.place("YBR123C"))  # subunits of TFIIIC: indices count from one
     assert pair in map(tuple, network.edge_index.T.tolist())
-    genes = readers.sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
+    genes = readers.sgd_features(shared_data / "sgd_features/SGD_features_barseq.tab.gz")
     assert (genes.report.rows, len(genes), len(listed)) == (16_454, 6_604, 6_400)
     assert sum(len(owners) > 1 for owners in genes.also.values()) > 300
-    assert set(readers.sgd_gene_names(public("yeast_gem_9.0.2/SGDgeneNames.tsv")).names) == set(genes.names)
-    path = public("biogrid_tab2_whi2/BIOGRID-GENE-34444-3.1.84.tab2.txt")
+    assert set(readers.sgd_gene_names(shared_data / "yeast_gem_9.0.2/SGDgeneNames.tsv").names) == set(genes.names)
+    path = shared_data / "biogrid_tab2_whi2/BIOGRID-GENE-34444-3.1.84.tab2.txt"
     report = readers.biogrid(path, genes).report
     assert (report.rows, report.kept, report.dropped["system_type is not physical"]) == (294, 13, 275)
     whi2 = readers.biogrid(path, genes, system_type="genetic")
     assert (whi2.edge_index == genes.place("YOR043W")).any(dim=0).all()
-    path = public("tflink_excerpt/simpleFormat_header_and_2_human_rows.tsv")
+    path = shared_data / "tflink_excerpt/simpleFormat_header_and_2_human_rows.tsv"
     with pytest.raises(ReadError, match="none of its rows is of organism Saccharomyces cerevisiae, but of Homo"):
         readers.tflink(path, genes)
 
@@ -546,10 +546,10 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_public_screens_become_perturbations_of_the_published_genes(public, name):
+def test_public_screens_become_perturbations_of_the_published_genes(shared_data, name):
     words, samples, digenic = PUBLIC[name]
-    graph = graph_of(*public("string_v9.1_dango/yeast_string_genes.txt").read_text().split())
-    found = read_perturbations(public(name), graph)
+    graph = graph_of(*(shared_data / "string_v9.1_dango/yeast_string_genes.txt").read_text().split())
+    found = read_perturbations(shared_data / name, graph)
     assert words in str(found)
     assert (len(found), found.report.unknown) == (samples, ())
-    assert len(read_perturbations(public(name), graph, mutant_type="digenic")) == digenic
+    assert len(read_perturbations(shared_data / name, graph, mutant_type="digenic")) == digenic

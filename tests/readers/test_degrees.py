@@ -18,8 +18,8 @@ SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
 
 @pytest.mark.parametrize("channel", ["neighborhood", "fusion", "cooccurence", "database"])
-def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
-    degree = degrees(string_dango(public(f"string_v9.1_dango/yeast_string_{channel}_adjacency.txt.gz")))
+def test_the_law_makes_degrees_as_uneven_as_a_real_channel(shared_data, channel):
+    degree = degrees(string_dango(shared_data / f"string_v9.1_dango/yeast_string_{channel}_adjacency.txt.gz"))
     degree = degree[degree > 0]
     shape = SHAPES[f"string12_0_{channel}"]
     made = network_edges(len(degree), degree.sum() // 2, np.random.default_rng(7), shape=shape)
@@ -27,8 +27,8 @@ def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
     assert [gini(np.array(one)) for one in ([3, 3, 3], [0, 0, 0, 4], [0, 0])] == [0, 0.75, 0]
 
 
-def test_few_genes_regulate_as_in_yeastract(full, public):
-    pairs = public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz")  # target, factor
+def test_few_genes_regulate_as_in_yeastract(full, shared_data):
+    pairs = shared_data / "yeastract/igem_yeastract_orf_tf_1_999.csv.gz"  # target, factor
     real = edge_list(pairs, sep=",", header=False, columns=(1, 0), directed=True)
     known, made = (len(network.edge_index[0].unique()) for network in (real, full.networks["regulatory"]))
     assert made == pytest.approx(known, rel=0.1)

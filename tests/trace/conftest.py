@@ -31,11 +31,6 @@ def write_trace(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def real_traces(shared_data):
-    return shared_data / "torch_traces"
-
-
-@pytest.fixture(scope="session")
-def real_report(real_traces):
+def real_report(shared_data):
     """Return the report of a real trace by the begin of its file's name; each is read once."""
-    return lru_cache(lambda begin: trace.analyze(next(real_traces.glob(f"{begin}*"))))
+    return lru_cache(lambda begin: trace.analyze(next((shared_data / "torch_traces").glob(f"{begin}*"))))

@@ -67,8 +67,8 @@ def test_no_rank_and_no_device_are_null_and_a_stack_names_the_line_that_waited(r
     assert report.copies["bytes"].item() == 5120  # ROCm writes the size on the runtime call
 
 
-def test_two_ranks_of_a_folder_are_one_run(real_traces, tmp_path):
-    for path in real_traces.glob("hta_fsdp_ws128_rank?.json.gz"):
+def test_two_ranks_of_a_folder_are_one_run(shared_data, tmp_path):
+    for path in shared_data.glob("torch_traces/hta_fsdp_ws128_rank?.json.gz"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     report = trace.analyze(tmp_path)
     assert report.breakdown["rank"].tolist() == [0, 1]
