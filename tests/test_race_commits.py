@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from itertools import count
 
 import pytest
 from clock import Clock
+from slurm_box import wait_for
 
 import tclab.timing._commands_race as commands_race
 from tclab.command import main
@@ -100,11 +100,12 @@ def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
 
 
 def test_a_race_that_sigterm_ends_leaves_no_worktree_and_no_command(repository, tmp_path):
-    sides = [sys.executable, "-m", "tclab", "race-commands", "--base", "fast", "--head", "slow", "--", "sleep", "600"]
-    race = subprocess.Popen(sides, env={**os.environ, "TMPDIR": str(tmp_path / "temporary")}, stderr=subprocess.DEVNULL)
-    while len(git(repository, "worktree", "list").splitlines()) < 3:
-        assert race.poll() is None
-        time.sleep(0.05)
+    words = ["race-commands", "--base", "fast", "--head", "slow", "--", "sh", "-c", f"touch {tmp_path}/runs; sleep 600"]
+    race = subprocess.Popen(
+        [sys.executable, "-m", "tclab", *words], env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for("the command", (tmp_path / "runs").exists)
     race.terminate()
     assert race.wait(60) != 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import warnings
@@ -73,19 +74,28 @@ class CommandArm:
 
 
 def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command and return what it prints; a text is for the shell. **Raises:** `InputError` where it fails."""
+    """Run a command and return what it prints; a text is for the shell. What it starts ends with an interrupt.
+
+    **Raises:** `InputError` where it fails.
+    """
     shown = command if isinstance(command, str) else shlex.join(command)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command, shell=isinstance(command, str), cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1][-500:]
-        raise InputError(f"{what}: {shown} ended with {done.returncode}: {said}")
-    return done.stdout
+    with process:
+        try:
+            printed, errors = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        said = (errors.strip() or printed.strip() or "it said nothing").splitlines()[-1][-500:]
+        raise InputError(f"{what}: {shown} ended with {process.returncode}: {said}")
+    return printed
 
 
 def _git(*words: str) -> str:
