@@ -68,20 +68,28 @@ class Setup:
 
         Steps that wait for their loader seem faster than they are where a pause left batches for them. After one that
         was not ready when it was asked for there is none left; it is trained on, so that the next step begins as every
-        W-th one does. One that lay ready for as long as it takes to make one does not count: this process was paused
-        while it waited. Where batches are made faster than they are taken, twice as many are taken as can lie ready.
+        W-th one does. Where batches are made faster than they are taken, twice as many are taken as can lie ready.
+        This process may be paused, too: where more time has gone by since a batch was ready than one takes, others may
+        lie ready, and all this is done once more.
         """
         made: list[BatchTiming] = []
         most = 2 * self.point.workers * self.point.prefetch_factor
-        was_ready, batch = True, None
-        while was_ready and len(made) < most:
-            batch = None  # frees one, which may take a gigabyte
-            asked = perf_counter_ns()
-            batch = next(batches)
-            made.append(batch.timing)
-            begun, ended = batch.timing.begin_ns, batch.timing.end_ns
-            was_ready = ended <= asked or perf_counter_ns() - ended > ended - begun
-        self.run([batch], steps=1)
+
+        def may_lie_ready() -> bool:
+            shortest = min(one.end_ns - one.begin_ns for one in made)
+            return perf_counter_ns() - made[-1].end_ns > shortest
+
+        for allowed in (most, 2 * most):
+            was_ready, batch = True, None
+            while was_ready and len(made) < allowed:
+                batch = None  # frees one, which may take a gigabyte
+                asked = perf_counter_ns()
+                batch = next(batches)
+                made.append(batch.timing)
+                was_ready = made[-1].end_ns <= asked or may_lie_ready()
+            self.run([batch], steps=1)
+            if not any(self.ranks.all_gather(may_lie_ready())):  # a step is of all ranks
+                break
         return made
 
     def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
@@ -218,8 +226,8 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and ranks is ALONE and not fixed else 0
     ahead = point.workers * point.prefetch_factor
-    # `drain` takes twice as many at most, and as many are left, so that workers make batches until the last step
-    epoch = None if fixed or not point.workers else number + lead + 3 * ahead
+    # `drain` takes four times as many at most, and as many are left, so that workers make batches until the last step
+    epoch = None if fixed or not point.workers else number + lead + 5 * ahead
     with setup(point, number * point.batch_size, ranks, batches=epoch) as here:
         batches = here.batches()
         try:
