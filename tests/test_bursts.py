@@ -71,19 +71,23 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
 def test_a_pause_before_the_clock_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
     """Meanwhile the workers fill their queue, from which all timed steps could take; so they do in two further pauses:
     when that queue of eight is empty, and after the step that follows."""
-    reads, steps, run = itertools.count(), itertools.count(), _measure.Setup.run
+    steps, run, batches = itertools.count(), _measure.Setup.run, _measure.Setup.batches
+
+    def received_late(here):
+        for number, batch in enumerate(batches(here)):
+            if number == 10:  # after the cold start, one of warm-up, and the queue's eight
+                time.sleep(6 * SLEEP)
+            yield batch
 
     def and_pause(here, given, **how):
         run(here, given, **how)
         if isinstance(given, list) and next(steps) == 1:  # the cold start is the first of one step
             time.sleep(6 * SLEEP)
 
+    monkeypatch.setattr(_measure.Setup, "batches", received_late)
     monkeypatch.setattr(_measure.Setup, "run", and_pause)
     monkeypatch.setattr(_measure, "conditions", lambda: time.sleep(6 * SLEEP) or conditions())
-    monkeypatch.setattr(
-        _measure, "perf_counter_ns", lambda: (time.perf_counter_ns(), next(reads) == 8 and time.sleep(6 * SLEEP))[0]
-    )
-    rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
+    rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6, warmup=1, mode="data")
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
 
 
