@@ -161,7 +161,7 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, own: Own 
         cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook.write_text(writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})))
-    elif imports not in "".join(cell.source for cell in read(notebook, 4).cells):
+    elif own and imports not in "".join(cell.source for cell in read(notebook, 4).cells):
         raise InputError(f"{notebook} is kept as it is; write into its first cell: {imports.strip()}")
     print(f"jupyter lab {notebook}" if no_open else notebook, flush=True)
     if not no_open:

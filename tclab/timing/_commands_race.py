@@ -16,7 +16,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import inf
@@ -90,7 +90,8 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
         try:
             printed, errors = process.communicate()
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
         said = (errors.strip() or printed.strip() or "it said nothing").splitlines()[-1][-500:]
