@@ -221,17 +221,24 @@ def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs
     def logs():
         return "".join(f"\n--- {p.name}\n{p.read_text()[-1500:]}" for p in (rows / "slurm" / "logs").glob("*_log.*"))
 
-    def two_that_run():
+    def that_run():
         steps = output("squeue", "--noheader", "--steps", "--format=%i").split()
-        found = sorted(step.removesuffix(".0") for step in steps if step.endswith(".0"))
-        return found if len(found) == 2 else None
+        return sorted(step.removesuffix(".0") for step in steps if step.endswith(".0"))
+
+    def two_that_run():
+        return found if len(found := that_run()) == 2 else None
+
+    def killed(job):
+        """A step that is about to start, or has just ended, takes no signal: it is sent until the step has ended."""
+        subprocess.run(["scancel", "--signal=KILL", f"{job}.0"], check=False)
+        return job not in that_run()
 
     with ThreadPoolExecutor() as threads:
         try:
             first = sweep()
             one, other = wait_for("two jobs that run", two_that_run, GENEROUS, logs)
             subprocess.run(["scancel", one], check=True)
-            subprocess.run(["scancel", "--signal=KILL", f"{other}.0"], check=True)
+            wait_for("the end of a step", lambda: killed(other), GENEROUS, logs)
             failed = sorted(status for status in statuses(first) if status != "ok")
             assert len(failed) == 2, logs()
             assert {status.split(" ended: ")[0] for status in failed} == {f"failed: job {job}" for job in (one, other)}
