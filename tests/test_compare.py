@@ -45,6 +45,7 @@ def test_points_of_two_commits_are_matched_and_judged_one_by_one():
     assert all(pair.interval[0] < 0.5 < pair.interval[1] for pair in found.pairs)
     assert found.differs == {"commit": ("aaa", "bbb")}
     assert found.only == {"old": [], "new": ["hetero_cell, dense, batch 4, 2 networks"]}
+    assert all(where.endswith("synthetic, scale 0.1") for where in found.where), found.where
     assert tclab.compare(new, old).pairs[0].verdict == SLOWER
     said = str(found)
     assert "new against old, step:" in said

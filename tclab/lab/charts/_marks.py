@@ -248,8 +248,8 @@ def lines(
     if not legend:
         _name_ends(points, "y" in log, height)
     named = base.transform_filter("datum.name != ''").mark_text(align="left", dx=_LEADER, fontSize=11, clip=False)
-    dotted: dict[str, Any] = {"strokeDash": [1, 2], "xOffset": 5, "x2Offset": _LEADER - 2, "clip": False}
-    leader = base.transform_filter("datum.name != datum.text").mark_rule(**dotted)
+    dotted: dict[str, Any] = {"strokeDash": [2, 2], "strokeWidth": 1.5, "xOffset": 5, "x2Offset": _LEADER - 2}
+    leader = base.transform_filter("datum.name != datum.text").mark_rule(**dotted, clip=False)
     ink = alt.condition("datum.faint", alt.value(GREY), alt.value(INK))
     layers.append(named.encode(x=alt.X("end:Q"), y=alt.Y("at:Q"), text="name:N", color=ink))
     layers.append(leader.encode(y=to_y, y2="at:Q", x2="end:Q"))

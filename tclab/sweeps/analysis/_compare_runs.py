@@ -19,7 +19,7 @@ from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import busy_text, graph_name, where_measured
+from tclab.sweeps.store._machine_label import busy_text, graph_name, graph_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
@@ -52,7 +52,7 @@ class Comparison(Shown):
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
     - `only`: name of each → labels of the points that it alone has.
     - `cautions`: what weakens the comparison, a sentence each.
-    - `where`: the machine that measured each.
+    - `where`: each one's machine and graph: "cpu · 2 cores · Intel Xeon · synthetic, scale 0.02".
     """
 
     names: tuple[str, str]
@@ -61,7 +61,7 @@ class Comparison(Shown):
     differs: Mapping[str, tuple[str, str]]
     only: Mapping[str, list[str]]
     cautions: tuple[str, ...]
-    where: tuple[str, str]
+    where: tuple[str, ...]
 
     def _display(self) -> Display:
         first, second = self.names
@@ -121,7 +121,7 @@ def compare(
         differs=differs,
         only={name: [one for one in own if one not in sides] for name, own in zip(named, points, strict=True)},
         cautions=tuple(text for text in cautions if text),
-        where=(where_measured(steps[0]), where_measured(steps[1])),
+        where=tuple(" · ".join(filter(None, (where_measured(rows), graph_text(rows)))) for rows in steps),
     )
 
 
