@@ -1,7 +1,7 @@
 """A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
     python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 600]
-    python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race --printed`
+    python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race-commands --printed`
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
 memory to the system, so each new tensor pays page faults again, which costs the way with the largest tensors most:
