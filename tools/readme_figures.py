@@ -57,7 +57,7 @@ def _table(path: Path, short: bool) -> str | None:
     lines = [
         f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {measured}): HeteroCell's\n"
         f"training samples a second by batch size, fp32, {steps['networks'].max()} edge types, scale "
-        f"{steps['scale'].iloc[0]:g}; in brackets another model.\n",
+        f"{steps['scale'].iloc[0]:g}; `(dango)` is another model, for comparison.\n",
         "| | " + " | ".join(map(str, table.columns)) + " |",
         "|---" * (len(table.columns) + 1) + "|",
         *(f"| `{label}` | " + " | ".join(cells) + " |" for label, *cells in table.itertuples()),
