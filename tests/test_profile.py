@@ -56,11 +56,12 @@ def test_a_line_stands_once_and_the_rows_of_each_kind_of_process_add_up():
 
 
 @pytest.mark.parametrize(
-    ("pressure", "busy", "own", "said"),
-    [(9.0, 19.0, 4.0, "other processes used 1.5 of 2 processors"), (9.0, 19.0, 16.0, ""), (1.0, 19.0, 4.0, ""),
-     (None, None, 4.0, "")],
+    ("pressure", "busy", "own", "counted", "said"),
+    [(9.0, 19.0, 4.0, 3.0, "other processes used 1.5 of 2 processors"), (9.0, 19.0, 16.0, 15.0, ""),
+     (9.0, 19.0, 1.0, 16.0, ""), (1.0, 19.0, 4.0, 3.0, ""), (None, None, 4.0, 3.0, "")],
 )  # fmt: skip
-def test_a_busy_machine_is_said_above_the_lines(pressure, busy, own, said, tmp_path, monkeypatch, capsys):
+def test_a_busy_machine_is_said_above_the_lines(pressure, busy, own, counted, said, tmp_path, monkeypatch, capsys):
+    """py-spy waits for the script, whose time then is in `own`, or it does not; the script has counted its own."""
     readings = [{"monotonic_seconds": 5.0, "cpu_pressure_seconds": 0.0, "busy_seconds": 0.0},
                 {"monotonic_seconds": 15.0, "cpu_pressure_seconds": pressure, "busy_seconds": busy}]  # fmt: skip
     monkeypatch.setattr("tclab.timing._profile.conditions", iter(readings).__next__)
@@ -69,7 +70,8 @@ def test_a_busy_machine_is_said_above_the_lines(pressure, busy, own, said, tmp_p
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "raw").write_text(RAW)
     (tmp_path / "py-spy").write_text(
-        f'#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done; cp "{tmp_path}/raw" "$2"\n'
+        f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; cp "{tmp_path}/raw" "$2"\n'
+        f'echo \'{{"processor_seconds": {counted}}}\' > "$7"\n'
     )
     (tmp_path / "py-spy").chmod(0o755)
     main(["profile", __file__])

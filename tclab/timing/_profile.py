@@ -33,7 +33,7 @@ _LEAST = 0.0005  # share of a line that is shown; less would be "0.0%"
 _BUSY_CORES = 0.5  # that other processes use, from which it is said
 _FRAME = re.compile(r".* \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
-_OPTIONS = ("--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
+_OPTIONS = ("record", "--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
 _APART = 'exec "$@" 3>&1 4>&2 >"$0" 2>&1'  # py-spy speaks into a file; 3 and 4 are the outputs of the script
 _ALLOW = (
@@ -144,19 +144,18 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     with TemporaryDirectory() as folder:
         samples, result, said = (Path(folder) / name for name in ("samples", "result", "said"))
         run = [sys.executable, "-c", _RUN, str(result), str(path), *argv]
-        record = [spy, "record", *_OPTIONS, "--output", str(samples), "--", *run]
         before, used, begin = conditions(), sum(os.times()[2:4]), perf_counter()
-        running = subprocess.Popen(["sh", "-c", _APART, str(said), *record])
+        running = subprocess.Popen(["sh", "-c", _APART, str(said), spy, *_OPTIONS, "-o", str(samples), "--", *run])
         while running.poll() is None:
             with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
                 running.wait()
-        seconds = perf_counter() - begin
-        # of processes that have ended, and were started from here
-        busy = _busy_text(contention(before, conditions()), sum(os.times()[2:4]) - used)
+        seen, waited, seconds = contention(before, conditions()), sum(os.times()[2:4]) - used, perf_counter() - begin
         if not samples.exists() or not samples.stat().st_size:
             last = " ".join(said.read_text(errors="replace").split())[-500:] or "nothing"
             raise InputError(f"py-spy recorded nothing; the last that it said: {last}. {_ALLOW}")
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
+        # py-spy often ends before the script has, and then does not wait for it: the script's own count is the larger
+        busy = _busy_text(seen, max(waited, ended.processor_seconds))
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders, busy)
 
 
@@ -185,6 +184,7 @@ class _Ended:
 
     exit_code: int = 1
     loaders: LoaderTimes | None = None
+    processor_seconds: float = 0.0  # with those of its children that it waited for
 
 
 def run_script() -> None:
@@ -209,7 +209,7 @@ def run_script() -> None:
             raise
         finally:
             watch.close()
-            Path(result).write_bytes(msgspec.json.encode(ended))
+            Path(result).write_bytes(msgspec.json.encode(replace(ended, processor_seconds=sum(os.times()[:4]))))
 
 
 class _Torch:
