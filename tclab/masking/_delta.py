@@ -17,11 +17,11 @@ from scipy import sparse
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
+from tclab.graph._csr import Csr, SparseMatrix
 from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
 
@@ -57,10 +57,11 @@ class Delta(Strategy):
     def _edges_out_of(self, name: str) -> sparse.csr_array:
         """Return a relation's transpose on the host, a row a source."""
         if name not in self._outgoing:
-            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
-            ones = bool((values == 1).all())  # whose bytes need not be moved about
-            parts = (values.numpy().astype(np.int8 if ones else np.float64), col.numpy(), crow.numpy())
-            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
+            network = self.graph.relations[name]
+            crow, col, values = network.csr(torch.float64, transpose=True)
+            data = np.ones(len(col), dtype=np.int8) if values is None else values.numpy()
+            shape = (network.num_sources, network.num_targets)
+            self._outgoing[name] = sparse.csr_array((data, col.numpy(), crow.numpy()), shape=shape)
         return self._outgoing[name]
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._shared_view import SharedView, autocast, sparse_matrix
+from tclab.graph._csr import SparseMatrix
+from tclab.message_passing._shared_view import SharedView, autocast
 from tclab.message_passing._view import RowFunction, View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.message_passing.kernels._spmm import SparseMatrix, spmm, spmm_sum
+from tclab.message_passing.kernels._spmm import spmm, spmm_sum
 from tclab.perturbation import Deletions
 
 
@@ -139,7 +140,7 @@ class _WildTypeAndSamples(SharedView):
         """
         x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        matrices = [sparse_matrix(self._relation(name), x.dtype) for name in relations]
+        matrices = [self._relation(name).matrix(x.dtype) for name in relations]
         wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
         own = changes[:, : layer.nodes.size(0)]

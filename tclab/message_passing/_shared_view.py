@@ -19,21 +19,8 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._edge_list_view import pool_grid
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import masked_rows, without
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
-
-
-def sparse_matrix(network: Network, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
-    """Return a network's adjacency [targets, sources], or its transpose, as `spmm` takes it; made once."""
-
-    def made() -> SparseMatrix:
-        sides = []
-        for t in (transpose, not transpose):
-            crow, col, values, _ = network.csr_parts(dtype=dtype, transpose=t)
-            sides.append(Csr(crow, col, None if bool((values == 1).all()) else values))
-        return SparseMatrix(sides[0], sides[1])
-
-    return network._cached(("sparse_matrix", dtype, transpose), made)
 
 
 class SharedView(View):
@@ -93,7 +80,7 @@ class SharedView(View):
         sparse = [i for i, name in enumerate(relations) if name not in self.dense]
         sums: dict[int, Tensor] = {}
         if sparse:
-            matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
+            matrices = [networks[i].matrix(x.dtype, transpose=transpose) for i in sparse]
             weights = None if self_weights is None else torch.cat([self_weights[i] for i in sparse]).to(x.dtype)
             sums |= zip(sparse, spmm(matrices, x, self_weights=weights, sources=keep), strict=True)
         if len(sums) < len(networks):
@@ -114,7 +101,7 @@ class SharedView(View):
         source = network.target if transpose else network.source
         if (relation, transpose) not in self._degrees:
             kept = self.keep[source].float().view(self.size, -1, 1)
-            (counted,) = spmm([sparse_matrix(network, torch.float32, transpose=transpose)], kept)
+            (counted,) = spmm([network.matrix(torch.float32, transpose=transpose)], kept)
             self._degrees[relation, transpose] = counted.flatten()
         return self._degrees[relation, transpose]
 

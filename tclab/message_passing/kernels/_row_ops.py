@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tclab.errors import InputError
+
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]` and `index: [n]` int64."""
@@ -41,9 +43,28 @@ def masked_rows(x: Tensor, keep: Tensor | None) -> Tensor:
     return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
 
 
+def under_transform() -> bool:
+    """Return whether a function transform (`torch.func`) or forward-mode differentiation is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+under_transform._dynamo_marked_constant = True  # type: ignore[attr-defined] # a compiler guards the transforms itself
+
+
+def compiling() -> bool:
+    """Return whether a compiler traces this.
+
+    **Raises:** `InputError` where it traces a function transform, of which custom operations have no derivative: torch
+    then runs the function uncompiled, unless `fullgraph=True` asks for this error.
+    """
+    if torch.compiler.is_compiling() and under_transform():
+        raise InputError("torch.compile cannot trace this layer under torch.func's transforms: transform it uncompiled")
+    return torch.compiler.is_compiling()
+
+
 def compiled_for_cpu(x: Tensor) -> bool:
     """Return whether this is traced by a compiler, for a CPU."""
-    return x.device.type == "cpu" and torch.compiler.is_compiling()
+    return compiling() and x.device.type == "cpu"
 
 
 @torch.library.custom_op("tclab::take_rows", mutates_args=(), schema="(Tensor x, Tensor index) -> Tensor")

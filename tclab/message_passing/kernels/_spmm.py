@@ -13,34 +13,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tclab.message_passing.kernels._row_ops import masked_rows
+from tclab.graph._csr import Csr, SparseMatrix
+from tclab.message_passing.kernels._row_ops import compiling, masked_rows
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 _SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
 _CACHED = 1 << 18  # numbers of small samples that a CPU takes at a time: 1 MB in float32, which stays in its cache
-
-
-class Csr(NamedTuple):
-    """A sparse matrix [rows, columns] as plain tensors; a column that stands twice in a row counts twice."""
-
-    crow: Tensor  # [rows + 1] int32
-    col: Tensor  # [nnz] int32
-    values: Tensor | None  # [nnz]; None where all are 1
-
-
-class SparseMatrix(NamedTuple):
-    """A sparse matrix and its transpose."""
-
-    csr: Csr
-    transposed: Csr
-    lasting: bool = True  # made once for many steps, and worth its tiles on a GPU; or for one batch
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
@@ -94,7 +79,9 @@ def spmm(
 
     **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    if compiling():
+        return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    return list(_Spmm.apply(self_weights, sources, targets, matrices, x))
 
 
 def spmm_sum(
@@ -114,7 +101,9 @@ def spmm_sum(
 
     **Returns:** [B, rows, H], contiguous.
     """
-    return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    if compiling():
+        return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    return _SpmmSum.apply(self_weights, sources, targets, matrices, *xs)
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
@@ -205,19 +194,20 @@ def _spmm_sum(
 ) -> Tensor:
     matrices, chunks = _matrices(a), _chunks(xs[0])
     y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
+    exact = torch.promote_types(y.dtype, torch.float32)  # the relations' sums are rounded once, together
     for samples in chunks:
         total: Tensor | None = None
         for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
             part = _kept(x[samples], None if sources is None else sources[samples])
             summed = product(matrix, part, lasting=lasting)
-            total = summed if total is None else total.add_(summed)
+            total = summed.to(exact) if total is None else total.add_(summed)
             if w is not None:
                 total.addcmul_(part, w[i])
         assert total is not None
         if targets is not None:
             _zero_(total, targets[samples])
         if len(chunks) == 1:
-            return total
+            return total.to(y.dtype)
         y[samples] = total
     return y
 
@@ -232,6 +222,159 @@ def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
     return xs[0].new_empty(xs[0].size(0), a[0].size(0) - 1, xs[0].size(2))
 
 
+# ---- derivatives: both operations are linear in the rows, and each is the other's gradient on transposed matrices
+
+
+def _dot(grad: Tensor, x: Tensor) -> Tensor:
+    if grad.element_size() == 2:  # torch's own adds up in two bytes, and takes six times as long on a CPU
+        return (grad * x).sum(dtype=torch.float32).to(x.dtype)
+    return torch.dot(grad.flatten(), x.flatten())
+
+
+def _spmm_grads(
+    matrices: Sequence[SparseMatrix],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    grads: Sequence[Tensor | None],
+    x: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of `spmm`'s rows and, where `x`, its rows, are given, of its self-weights."""
+    used = [i for i, grad in enumerate(grads) if grad is not None]
+    if not used:
+        return None, None
+    to_w = None
+    if w is not None and x is not None:
+        x = masked_rows(x, sources)
+        to_w = torch.stack([x.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g in grads])
+    to_x = spmm_sum(
+        [matrices[i].transpose() for i in used],
+        [grad for grad in grads if grad is not None],
+        self_weights=w if w is None or len(used) == len(grads) else w[used],
+        sources=targets,
+        targets=sources,
+    )
+    return to_x, to_w
+
+
+def _spmm_sum_grads(
+    matrices: Sequence[SparseMatrix],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    grad: Tensor | None,
+    xs: Sequence[Tensor],
+) -> tuple[Sequence[Tensor | None], Tensor | None]:
+    """Return the gradients of each of `spmm_sum`'s rows and, where `xs`, these rows, are given, of its self-weights."""
+    if grad is None:
+        return [None] * len(matrices), None
+    transposed = [matrix.transpose() for matrix in matrices]
+    to_xs = spmm(transposed, grad, self_weights=w, sources=targets, targets=sources)
+    if w is None or not xs:
+        return to_xs, None
+    grad = masked_rows(grad, targets)
+    return to_xs, torch.stack([_dot(grad, masked_rows(x, sources)) for x in xs])
+
+
+class _Spmm(torch.autograd.Function):
+    """`spmm` in every mode of differentiation, forward and reverse, and under `torch.func`'s transforms.
+
+    Its arguments are the self-weights, the sources' and the targets' masks, the matrices and the rows. A compiler gets
+    the custom operation instead, which has a gradient alone.
+    """
+
+    @staticmethod
+    def forward(
+        w: Tensor | None, sources: Tensor | None, targets: Tensor | None, matrices: Sequence[SparseMatrix], x: Tensor
+    ) -> tuple[Tensor, ...]:
+        return tuple(torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), w, sources, targets))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        w, sources, targets, ctx.matrices, *xs = inputs
+        ctx.set_materialize_grads(False)
+        saved = (w, sources, targets, *([] if w is None else xs))
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        w, sources, targets, *xs = ctx.saved_tensors
+        x = xs[0] if xs and ctx.needs_input_grad[0] else None
+        to_x, to_w = _spmm_grads(ctx.matrices, w, sources, targets, grads, x)
+        return to_w, None, None, None, to_x
+
+    @staticmethod
+    def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> tuple[Tensor, ...]:
+        w, sources, targets, *xs = ctx.saved_tensors
+        masks = {"sources": sources, "targets": targets}
+        ys = [None] * len(ctx.matrices)
+        if tangents[-1] is not None:
+            ys = spmm(ctx.matrices, tangents[-1], self_weights=w, **masks)
+        if w_t is not None:
+            own = masked_rows(masked_rows(xs[0], sources), targets)
+            ys = [own * w_t[i] if y is None else torch.addcmul(y, own, w_t[i]) for i, y in enumerate(ys)]
+        return tuple(ys)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        ys = tuple(map(torch.stack, zip(*_each(_Spmm, info, in_dims, given), strict=True)))
+        return ys, (0,) * len(ys)
+
+
+class _SpmmSum(torch.autograd.Function):
+    """`spmm_sum`, as `_Spmm` is `spmm`; its last arguments are the rows of each matrix."""
+
+    @staticmethod
+    def forward(
+        w: Tensor | None, sources: Tensor | None, targets: Tensor | None, matrices: Sequence[SparseMatrix], *xs: Tensor
+    ) -> Tensor:
+        return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), w, sources, targets)
+
+    setup_context = _Spmm.setup_context
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        w, sources, targets, *xs = ctx.saved_tensors
+        xs = xs if ctx.needs_input_grad[0] else []
+        to_xs, to_w = _spmm_sum_grads(ctx.matrices, w, sources, targets, grad, xs)
+        return to_w, None, None, None, *to_xs
+
+    @staticmethod
+    def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> Tensor:
+        w, sources, targets, *xs = ctx.saved_tensors
+        moved = [i for i, tangent in enumerate(tangents[3:]) if tangent is not None]
+        y = None
+        if moved:
+            y = spmm_sum(
+                [ctx.matrices[i] for i in moved],
+                [tangents[3 + i] for i in moved],
+                self_weights=None if w is None else w[moved],
+                sources=sources,
+                targets=targets,
+            )
+        if w_t is not None:
+            own = sum(masked_rows(x, sources) * w_t[i] for i, x in enumerate(xs))
+            own = masked_rows(own, targets)
+            y = own if y is None else y + own
+        return y
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
+        return torch.stack(_each(_SpmmSum, info, in_dims, given)), 0
+
+
+def _each(function: Any, info: Any, in_dims: tuple[Any, ...], given: tuple[Any, ...]) -> list[Any]:
+    """Return what a function gives for each part of a batch of arguments: samples take turns anyway."""
+    return [
+        function.apply(*(g.select(d, i) if isinstance(d, int) else g for g, d in zip(given, in_dims, strict=True)))
+        for i in range(info.batch_size)
+    ]
+
+
+# ---- the gradients of the custom operations, for a compiler
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, a, at, ctx.lasting, w, sources, targets = inputs
     xs = x if isinstance(x, (list, tuple)) else [x]
@@ -240,46 +383,27 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else xs))
 
 
-def _saved(ctx: Any) -> tuple[list[SparseMatrix], dict[str, Tensor | None], Sequence[Tensor]]:
-    """Return the transposed matrices, `spmm`'s further arguments for the gradient, and what the weights weigh."""
+def _saved(ctx: Any) -> tuple[list[SparseMatrix], tuple[Tensor | None, ...], Sequence[Tensor]]:
+    """Return the matrices, the weights and masks, and the rows where the weights' gradient needs them."""
     saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
     a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
-    transposed = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(at), _matrices(a), strict=True)]
-    return transposed, {"self_weights": w, "sources": targets, "targets": sources}, xs
+    matrices = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(a), _matrices(at), strict=True)]
+    return matrices, (w, sources, targets), xs if ctx.needs_input_grad[4] else []
 
 
-def _dot(grad: Tensor, x: Tensor) -> Tensor:
-    return torch.dot(grad.flatten(), x.flatten())
-
-
-def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    transposed, of, xs = _saved(ctx)
+def _spmm_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    matrices, (w, sources, targets), xs = _saved(ctx)
+    to_x, to_w = _spmm_grads(matrices, w, sources, targets, grads, xs[0] if xs else None)
     none = [None] * ctx.count
-    used = [i for i, grad in enumerate(grads) if grad is not None]
-    if not used:
-        return None, none, none, None, None, None, None
-    to_w, w = None, of["self_weights"]
-    if w is not None:
-        if ctx.needs_input_grad[4]:
-            x = masked_rows(xs[0], of["targets"])
-            dots = [w.new_zeros(()) if g is None else _dot(masked_rows(g, of["sources"]), x) for g in grads]
-            to_w = torch.stack(dots)
-        of["self_weights"] = w[used] if len(used) < len(grads) else w
-    to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
     return to_x, none, none, None, to_w, None, None
 
 
-def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-    transposed, of, xs = _saved(ctx)
+def _spmm_sum_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+    matrices, (w, sources, targets), xs = _saved(ctx)
+    to_xs, to_w = _spmm_sum_grads(matrices, w, sources, targets, grad, xs)
     none = [None] * ctx.count
-    if grad is None:
-        return [None] * len(transposed), none, none, None, None, None, None
-    to_w = None
-    if of["self_weights"] is not None and ctx.needs_input_grad[4]:
-        grad = masked_rows(grad, of["sources"])
-        to_w = torch.stack([_dot(grad, masked_rows(x, of["targets"])) for x in xs])
-    return spmm(transposed, grad, **of), none, none, None, to_w, None, None
+    return list(to_xs), none, none, None, to_w, None, None
 
 
-_spmm.register_autograd(_spmm_grad, setup_context=_save)
-_spmm_sum.register_autograd(_spmm_sum_grad, setup_context=_save)
+_spmm.register_autograd(_spmm_backward, setup_context=_save)
+_spmm_sum.register_autograd(_spmm_sum_backward, setup_context=_save)
