@@ -165,9 +165,10 @@ class Network(Shown):
         A duplicate edge is an entry of its own. Values are left out where all are 1.
         """
         made = self._cached(("csr", transpose), lambda: self._csr(transpose))
-        if made.values is None or made.values.dtype == dtype:
+        values = made.values
+        if values is None or values.dtype == dtype:
             return made
-        return self._cached(("csr", transpose, dtype), lambda: made._replace(values=made.values.to(dtype)))
+        return self._cached(("csr", transpose, dtype), lambda: made._replace(values=values.to(dtype)))
 
     def _csr(self, transpose: bool) -> Csr:
         source, target = self.edge_index

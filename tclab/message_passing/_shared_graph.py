@@ -244,7 +244,8 @@ class SharedGraph:
         if not weighted or self._weight is None:
             return SparseMatrix(*sides)
         values = self._kept(_values, x.device, x.dtype)
-        return SparseMatrix(*(Csr(side.crow, side.col, value) for side, value in zip(sides, values, strict=True)))
+        weighted_sides = [Csr(side.crow, side.col, value) for side, value in zip(sides, values, strict=True)]
+        return SparseMatrix(weighted_sides[0], weighted_sides[1])
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""

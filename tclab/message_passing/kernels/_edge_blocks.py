@@ -154,7 +154,7 @@ def _by_blocks(
             kept = kept | (source == target).unsqueeze(1)
         return compute(source, target - first, end - first, kept, *inputs)
 
-    run = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=random)
+    run: Callable[..., Tensor] = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=random)
     if under_transform() or torch.compiler.is_exporting():  # which have no checkpoints: all blocks are kept
         run = of_block
     parts = [run(block, *of) for block, of in zip(edges.by_target.blocks, inputs, strict=True)]

@@ -307,14 +307,13 @@ class _Spmm(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> tuple[Tensor, ...]:
         w, sources, targets, *xs = ctx.saved_tensors
-        masks = {"sources": sources, "targets": targets}
-        ys = [None] * len(ctx.matrices)
-        if tangents[-1] is not None:
-            ys = spmm(ctx.matrices, tangents[-1], self_weights=w, **masks)
-        if w_t is not None:
-            own = masked_rows(masked_rows(xs[0], sources), targets)
-            ys = [own * w_t[i] if y is None else torch.addcmul(y, own, w_t[i]) for i, y in enumerate(ys)]
-        return tuple(ys)
+        x_t = tangents[-1]
+        ys = [] if x_t is None else spmm(ctx.matrices, x_t, self_weights=w, sources=sources, targets=targets)
+        if w_t is None:
+            return tuple(ys)
+        own = masked_rows(masked_rows(xs[0], sources), targets)
+        by_weights = [own * weight for weight in w_t]
+        return tuple(by_weights if x_t is None else map(torch.add, ys, by_weights))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -343,21 +342,16 @@ class _SpmmSum(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> Tensor:
         w, sources, targets, *xs = ctx.saved_tensors
+        parts = []
         moved = [i for i, tangent in enumerate(tangents[3:]) if tangent is not None]
-        y = None
         if moved:
-            y = spmm_sum(
-                [ctx.matrices[i] for i in moved],
-                [tangents[3 + i] for i in moved],
-                self_weights=None if w is None else w[moved],
-                sources=sources,
-                targets=targets,
-            )
+            matrices, weights = [ctx.matrices[i] for i in moved], None if w is None else w[moved]
+            xs_t = [tangents[3 + i] for i in moved]
+            parts.append(spmm_sum(matrices, xs_t, self_weights=weights, sources=sources, targets=targets))
         if w_t is not None:
-            own = sum(masked_rows(x, sources) * w_t[i] for i, x in enumerate(xs))
-            own = masked_rows(own, targets)
-            y = own if y is None else y + own
-        return y
+            own = torch.stack([masked_rows(x, sources) * weight for x, weight in zip(xs, w_t, strict=True)]).sum(0)
+            parts.append(masked_rows(own, targets))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
