@@ -49,36 +49,6 @@ class Strategy(ABC):
         self.graph = graph
         self.collation = collation
 
-    @classmethod
-    def tune(
-        cls,
-        graph: CellGraph,
-        batch_size: int,
-        dtype: str,
-        device: str,
-        *,
-        deleted: int = 3,
-        width: int = 64,
-        workers: int = 0,
-        timing: bool = True,
-    ) -> dict[str, Any]:
-        """Return arguments of this class that are fastest for batches of a size; none where there is no choice.
-
-        **Arguments:**
-
-        - `graph`: on the CPU.
-        - `batch_size`: samples in a batch.
-        - `dtype`: by name, as in `Point`.
-        - `device`: "cpu" or "cuda".
-        - `deleted`: nodes that a sample deletes.
-        - `width`: features a row.
-        - `workers`: of the loader, which make batches beside the steps; 0 where a step makes its own.
-        - `timing`: time what this process has not timed before; without it the likeliest is returned then.
-
-        **Returns:** arguments by name, as JSON can hold them: other ranks are handed them.
-        """
-        return {}
-
     def prepare(self, perturbations: Perturbations, path: Path) -> None:  # noqa: B027 (most strategies keep nothing)
         """Write into a file what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 

@@ -47,7 +47,7 @@ def tensors_of(
             return kind, list(_copied(copies, name, wanted.deletions, graph)), entries, batch.bytes
         assert isinstance(copies, SharedView)
         entries = sum(tensor.numel() for key, tensor in batch.tensors.items() if key.endswith("/col"))
-        entries += nodes**2 if name in copies.dense else 2 * network.csr_parts(dtype=torch.float32)[1].numel()
+        entries += nodes**2 if copies.dense else 2 * network.csr_parts(dtype=torch.float32)[1].numel()
         shared = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
         drawings: list[Drawing] = [("all samples", shared, ["kept"] * nodes)]
         return kind, [*drawings, *_own_rows(copies, graph.deleted_type)], entries, batch.bytes
