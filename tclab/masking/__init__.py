@@ -2,10 +2,6 @@
 by one.
 """
 
-from tclab.errors import need
-
-need(__name__, "sweep", "scipy")
-
 from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
 from tclab.masking._edge_masks import EdgeMask, GeneMaskCache, StoredIndex, StoredMask
