@@ -35,10 +35,8 @@ def tensors_of(
     if not kind.masks_graph:
         raise InputError(f"strategy is {strategy!r}, which makes no masked graph, expected one that does")
     with view(graph, deletions, strategy) as copies:
-        # a stored strategy's batch is `edge_mask`'s: only where masks are read differs
-        packing = get("edge_mask")(graph) if kind.stores else kind(graph)
         wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
-        batch = packing.batch(wanted)
+        batch = kind(graph).batch(wanted)
         ((name, network),) = graph.relations.items()
         if isinstance(copies, EdgeListView):
             entries = copies.edges(name)[0].size(1)
