@@ -7,7 +7,7 @@ full, over the shared matrices. Each layer is a few sparse products of small mat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,15 +44,8 @@ class DeltaView(SharedView):
     `layers` are the first ones, for as long as few rows differ.
     """
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        removed: Mapping[str, Deletions],
-        layers: Sequence[DeltaLayer],
-        *,
-        dense: Collection[str] = (),
-    ) -> None:
-        super().__init__(graph, removed, dense=dense)
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
+        super().__init__(graph, removed)
         self._layers = layers
 
     def differing(self) -> dict[int, list[int]]:
@@ -69,21 +62,14 @@ class DeltaView(SharedView):
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
-        return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers, dense=self.dense)]
+        return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers)]
 
 
 class _WildTypeAndSamples(SharedView):
     """The wild type and the samples of a `DeltaView`, which carries what differs between them from layer to layer."""
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        removed: Mapping[str, Deletions],
-        layers: Sequence[DeltaLayer],
-        *,
-        dense: Collection[str],
-    ) -> None:
-        super().__init__(graph, removed, dense=dense)
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
+        super().__init__(graph, removed)
         self._num_nodes = graph.num_nodes[graph.deleted_type]
         self._layers = layers
 
