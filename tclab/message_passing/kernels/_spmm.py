@@ -81,7 +81,7 @@ def spmm(
     """
     if compiling():
         return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
-    return list(_Spmm.apply(self_weights, sources, targets, matrices, x))
+    return list(_Products.apply(False, self_weights, sources, targets, matrices, x))
 
 
 def spmm_sum(
@@ -103,7 +103,8 @@ def spmm_sum(
     """
     if compiling():
         return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
-    return _SpmmSum.apply(self_weights, sources, targets, matrices, *xs)
+    total: Tensor = _Products.apply(True, self_weights, sources, targets, matrices, *xs)[0]
+    return total
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
@@ -222,7 +223,7 @@ def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
     return xs[0].new_empty(xs[0].size(0), a[0].size(0) - 1, xs[0].size(2))
 
 
-# ---- derivatives: both operations are linear in the rows, and each is the other's gradient on transposed matrices
+# ---- derivatives
 
 
 def _dot(grad: Tensor, x: Tensor) -> Tensor:
@@ -231,67 +232,28 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
     return torch.dot(grad.flatten(), x.flatten())
 
 
-def _spmm_grads(
-    matrices: Sequence[SparseMatrix],
-    w: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    grads: Sequence[Tensor | None],
-    x: Tensor | None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of `spmm`'s rows and, where `x`, its rows, are given, of its self-weights."""
-    used = [i for i, grad in enumerate(grads) if grad is not None]
-    if not used:
-        return None, None
-    to_w = None
-    if w is not None and x is not None:
-        x = masked_rows(x, sources)
-        to_w = torch.stack([x.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g in grads])
-    to_x = spmm_sum(
-        [matrices[i].transpose() for i in used],
-        [grad for grad in grads if grad is not None],
-        self_weights=w if w is None or len(used) == len(grads) else w[used],
-        sources=targets,
-        targets=sources,
-    )
-    return to_x, to_w
+class _Products(torch.autograd.Function):
+    """`spmm`, or `spmm_sum` where `summed`, with every derivative, forward and reverse, also under `torch.func`.
 
-
-def _spmm_sum_grads(
-    matrices: Sequence[SparseMatrix],
-    w: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    grad: Tensor | None,
-    xs: Sequence[Tensor],
-) -> tuple[Sequence[Tensor | None], Tensor | None]:
-    """Return the gradients of each of `spmm_sum`'s rows and, where `xs`, these rows, are given, of its self-weights."""
-    if grad is None:
-        return [None] * len(matrices), None
-    transposed = [matrix.transpose() for matrix in matrices]
-    to_xs = spmm(transposed, grad, self_weights=w, sources=targets, targets=sources)
-    if w is None or not xs:
-        return to_xs, None
-    grad = masked_rows(grad, targets)
-    return to_xs, torch.stack([_dot(grad, masked_rows(x, sources)) for x in xs])
-
-
-class _Spmm(torch.autograd.Function):
-    """`spmm` in every mode of differentiation, forward and reverse, and under `torch.func`'s transforms.
-
-    Its arguments are the self-weights, the sources' and the targets' masks, the matrices and the rows. A compiler gets
-    the custom operation instead, which has a gradient alone.
+    Both are linear in the rows, and each is the other's gradient on the transposed matrices. A compiler gets the custom
+    operations instead, which have a gradient alone.
     """
 
     @staticmethod
     def forward(
-        w: Tensor | None, sources: Tensor | None, targets: Tensor | None, matrices: Sequence[SparseMatrix], x: Tensor
+        summed: bool,
+        w: Tensor | None,
+        sources: Tensor | None,
+        targets: Tensor | None,
+        matrices: Sequence[SparseMatrix],
+        *xs: Tensor,
     ) -> tuple[Tensor, ...]:
-        return tuple(torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), w, sources, targets))
+        given = (*_flat(matrices), _lasting(matrices), w, sources, targets)
+        return (torch.ops.tclab.spmm_sum(xs, *given),) if summed else tuple(torch.ops.tclab.spmm(xs[0], *given))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        w, sources, targets, ctx.matrices, *xs = inputs
+        ctx.summed, w, sources, targets, ctx.matrices, *xs = inputs
         ctx.set_materialize_grads(False)
         saved = (w, sources, targets, *([] if w is None else xs))
         ctx.save_for_backward(*saved)
@@ -300,104 +262,85 @@ class _Spmm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         w, sources, targets, *xs = ctx.saved_tensors
-        x = xs[0] if xs and ctx.needs_input_grad[0] else None
-        to_x, to_w = _spmm_grads(ctx.matrices, w, sources, targets, grads, x)
-        return to_w, None, None, None, to_x
+        xs = xs if ctx.needs_input_grad[1] else []
+        to_xs, to_w = _gradients(ctx.summed, ctx.matrices, w, sources, targets, grads, xs)
+        return None, to_w, None, None, None, *to_xs
 
     @staticmethod
-    def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         w, sources, targets, *xs = ctx.saved_tensors
-        x_t = tangents[-1]
-        ys = [] if x_t is None else spmm(ctx.matrices, x_t, self_weights=w, sources=sources, targets=targets)
-        if w_t is None:
-            return tuple(ys)
-        own = masked_rows(masked_rows(xs[0], sources), targets)
-        by_weights = [own * weight for weight in w_t]
-        return tuple(by_weights if x_t is None else map(torch.add, ys, by_weights))
+        w_t, xs_t = tangents[1], tangents[5:]
+        parts = []
+        moved = [i for i, x_t in enumerate(xs_t) if x_t is not None]
+        if moved and ctx.summed:
+            matrices, weights = [ctx.matrices[i] for i in moved], None if w is None else w[moved]
+            parts.append(_Products.apply(True, weights, sources, targets, matrices, *[xs_t[i] for i in moved]))
+        elif moved:
+            parts.append(_Products.apply(False, w, sources, targets, ctx.matrices, *xs_t))
+        if w_t is not None:
+            rows = [masked_rows(masked_rows(x, sources), targets) for x in xs] * len(w_t)
+            by_weights = [x * weight for x, weight in zip(rows, w_t, strict=False)]
+            parts.append([torch.stack(by_weights).sum(0)] if ctx.summed else by_weights)
+        return tuple(map(sum, zip(*parts, strict=True)))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        ys = tuple(map(torch.stack, zip(*_each(_Spmm, info, in_dims, given), strict=True)))
+        batched = [i for i, dim in enumerate(in_dims) if isinstance(dim, int)]
+        each = []
+        for b in range(info.batch_size):  # samples are computed one after the other anyway
+            of_b = {i: given[i].select(in_dims[i], b) for i in batched}
+            each.append(_Products.apply(*(of_b.get(i, one) for i, one in enumerate(given))))
+        ys = tuple(map(torch.stack, zip(*each, strict=True)))
         return ys, (0,) * len(ys)
 
 
-class _SpmmSum(torch.autograd.Function):
-    """`spmm_sum`, as `_Spmm` is `spmm`; its last arguments are the rows of each matrix."""
-
-    @staticmethod
-    def forward(
-        w: Tensor | None, sources: Tensor | None, targets: Tensor | None, matrices: Sequence[SparseMatrix], *xs: Tensor
-    ) -> Tensor:
-        return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), w, sources, targets)
-
-    setup_context = _Spmm.setup_context
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        w, sources, targets, *xs = ctx.saved_tensors
-        xs = xs if ctx.needs_input_grad[0] else []
-        to_xs, to_w = _spmm_sum_grads(ctx.matrices, w, sources, targets, grad, xs)
-        return to_w, None, None, None, *to_xs
-
-    @staticmethod
-    def jvp(ctx: Any, w_t: Tensor | None, *tangents: Any) -> Tensor:
-        w, sources, targets, *xs = ctx.saved_tensors
-        parts = []
-        moved = [i for i, tangent in enumerate(tangents[3:]) if tangent is not None]
-        if moved:
-            matrices, weights = [ctx.matrices[i] for i in moved], None if w is None else w[moved]
-            xs_t = [tangents[3 + i] for i in moved]
-            parts.append(spmm_sum(matrices, xs_t, self_weights=weights, sources=sources, targets=targets))
-        if w_t is not None:
-            own = torch.stack([masked_rows(x, sources) * weight for x, weight in zip(xs, w_t, strict=True)]).sum(0)
-            parts.append(masked_rows(own, targets))
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
-        return torch.stack(_each(_SpmmSum, info, in_dims, given)), 0
+def _gradients(
+    summed: bool,
+    matrices: Sequence[SparseMatrix],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    grads: Sequence[Tensor | None],
+    xs: Sequence[Tensor],
+) -> tuple[Sequence[Tensor | None], Tensor | None]:
+    """Return the gradients of the rows and, where `xs`, these rows, are given, of the self-weights."""
+    used = [i for i, grad in enumerate(grads) if grad is not None]
+    if not used:
+        return [None] * (len(matrices) if summed else 1), None
+    to_w = None
+    if w is not None and xs:
+        rows = [masked_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
+        reached = [*grads] * (len(matrices) // len(grads))
+        pairs = zip(reached, rows, strict=True)
+        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g, x in pairs])
+    if summed:
+        transposed = [matrix.transpose() for matrix in matrices]
+        return spmm(transposed, grads[0], self_weights=w, sources=targets, targets=sources), to_w
+    transposed, w = [matrices[i].transpose() for i in used], w if w is None else w[used]
+    reached = [grad for grad in grads if grad is not None]
+    return [spmm_sum(transposed, reached, self_weights=w, sources=targets, targets=sources)], to_w
 
 
-def _each(function: Any, info: Any, in_dims: tuple[Any, ...], given: tuple[Any, ...]) -> list[Any]:
-    """Return what a function gives for each part of a batch of arguments: samples take turns anyway."""
-    return [
-        function.apply(*(g.select(d, i) if isinstance(d, int) else g for g, d in zip(given, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-
-
-# ---- the gradients of the custom operations, for a compiler
+# ---- the gradients of the custom operations
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, a, at, ctx.lasting, w, sources, targets = inputs
-    xs = x if isinstance(x, (list, tuple)) else [x]
     ctx.set_materialize_grads(False)
-    ctx.count = len(a)
-    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else xs))
+    ctx.summed, ctx.count = isinstance(x, (list, tuple)), len(a)
+    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else x if ctx.summed else [x]))
 
 
-def _saved(ctx: Any) -> tuple[list[SparseMatrix], tuple[Tensor | None, ...], Sequence[Tensor]]:
-    """Return the matrices, the weights and masks, and the rows where the weights' gradient needs them."""
+def _backward(ctx: Any, grads: Any) -> tuple[Any, ...]:
     saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
     a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
     matrices = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(a), _matrices(at), strict=True)]
-    return matrices, (w, sources, targets), xs if ctx.needs_input_grad[4] else []
-
-
-def _spmm_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    matrices, (w, sources, targets), xs = _saved(ctx)
-    to_x, to_w = _spmm_grads(matrices, w, sources, targets, grads, xs[0] if xs else None)
+    xs = xs if ctx.needs_input_grad[4] else []
+    grads = [grads] if ctx.summed else grads
+    to_xs, to_w = _gradients(ctx.summed, matrices, w, sources, targets, grads, xs)
     none = [None] * ctx.count
-    return to_x, none, none, None, to_w, None, None
+    return list(to_xs) if ctx.summed else to_xs[0], none, none, None, to_w, None, None
 
 
-def _spmm_sum_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-    matrices, (w, sources, targets), xs = _saved(ctx)
-    to_xs, to_w = _spmm_sum_grads(matrices, w, sources, targets, grad, xs)
-    none = [None] * ctx.count
-    return list(to_xs), none, none, None, to_w, None, None
-
-
-_spmm.register_autograd(_spmm_backward, setup_context=_save)
-_spmm_sum.register_autograd(_spmm_sum_backward, setup_context=_save)
+_spmm.register_autograd(_backward, setup_context=_save)
+_spmm_sum.register_autograd(_backward, setup_context=_save)
