@@ -10,6 +10,7 @@ and in two bytes Triton's tiles, or cuSPARSE in float32 where those cannot serve
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -292,6 +293,10 @@ class _Products(torch.autograd.Function):
             each.append(_Products.apply(*(of_b.get(i, one) for i, one in enumerate(given))))
         ys = tuple(map(torch.stack, zip(*each, strict=True)))
         return ys, (0,) * len(ys)
+
+
+# torch asks for it in each call, and to find it out takes as long as a small product
+_Products.forward.__signature__ = inspect.signature(_Products.forward)  # type: ignore[attr-defined]
 
 
 def _gradients(
