@@ -16,7 +16,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph._csr import Csr, SparseMatrix, csr_of, group, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, masked_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class SharedGraph:
         if reduce == "max":
             return edge_max(x, self.edges(sides, cut, x))
         # a difference of two sums that were each rounded to two bytes may have no digit left
-        exact = x if cut is None else x.to(torch.promote_types(x.dtype, torch.float32))
+        exact = x if cut is None else in_float32(x)
         sources, targets = (None if mask is None else mask.t() for mask in sides)
         (summed,) = spmm([self._matrix(exact)], exact.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)

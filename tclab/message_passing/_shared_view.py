@@ -16,7 +16,7 @@ from torch import Tensor
 from tclab.errors import require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._edge_list_view import pool_grid
+from tclab.message_passing._pools import pool_grid
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import masked_rows, without
 from tclab.message_passing.kernels._spmm import spmm

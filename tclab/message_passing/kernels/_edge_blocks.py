@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tclab.graph._csr import group
-from tclab.message_passing.kernels._row_ops import add_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows, under_transform
 
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers in a block: what a core's cache holds, what keeps a GPU busy
 _LEAST_EDGES = 256  # of a block, so that a small graph is one
@@ -91,7 +91,7 @@ def edge_max(x: Tensor, edges: Edges) -> Tensor:
         has_none = add_rows(counted, target, targets) == 0  # -inf is a maximum, too
         return highest.masked_fill(has_none.unsqueeze(-1), 0.0)
 
-    exact = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+    exact = in_float32(x).contiguous()
     return _by_blocks(compute, edges, [(exact,)] * len(edges.by_target.blocks)).to(x.dtype)
 
 
@@ -112,7 +112,7 @@ def edge_attention(
     """
     given = x_l.dtype
     # every block adds to the gradients of these
-    x_l, x_r, att = (tensor.to(torch.promote_types(given, torch.float32)) for tensor in (x_l, x_r, att))
+    x_l, x_r, att = in_float32(x_l), in_float32(x_r), in_float32(att)
 
     def compute(
         source: Tensor, target: Tensor, targets: int, kept: Tensor | None, x_l: Tensor, x_r: Tensor, att: Tensor
