@@ -1,8 +1,12 @@
 """The view that carries the wild type and, for each sample, only the rows that differ from it.
 
-Before the first layer every sample's rows are the wild type's. After it those differ that hear from a deleted
-node; after the second those that hear from them; and so on, until nearly all do and the samples are carried in
-full, over the shared matrices. Each layer is a few sparse products of small matrices that the worker made.
+Before the first layer every sample's rows are the wild type's. After it those rows differ that have a deleted
+neighbour; after the second those that have such a neighbour; and so on, until nearly all do and the samples are carried
+in full, over the shared matrices. Each layer is a few sparse products of small matrices that the worker made.
+
+Shapes: N nodes, B samples, H features. A layer reads the wild type's N rows, then, sample after sample, the D rows that
+differ. C changes go along its edges: those of these D rows, then of the deleted nodes, sample after sample. The
+sums of one relation are the wild type's N, then the T that differ.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import Tensor
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._csr import SparseMatrix
 from tclab.message_passing._shared_view import SharedView, autocast
-from tclab.message_passing._view import RowFunction, View
+from tclab.message_passing._view import RowFunction, View, running_sum
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.message_passing.kernels._spmm import spmm, spmm_sum
 from tclab.perturbation import Deletions
@@ -24,18 +28,15 @@ from tclab.perturbation import Deletions
 
 @dataclass(frozen=True)
 class DeltaLayer:
-    """The matrices of one layer, from the rows that differ before it to those that differ after it.
-
-    Rows before: the wild type's N, then sample after sample the D that differ. C are those D and, sample after
-    sample, the deleted nodes. Rows of a relation: the wild type's N, then the T that differ in it.
-    """
+    """The matrices of one layer; mappings are by relation."""
 
     nodes: Tensor  # [D] int64, of each row that differs
     samples: Tensor  # [D] int64, 0 … B - 1
-    changes: SparseMatrix  # [C, N + D], what a row is more than the wild type's; a deleted one is that much less
-    start: Mapping[str, SparseMatrix]  # relation → [N + T, N], which of the wild type's sums a row begins with
-    edges: Mapping[str, SparseMatrix]  # relation → [N + T, C + D], the changes that edges bring, and its own
-    spread: Mapping[str, SparseMatrix]  # relation → from its rows to those after the layer, one entry a row
+    # [C, N + D], each row minus the wild type's, and minus the wild type's row for a deleted node
+    changes: SparseMatrix
+    start: Mapping[str, SparseMatrix]  # [N + T, N], picks the wild type's sum that each sum begins with
+    edges: Mapping[str, SparseMatrix]  # [N + T, C + D], adds the changes along the edges, and of each row by itself
+    spread: Mapping[str, SparseMatrix]  # [rows after the layer, N + T], picks the sum of each row
 
 
 class DeltaView(SharedView):
@@ -47,6 +48,7 @@ class DeltaView(SharedView):
     def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
         super().__init__(graph, removed)
         self._layers = layers
+        self._num_nodes = graph.num_nodes[graph.deleted_type]
 
     def differing(self) -> dict[int, list[int]]:
         """Return sample → the nodes whose rows differ from the wild type's after the first layer.
@@ -65,20 +67,15 @@ class DeltaView(SharedView):
         return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers)]
 
 
-class _WildTypeAndSamples(SharedView):
-    """The wild type and the samples of a `DeltaView`, which carries what differs between them from layer to layer."""
-
-    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
-        super().__init__(graph, removed)
-        self._num_nodes = graph.num_nodes[graph.deleted_type]
-        self._layers = layers
+class _WildTypeAndSamples(DeltaView):
+    """The wild type and the samples of a `DeltaView`, one after the other."""
 
     def _layer(self, x: Tensor) -> DeltaLayer | None:
-        """Return the layer that reads these rows, identified by how many they are; `None` where all rows are there.
+        """Return the layer that reads rows `x`, known by how many they are; `None` where all rows are there.
 
-        Row sets are nested, so that equal size means equal sets. Sizes are compared and not looked up: what
-        `torch.compile` made of one batch then serves the next, as it is specialised to which of them are equal and
-        not to the sizes.
+        A layer's rows are among those of the next, so that as many rows are the same rows. Sizes are compared and not
+        looked up: what `torch.compile` made of one batch then serves the next, as it is specialised to which of them
+        are equal and not to the sizes.
         """
         for layer in self._layers:
             if x.size(0) == self._num_nodes + layer.nodes.size(0):
@@ -92,7 +89,7 @@ class _WildTypeAndSamples(SharedView):
     def convolve(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Return each relation's function of its sums, from rows that differ to rows that differ."""
+        """Yield each relation's function of its sums, [rows after the layer, H]."""
         layer = self._layer(x)
         if layer is None:
             yield from super().convolve(relations, x, functions, self_weights)
@@ -107,7 +104,7 @@ class _WildTypeAndSamples(SharedView):
         """Return the sum of what `convolve` returns, added up as it is spread."""
         layer = self._layer(x)
         if layer is None:
-            return super().convolve_sum(relations, x, functions, self_weights)
+            return running_sum(super().convolve(relations, x, functions, self_weights))
         parts = list(self._parts(layer, relations, x, functions, self_weights))
         return spmm_sum([layer.spread[name] for name in relations], parts).squeeze(0)
 
@@ -119,21 +116,21 @@ class _WildTypeAndSamples(SharedView):
         functions: Sequence[RowFunction],
         self_weights: Sequence[Tensor],
     ) -> Iterator[Tensor]:
-        """Return each relation's function of its rows' sums, [1, N + T, H].
+        """Yield each relation's function of its sums, [1, N + T, H].
 
-        The wild type's sums are Wᵢ = Aᵢ·X + wᵢ·X. With the changes Δ = M·X, of which the first D are rows of their own,
-        Δ′, all sums are Sᵢ·Wᵢ + Eᵢ·[Δ; wᵢ·Δ′].
+        A sum that differs is the wild type's, plus what its edges bring more than they bring to the wild type, plus
+        its own row's change times the self-weight.
         """
         x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
         matrices = [self._relation(name).matrix(x.dtype) for name in relations]
-        wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
+        wild_sums = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
-        own = changes[:, : layer.nodes.size(0)]
-        for name, weight, function, first in zip(relations, weights, functions, wild, strict=True):
-            changed = torch.cat([changes, weight * own], dim=1)
-            summed = spmm_sum([layer.start[name], layer.edges[name]], [first, changed])
-            yield function(summed.squeeze(0)).unsqueeze(0)
+        own_changes = changes[:, : layer.nodes.size(0)]
+        for name, weight, function, wild_sum in zip(relations, weights, functions, wild_sums, strict=True):
+            brought = torch.cat([changes, weight * own_changes], dim=1)
+            sums = spmm_sum([layer.start[name], layer.edges[name]], [wild_sum, brought])
+            yield function(sums.squeeze(0)).unsqueeze(0)
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [(B + 1)·N, H]."""

@@ -117,8 +117,8 @@ class View(Shown, ABC):
     def begin(self, x: Tensor) -> Tensor:
         """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`.
 
-        They are `lift`'s, [R, H], unless a view carries fewer rows from layer to layer, for as long as few samples
-        differ from the wild type. Then layers are `convolve` or `convolve_sum`, and `complete` ends them.
+        They are `lift`'s, [R, H], unless a view carries fewer rows from layer to layer, for as long as few rows of the
+        samples differ from the wild type's. Then layers are `convolve` or `convolve_sum`, and `complete` ends them.
         """
         return self.lift(x)
 

@@ -12,7 +12,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import in_float32, take_rows
-from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, Sum, aggregation_of, mlp
+from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, aggregation_of, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
@@ -38,11 +38,7 @@ class HeteroLayer(nn.Module):
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
         names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
-        if isinstance(self.aggregation, Sum):  # a view may add them up as they come
-            parts = iter([view.convolve_sum(names, x, gins, weights)])
-        else:
-            parts = view.convolve(names, x, gins, weights)
-        x = self.aggregation(parts)
+        x = self.aggregation(view, names, x, gins, weights)
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
-from tclab.message_passing._view import running_sum
+from tclab.message_passing._view import RowFunction
 from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.perturbation import Deletions
 
@@ -211,20 +211,36 @@ class MetabolicConv(nn.Module):
 # ---- aggregations of one tensor a network into one for all
 
 
-class Sum(nn.Module):
+class Aggregation(nn.Module):
+    """Convolve over several networks and make one tensor of theirs, by `mixed`."""
+
+    def forward(
+        self, view: View, networks: Sequence[str], x: Tensor, updates: Sequence[RowFunction], weights: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the rows after a layer; the arguments are those of `View.convolve`."""
+        return self.mixed(list(view.convolve(networks, x, updates, weights)))
+
+    def mixed(self, parts: list[Tensor]) -> Tensor:
+        """Return [R, H] for one [R, H] a network."""
+        raise NotImplementedError
+
+
+class Sum(Aggregation):
     """The sum over networks, or their mean where `divisor` is their number."""
 
     def __init__(self, divisor: int = 1) -> None:
         super().__init__()
         self.divisor = divisor
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
-        """Return [R, H] for one [R, H] a network, or for their sum alone."""
-        total = running_sum(parts)
+    def forward(
+        self, view: View, networks: Sequence[str], x: Tensor, updates: Sequence[RowFunction], weights: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the rows after a layer, which a view adds up as it makes them."""
+        total = view.convolve_sum(networks, x, updates, weights)
         return total if self.divisor == 1 else total / self.divisor
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Aggregation):
     """Attention over the networks of each row, each with a learned embedding added; then their mean."""
 
     def __init__(self, width: int, networks: int, *, heads: int = 4) -> None:
@@ -232,15 +248,15 @@ class CrossAttention(nn.Module):
         self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def mixed(self, parts: list[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network."""
-        tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
+        tokens = torch.stack(parts, dim=1) + self.embedding  # [R, networks, H]
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
         mean: Tensor = attended.mean(dim=1)
         return mean
 
 
-class Pairwise(nn.Module):
+class Pairwise(Aggregation):
     """An MLP for every unordered pair of networks, a network with itself included, and their mean.
 
     The pairs and the mean are scored for each row, weighted by the softmax of the scores and added; a norm
@@ -258,12 +274,11 @@ class Pairwise(nn.Module):
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def mixed(self, parts: list[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network."""
-        each = list(parts)
-        values = [torch.stack(each).mean(0)]
+        values = [torch.stack(parts).mean(0)]
         for (a, b), mlp in zip(self.pairs, self.mlps, strict=True):
-            values.append(mlp(torch.cat([each[a], each[b]], dim=-1)))
+            values.append(mlp(torch.cat([parts[a], parts[b]], dim=-1)))
         stacked = torch.stack(values, dim=1)  # [R, pairs + 1, H]
         scores = self.scorer(stacked)  # [R, pairs + 1, 1]
         mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
@@ -273,8 +288,8 @@ class Pairwise(nn.Module):
 AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
 
 
-def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
-    """Return the aggregation of a name: a module that takes an iterator of [R, H], one a network, and returns [R, H].
+def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> Aggregation:
+    """Return the aggregation of a name.
 
     **Raises:** `InputError` with the nearest name where there is none.
     """
