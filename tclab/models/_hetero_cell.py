@@ -122,11 +122,19 @@ class HeteroCell(nn.Module):
             metabolism=metabolism,
         )
 
-    def encode(self, view: View) -> Tensor:
-        """Return the rows' embeddings after the last layer, [R, H]; every sample begins with the same features."""
+    def parts(self, view: View) -> Sequence[View]:
+        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
+        return view.with_wild_type()
+
+    def rows(self, view: View) -> Tensor:
+        """Return what the first layer reads; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
-        # with dropout rows differ by chance: no sample may share the wild type's
-        x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
+        # where dropout follows, rows differ by chance: no sample may share the wild type's
+        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
+
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]."""
+        x = self.rows(view)
         for layer in self.layers:
             x = layer(view, x)
         return view.complete(x)
@@ -138,7 +146,7 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        parts = view.with_wild_type()
+        parts = self.parts(view)
         encoded = [self.encode(part) for part in parts]
         pooled = [part.pool(self.gate(x), in_float32(x)) for part, x in zip(parts, encoded, strict=True)]
         return torch.cat(pooled), torch.cat([part.emptied() for part in parts]), parts[0].first(encoded[0])
