@@ -19,7 +19,6 @@ from torch_geometric.utils import scatter
 
 import tclab
 from tclab.masking import get
-from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import tiles_for
 from tclab.perturbation import Perturbations
@@ -50,7 +49,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     )
     keep = shared.keep[graph.deleted_type]
     x = torch.randn(len(keep), WIDTH, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    matrices = [sparse_matrix(network, dtype).csr for network in here.networks.values()]
+    matrices = [network.csr(dtype) for network in here.networks.values()]
     weight = 1.5
 
     def of_view(x: Tensor) -> list[Tensor]:

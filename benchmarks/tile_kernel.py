@@ -19,7 +19,7 @@ from torch import Tensor
 
 import tclab
 from tclab.message_passing.kernels import _tile_sums as tile_sums
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
+from tclab.message_passing.kernels._spmm import spmm
 
 DTYPE, ALLOWED = torch.float16, 2e-3
 KINDS = ("random", "none", "hub", "empty rows", "self-loops", "multi-edges", "bipartite", "full")
@@ -82,16 +82,14 @@ def case(seed: int, most_columns: int = 2048) -> Case:
 def errors(c: Case) -> tuple[float, ...]:
     """Return the errors of the sums and of their gradients, relative to the largest value in fp64."""
     generator = torch.Generator().manual_seed(c.seed)
-    there, back = (Csr(*c.network.csr_parts(dtype=DTYPE, transpose=t)[:3]) for t in (False, True))
     x = torch.randn(c.samples, c.sources, c.width, generator=generator).to(DTYPE)
     by = torch.randn(c.samples, c.targets, c.width, generator=generator).to(DTYPE)
     keep = torch.rand(c.samples, c.sources, generator=generator) >= 0.1
     receives = keep if c.sources == c.targets else torch.rand(c.samples, c.targets, generator=generator) >= 0.1
 
     def outcome(dtype: torch.dtype) -> list[Tensor]:
-        csrs = [csr._replace(values=csr.values.to(dtype)) for csr in (there, back) if csr.values is not None]
         own = x.to(dtype, copy=True).requires_grad_()
-        (summed,) = spmm([SparseMatrix(*csrs)], own, sources=keep, targets=receives)
+        (summed,) = spmm([c.network.matrix(dtype)], own, sources=keep, targets=receives)
         return [summed, *torch.autograd.grad((summed.double() * by).sum(), own)]
 
     before = len(tile_sums._MADE)

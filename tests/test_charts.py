@@ -262,7 +262,7 @@ def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its
     assert counts["gpu_filter"] == left + 3 * len(EDGES)  # what it filters from stays
     assert counts["node_mask"] == 2 * len(EDGES)
     assert counts["dense"] == 10 * 10
-    assert counts["delta"] == counts["fastest"] > counts["node_mask"]  # the differences, beside what is shared
+    assert counts["delta"] > counts["node_mask"]  # the differences, beside what is shared
 
 
 def test_an_edge_is_dashed_where_an_end_is_deleted_and_delta_colours_who_hears_from_one():

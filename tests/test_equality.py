@@ -248,8 +248,9 @@ def test_second_derivatives_are_right():
         torch.testing.assert_close(second, expected, msg=lambda m, name=name: f"{name}: {m}")
 
 
-def test_the_readmes_table_has_every_strategy():
+def test_the_readmes_tables_have_every_strategy_and_no_other():
     readme = Path(__file__).parents[1].joinpath("README.md").read_text()
     table = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| `")]
     listed = [name for cell in table for name in re.findall(r"`(\w+)`", cell)]
     assert [name for name in masking.names() if name not in listed] == []
+    assert [name for name in listed if name not in masking.names()] == []

@@ -14,7 +14,7 @@ BROUGHT = {
 
 MISSING = {
     "import tclab.sweeps": "tclab.sweeps needs pandas: in tclab's folder, pip install '.[sweep]'",
-    "import tclab; tclab.view": "tclab.masking needs scipy: in tclab's folder, pip install '.[sweep]'",
+    "tclab.view(graph, [[1]], 'delta')": "the strategy delta needs scipy: in tclab's folder, pip install '.[sweep]'",
     "import tclab.readers": "tclab.readers needs pandas: in tclab's folder, pip install '.[readers]'",
     "import tclab.trace": "tclab.trace needs pandas: in tclab's folder, pip install '.[trace]'",
     "import tclab.command": "tclab.command needs cyclopts: in tclab's folder, pip install '.[sweep]'",
@@ -22,7 +22,7 @@ MISSING = {
 }
 
 
-def test_graphs_convolutions_and_a_ledger_need_torch_and_numpy_alone_and_what_is_missing_is_named_with_its_extra(root):
+def test_graphs_views_layers_and_a_ledger_need_torch_and_numpy_alone_and_what_is_missing_is_named_with_its_extra(root):
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert {line.split(">")[0] for line in project["dependencies"]} == {"torch", "numpy"}
     code = """
@@ -41,7 +41,9 @@ for conv in (SharedGCNConv(4, 5), SharedGINConv(torch.nn.Linear(4, 5)), SharedSA
 hetero = SharedHeteroConv({("a", "to", "a"): SharedGCNConv(4, 5)})
 hetero({"a": x}, {("a", "to", "a"): ring}, {"a": keep})["a"].sum().backward()
 import tclab
-tclab.CellGraph.synthetic(0.02)
+graph = tclab.CellGraph.synthetic(0.02)
+with tclab.view(graph, [[1], []]) as view:
+    view.neighbour_sum("physical", view.lift(torch.ones(graph.num_nodes["gene"], 1)))
 from tclab import timing
 with timing.Ledger() as ledger:
     for _ in ledger.steps(range(3)):

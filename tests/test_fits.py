@@ -30,15 +30,14 @@ def batch_bytes(point):
 def test_a_batch_carries_the_bytes_that_were_said(strategy):
     """To the byte where each sample adds the same; else, told from two small batches, within a few samples' luck."""
     luck = 0.02 if issubclass(masking.get(strategy), masking.get("subgraph")) else 0.0
-    if strategy in ("delta", "fastest") or "khop" in strategy:
+    if strategy == "delta" or "khop" in strategy:
         luck = 0.3
     for size, tolerance, more in (
         (4, 0.01 if strategy == "sampled_edges" else 0.0, {"metabolism": "carried", "micro_batch": 3}),
         (26, luck, {"scale": 0.1, **({"collation": "edges"} if strategy == "gpu_mask" else {})}),
     ):
         point = point_of(strategy, mode="data", batch_size=size, perturbations=2, **more)
-        real = batch_bytes(point)  # first: `fits` takes of `fastest` what a run has chosen
-        assert fits(point).batch == pytest.approx(real, rel=tolerance)
+        assert fits(point).batch == pytest.approx(batch_bytes(point), rel=tolerance)
 
 
 def handed_out(point):
@@ -54,13 +53,12 @@ def handed_out(point):
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [("fastest", {}), ("delta", {"networks": 3}), ("subgraph", {}), ("node_mask", {"micro_batch": 1})],
+    [("dense", {}), ("delta", {"networks": 3}), ("subgraph", {}), ("node_mask", {"micro_batch": 1})],
 )
 def test_a_step_holds_what_was_said(strategy, more):
     point = point_of(strategy, **{"scale": 0.07, "networks": 1, **more})
-    held = handed_out(point)  # first: `fits` estimates `fastest` by what a run has chosen, and times nothing itself
     found = fits(point)
-    assert found.step + found.batch == pytest.approx(held, rel=0.1)
+    assert found.step + found.batch == pytest.approx(handed_out(point), rel=0.1)
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():

@@ -5,6 +5,8 @@ import json
 import readme_figures
 from stage_rows import row as made_up
 
+import tclab
+from tclab import masking
 from tclab.sweeps.store._rows import frame, table
 
 
@@ -49,3 +51,11 @@ def test_the_front_page_says_what_was_measured_on_which_gpu_or_that_nothing_was(
         "| `(dango)` |  | 12,300 |",
     ]
     assert [line[:9] for line in readme_figures.figures(tmp_path, short=True).splitlines()[5:]] == ["| `node_m"]
+
+
+def test_no_recording_has_a_strategy_that_cannot_be_chosen():
+    """`tclab.advise` of a recording's rows would suggest it, and the pages' tables would name it."""
+    recordings = list(readme_figures.FOLDER.glob("*/rows.parquet"))
+    assert recordings
+    for path in recordings:
+        assert set(tclab.rows(path)["strategy"]) <= set(masking.names()), path

@@ -1,4 +1,4 @@
-"""Strategies: what a batch weighs, where the host waits, what is refused; `delta` gives up, `fastest` times."""
+"""Strategies: what a batch weighs, where the host waits, what is refused; `delta` gives up."""
 
 from collections import Counter
 
@@ -6,14 +6,10 @@ import pytest
 import torch
 
 import tclab
-from tclab import CellGraph, InputError, Point, masking
+from tclab import CellGraph, InputError, masking
 from tclab.masking import Strategy
-from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import setup, strategy_arguments
-from tclab.sweeps.execution._ranks import Ranks
 from tclab.timing import syncs
 from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
@@ -155,68 +151,3 @@ def test_under_dropout_delta_makes_every_sample_draw_its_own():
     first, second = model(strategy.view(batch))
     assert first != second  # the same sample twice: only their dropout tells them apart
     assert EquivalenceReference(lambda graph: model.eval(), line, [[], []], whole=True).compare("delta").passed
-
-
-# ---- fastest: what is timed once in a process is what both halves and all ranks run
-
-
-GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
-POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
-Fastest = masking.get("fastest")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_chosen(monkeypatch):
-    monkeypatch.setattr(calibrating, "_CHOSEN", {})
-    monkeypatch.setattr(calibrating, "_SPARSEST", float("inf"))  # this graph is small, so sparse
-
-
-@pytest.fixture
-def untimed(monkeypatch):
-    """The arms that were asked for; dense products, and differences, come out fastest."""
-    asked = []
-
-    def least(arms, rounds):
-        asked.append(list(arms))
-        for call in arms.values():
-            call()
-        return {arm: {"dense": 1.0, "delta": 1.0, "batch": 0.5}.get(arm, 2.0) for arm in arms}
-
-    monkeypatch.setattr(calibrating, "least_seconds", least)
-    return asked
-
-
-def test_each_network_and_the_differences_are_timed_once_in_a_process_and_the_fastest_run(untimed):
-    for _ in range(2):
-        assert Fastest.tune(GRAPH, 3, "float32", "cpu") == {"dense": list(GRAPH.networks), "delta": True}
-        assert untimed == [["sparse", "dense"]] * 2 + [["shared", "delta", "batch"]]
-    for other in ((GRAPH, 4, "float32", "cpu"), (GRAPH, 3, "float64", "cpu")):
-        assert Fastest.tune(*other, timing=False) == {"dense": [], "delta": True}  # the likeliest
-    assert masking.get("node_mask").tune(GRAPH, 3, "float32", "cpu") == {}
-
-
-@pytest.mark.parametrize(
-    ("batch_seconds", "workers", "carried"), [(0.5, 0, True), (3.0, 0, False), (3.0, 1, False), (3.0, 2, True)]
-)
-def test_differences_that_workers_cannot_make_in_time_are_not_carried(monkeypatch, batch_seconds, workers, carried):
-    """On an H100 two workers made the matrices of 28 samples in 150 ms, where a step of `node_mask` took 61."""
-    seconds = {"shared": 2.0, "delta": 1.0, "batch": batch_seconds, "sparse": 1.0, "dense": 2.0}
-    monkeypatch.setattr(calibrating, "least_seconds", lambda arms, rounds: {arm: seconds[arm] for arm in arms})
-    assert Fastest.tune(GRAPH, 3, "float32", "cpu", workers=workers) == {"dense": [], "delta": carried}
-
-
-def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
-    with setup(resolve(POINT), 3) as here:
-        halves = here.data.strategy, here.step.strategy
-        assert all((set(half.dense), half.delta) == (set(half.graph.networks), True) for half in halves)
-        here.run(here.batches(), steps=1)
-    assert untimed.count(["shared", "delta", "batch"]) == 1
-
-
-def test_ranks_choose_what_the_first_one_does(untimed, monkeypatch):
-    chosen = strategy_arguments(POINT)
-    assert chosen["delta"] is True
-    monkeypatch.setattr(Ranks, "broadcast", lambda ranks, make: chosen)
-    monkeypatch.setattr(Fastest, "tune", None)  # another rank times nothing
-    with setup(POINT, POINT.batch_size, Ranks()) as here:
-        here.run(here.batches(), steps=1)

@@ -66,9 +66,9 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
     {"strategy": "gpu_filter", "loss": "mle_wass_supcr"},
     {"strategy": "node_mask", "metabolism": "used", "workers": 0, "store": "json", "mode": "fixed_batch"},
     {"strategy": "node_mask", "mode": "empty", "loop": "lightning"},
+    {"strategy": "gpu_mask_cached", "optimizer": "foreach", "loop": "lightning"},
     {"strategy": "dense", "mode": "data"},
     {"strategy": "delta", "optimizer": "plain", "dtype": "float64"},
-    {"strategy": "fastest", "optimizer": "foreach", "loop": "lightning"},
     {"strategy": "sampled_edges", "accumulate": 2, "steps": 4},
     {"strategy": "indices", "loss": "dango_pre_then_post", "model": "dango", "networks": None},
 ])  # fmt: skip

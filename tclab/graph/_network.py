@@ -3,32 +3,64 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole
+from tclab.graph._csr import Csr, Groups, SparseMatrix, csr_of, group, plain_tensors
 
 T = TypeVar("T")
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
 
 
-class Rows(NamedTuple):
-    """Lists of integers, one a node, end to end: node `i` owns `items[ptr[i]:ptr[i + 1]]`."""
+def check_edges(
+    here: str, edge_index: Tensor, sides: Sequence[tuple[str, int]], weight: Tensor | None = None
+) -> Tensor | None:
+    """Return `weight: [E]` in float64, or `None`, of edges that are as they should be.
 
-    ptr: Tensor  # [N + 1] int64
-    items: Tensor  # [sum of lengths] int64
+    **Arguments:**
 
+    - `here`: what to call them in an error.
+    - `edge_index`: [2, E] int64.
+    - `sides`: the type and the number of the sources, and of the targets.
 
-def _pointers(keys: Tensor, n: int) -> Tensor:
-    """Return where each of n keys begins among all, sorted: [n + 1] int64."""
-    lengths = torch.bincount(keys, minlength=n)
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    **Raises:** `InputError` for tensors of other shapes or types, nodes that there are not, or a weight that is not
+    finite.
+    """
+    if not isinstance(edge_index, Tensor):
+        raise InputError(f"{here}edge_index is a {type(edge_index).__name__}, expected a tensor [2, E]")
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise InputError(f"{here}edge_index is {list(edge_index.shape)}, expected [2, E]")
+    if edge_index.dtype != torch.int64:
+        raise InputError(f"{here}edge_index is {edge_index.dtype}, expected torch.int64")
+    if edge_index.device.type == "meta":
+        raise InputError(f"{here}edge_index is on the device meta, which has no values; expected the edges themselves")
+    for nodes, (kind, n) in zip(edge_index, sides, strict=True):
+        check_whole(f"{here}its {kind} nodes are", n, most=MOST_NODES)
+        outside = nodes[(nodes < 0) | (nodes >= n)]
+        if len(outside):
+            raise InputError(f"{here}index {int(outside[0])} is outside the {n} {kind} nodes")
+    if weight is None:
+        return None
+    if not isinstance(weight, Tensor):
+        raise InputError(f"{here}weight is a {type(weight).__name__}, expected a tensor [{edge_index.size(1)}]")
+    if list(weight.shape) != [edge_index.size(1)]:
+        raise InputError(f"{here}weight is {list(weight.shape)}, expected [{edge_index.size(1)}]")
+    if weight.is_complex():
+        raise InputError(f"{here}weight is {weight.dtype}, expected real numbers")
+    if weight.requires_grad:
+        raise InputError(f"{here}weight requires a gradient, expected constants: scale x or the sum instead")
+    not_finite = torch.nonzero(~weight.isfinite()).flatten()
+    if len(not_finite):
+        edge = int(not_finite[0])
+        raise InputError(f"{here}the weight of edge {edge} is {float(weight[edge])}, expected a finite number")
+    return weight.to(torch.float64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,28 +105,9 @@ class Network(Shown):
         )
 
     def __post_init__(self) -> None:
-        here = f"network {self.name!r}"
-        edges = self.edge_index
-        if not isinstance(edges, Tensor):
-            raise InputError(f"{here}: edge_index is a {type(edges).__name__}, expected a tensor [2, E]")
-        if edges.dim() != 2 or edges.size(0) != 2:
-            raise InputError(f"{here}: edge_index is {list(edges.shape)}, expected [2, E]")
-        if edges.dtype != torch.int64:
-            raise InputError(f"{here}: edge_index is {edges.dtype}, expected torch.int64")
-        if self.weight is not None and list(self.weight.shape) != [self.num_edges]:
-            raise InputError(f"{here}: weight is {list(self.weight.shape)}, expected [{self.num_edges}]")
-        ends = ((edges[0], self.num_sources, self.source), (edges[1], self.num_targets, self.target))
-        for nodes, n, kind in ends:
-            check_whole(f"{here}: its {kind} nodes are", n, most=MOST_NODES)
-            outside = nodes[(nodes < 0) | (nodes >= n)]
-            if len(outside):
-                raise InputError(f"{here}: index {int(outside[0])} is outside the {n} {kind} nodes")
-        if self.weight is not None:
-            endless = torch.nonzero(~self.weight.isfinite()).flatten()
-            if len(endless):
-                found = f"the weight of edge {int(endless[0])} is {float(self.weight[endless[0]])}"
-                raise InputError(f"{here}: {found}, expected a finite number")
-            object.__setattr__(self, "weight", self.weight.to(torch.float64))
+        sides = (self.source, self.num_sources), (self.target, self.num_targets)
+        weight = check_edges(f"network {self.name!r}: ", self.edge_index, sides, self.weight)
+        object.__setattr__(self, "weight", weight)
         self._sort()
 
     def _sort(self) -> None:
@@ -120,7 +133,8 @@ class Network(Shown):
 
     def _cached(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._cache:
-            self._cache[key] = make()
+            with plain_tensors(self.edge_index):
+                self._cache[key] = make()
         made: T = self._cache[key]
         return made
 
@@ -145,27 +159,27 @@ class Network(Shown):
         copy.__dict__.update(self.__dict__, _cache={}, **changes)
         return copy
 
-    def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Return the adjacency [targets, sources] in CSR, or its transpose, as plain tensors; made once.
+    def csr(self, dtype: torch.dtype, *, transpose: bool = False) -> Csr:
+        """Return the adjacency [targets, sources], or its transpose, with values in a dtype; made once.
 
-        Duplicate edges are added into one entry, as a CSR matrix must hold each position once.
-
-        **Returns:** the row pointers, [rows + 1] int32, the column indices, [entries] int32, the values, [entries]
-        `dtype`, and how many columns there are.
+        A duplicate edge is an entry of its own. Values are left out where all are 1.
         """
-        return self._cached(("csr", dtype, transpose), lambda: self._csr(dtype, transpose))
+        made = self._cached(("csr", transpose), lambda: self._csr(transpose))
+        values = made.values
+        if values is None or values.dtype == dtype:
+            return made
+        return self._cached(("csr", transpose, dtype), lambda: made._replace(values=values.to(dtype)))
 
-    def _csr(self, dtype: torch.dtype, transpose: bool) -> tuple[Tensor, Tensor, Tensor, int]:
+    def _csr(self, transpose: bool) -> Csr:
         source, target = self.edge_index
-        row, column, num_rows, num_columns = target, source, self.num_targets, self.num_sources
+        weight = None if self.weight is None or bool((self.weight == 1).all()) else self.weight
         if transpose:
-            row, column, num_rows, num_columns = source, target, self.num_sources, self.num_targets
-        entries, entry = torch.unique(row * num_columns + column, return_inverse=True)
-        weight = torch.ones_like(entry, dtype=torch.float64) if self.weight is None else self.weight
-        values = torch.zeros_like(entries, dtype=torch.float64).index_add_(0, entry, weight)
-        crow = _pointers(entries // num_columns, num_rows)
-        # int32, as MKL takes no other and half the bytes of int64 are read
-        return crow.to(torch.int32), (entries % num_columns).to(torch.int32), values.to(dtype), num_columns
+            return csr_of(source, target, self.num_sources, weight)
+        return csr_of(target, source, self.num_targets, weight)
+
+    def matrix(self, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
+        """Return `csr` together with its transpose."""
+        return SparseMatrix(self.csr(dtype, transpose=transpose), self.csr(dtype, transpose=not transpose))
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the adjacency as a dense matrix [targets, sources]; made once."""
@@ -193,23 +207,23 @@ class Network(Shown):
         weight = None if self.weight is None else torch.cat([self.weight, self.weight[other]])
         return replace(self, edge_index=edges, weight=weight, directed=True)
 
-    def incidence(self, node_type: str) -> Rows:
+    def incidence(self, node_type: str) -> Groups:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.
 
         An edge within one type belongs to both its ends, a self-loop to its node once.
         """
         return self._cached(("incidence", node_type), lambda: self._incidence(node_type))
 
-    def _incidence(self, node_type: str) -> Rows:
+    def _incidence(self, node_type: str) -> Groups:
         source, target = self.edge_index.cpu()
         n = self.num_sources if node_type == self.source else self.num_targets
         nodes, edges = source if node_type == self.source else target, torch.arange(self.num_edges)
         if self.source == self.target:
             other = source != target
             nodes, edges = torch.cat([source, target[other]]), torch.cat([edges, edges[other]])
-        edges = edges[torch.argsort(nodes, stable=True)]
+        ptr, order = group(nodes, n)
         device = self.edge_index.device
-        return Rows(_pointers(nodes, n).to(device), edges.to(device))
+        return Groups(ptr.to(device), edges[order].to(device))
 
     def fingerprint(self) -> str:
         """Return a hash of the name, the types and every edge, so that a store made for it can be checked."""

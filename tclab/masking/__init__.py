@@ -2,22 +2,18 @@
 by one.
 """
 
-from tclab.errors import need
-
-need(__name__, "sweep", "scipy")
-
 from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
 from tclab.masking._edge_masks import EdgeMask, GeneMaskCache, StoredIndex, StoredMask
+from tclab.masking._node_mask import Dense, Indices, NodeMask
 from tclab.masking._on_device import GpuFilter, GpuMask, GpuMaskCached, GpuMaskLoop
-from tclab.masking._shared_graph_strategies import Dense, Fastest, NodeMask
 from tclab.masking._strategy import Strategy, get, names, register
-from tclab.masking._subgraphs import Indices, OneHop, SampledEdges, Subgraph, ThreeHops, TwoHops
+from tclab.masking._subgraphs import OneHop, SampledEdges, Subgraph, ThreeHops, TwoHops
 
 for _class in (
     *(Subgraph, EdgeMask, GeneMaskCache, StoredIndex, StoredMask),
     *(GpuMaskLoop, GpuMask, GpuMaskCached, GpuFilter),
-    *(NodeMask, Dense, Delta, Fastest),
+    *(NodeMask, Dense, Delta),
     *(OneHop, TwoHops, ThreeHops, SampledEdges, Indices),
 ):
     register(_class)

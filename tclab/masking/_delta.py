@@ -9,21 +9,24 @@ strategy uses the product of `node_mask`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
+from tclab.errors import need
 from tclab.graph._cell_graph import CellGraph
+from tclab.graph._csr import Csr, SparseMatrix
 from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
+
+if TYPE_CHECKING:  # it takes longer to import than all of this package, and `delta` alone needs it
+    from scipy import sparse
 
 DEPTH = 2  # layers; after a third every row differed on every graph that was tried
 LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
@@ -49,6 +52,9 @@ class Delta(Strategy):
     name = "delta"
 
     def __init__(self, graph: CellGraph, *, depth: int = DEPTH, limit: float = LIMIT, **options: Any) -> None:
+        need("the strategy delta", "sweep", "scipy")
+        from scipy import sparse  # noqa: F401 (or each worker would import it within its first batch)
+
         super().__init__(graph, **options)
         self.depth = depth
         self.limit = limit
@@ -56,15 +62,20 @@ class Delta(Strategy):
 
     def _edges_out_of(self, name: str) -> sparse.csr_array:
         """Return a relation's transpose on the host, a row a source."""
+        from scipy import sparse
+
         if name not in self._outgoing:
-            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
-            ones = bool((values == 1).all())  # whose bytes need not be moved about
-            parts = (values.numpy().astype(np.int8 if ones else np.float64), col.numpy(), crow.numpy())
-            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
+            network = self.graph.relations[name]
+            crow, col, values = network.csr(torch.float64, transpose=True)
+            data = np.ones(len(col), dtype=np.int8) if values is None else values.numpy()
+            shape = (network.num_sources, network.num_targets)
+            self._outgoing[name] = sparse.csr_array((data, col.numpy(), crow.numpy()), shape=shape)
         return self._outgoing[name]
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
         """Return what each layer changes, up to the first layer at which that is too much for any sample."""
+        from scipy import sparse
+
         size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
         deleted = removed[self.graph.deleted_type].rows(n).numpy()
         degree = np.zeros(n)
@@ -129,6 +140,8 @@ class Delta(Strategy):
 
 def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
     """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
+    from scipy import sparse
+
     wild, nodes = np.arange(n), change.before % n
     minus = _selection(np.concatenate([nodes, deleted]), n)
     plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr", dtype=np.int8)
@@ -148,6 +161,8 @@ def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) ->
 
 def _selection(columns: Int64s, n: int) -> sparse.csr_array:
     """Return the [len(columns), n] matrix that picks one row for each of its rows."""
+    from scipy import sparse
+
     rows = np.arange(len(columns) + 1, dtype=np.int32)
     ones = np.ones(len(columns), dtype=np.int8)
     return sparse.csr_array((ones, columns.astype(np.int32), rows), shape=(len(columns), n))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -48,36 +48,6 @@ class Strategy(ABC):
             raise unknown(f"collation of {self.name}", collation, self.collations)
         self.graph = graph
         self.collation = collation
-
-    @classmethod
-    def tune(
-        cls,
-        graph: CellGraph,
-        batch_size: int,
-        dtype: str,
-        device: str,
-        *,
-        deleted: int = 3,
-        width: int = 64,
-        workers: int = 0,
-        timing: bool = True,
-    ) -> dict[str, Any]:
-        """Return arguments of this class that are fastest for batches of a size; none where there is no choice.
-
-        **Arguments:**
-
-        - `graph`: on the CPU.
-        - `batch_size`: samples in a batch.
-        - `dtype`: by name, as in `Point`.
-        - `device`: "cpu" or "cuda".
-        - `deleted`: nodes that a sample deletes.
-        - `width`: features a row.
-        - `workers`: of the loader, which make batches beside the steps; 0 where a step makes its own.
-        - `timing`: time what this process has not timed before; without it the likeliest is returned then.
-
-        **Returns:** arguments by name, as JSON can hold them: other ranks are handed them.
-        """
-        return {}
 
     def prepare(self, perturbations: Perturbations, path: Path) -> None:  # noqa: B027 (most strategies keep nothing)
         """Write into a file what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
@@ -128,26 +98,36 @@ class Strategy(ABC):
         """
         return {}, {}
 
-    def batch(self, perturbations: Perturbations, indices: Sequence[int] | None = None) -> Batch:
+    def batch(
+        self,
+        perturbations: Perturbations,
+        indices: Sequence[int] | None = None,
+        *,
+        ends: Callable[[str], object] = lambda stage: None,
+    ) -> Batch:
         """Return the batch of some samples, all of them in one: `removed_by`, `encode`, `collate`.
 
         **Arguments:**
 
         - `perturbations`: the samples.
-        - `indices`: their positions in the dataset that was prepared; 0, 1, 2, … unless given.
+        - `indices`: their positions in the dataset that `prepare` was given. Unless given, these samples are the
+          dataset: `prepare` writes into a folder that is then removed.
+        - `ends`: called at the end of each stage of making the batch: "sample", "mask", "collate".
         """
+        if indices is None:
+            with tempfile.TemporaryDirectory() as folder:
+                self.prepare(perturbations, Path(folder) / "store")
+                try:
+                    return self.batch(perturbations, range(len(perturbations)), ends=ends)
+                finally:
+                    self.close()
         removed = self.removed_by(perturbations.deletions)
-        encoded = self.encode(range(len(perturbations)) if indices is None else indices, removed)
-        return self.collate(removed, perturbations.scores, encoded)
-
-    def prepared_batch(self, perturbations: Perturbations) -> Batch:
-        """Return the batch of some samples, for which a strategy that stores prepares a folder that is then removed."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.prepare(perturbations, Path(folder) / "store")
-            try:
-                return self.batch(perturbations)
-            finally:
-                self.close()
+        ends("sample")
+        encoded = self.encode(indices, removed)
+        ends("mask")
+        batch = self.collate(removed, perturbations.scores, encoded)
+        ends("collate")
+        return batch
 
     @abstractmethod
     def view(self, batch: Batch) -> View:
@@ -249,7 +229,7 @@ def views(
         wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
         if len(wanted) == 0:
             raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
-        batch = loads.prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
+        batch = loads.batch(Perturbations(wanted, torch.zeros(len(wanted))))
         copies = steps.view(batch.to(device))
         require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
         yield copies

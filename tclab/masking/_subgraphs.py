@@ -1,25 +1,25 @@
-"""Strategies whose workers cut a smaller graph out of the whole one for each sample, and the one that cuts none.
+"""Strategies whose workers cut a smaller graph out of the whole one for each sample.
 
 `subgraph` is the reference: rows of deleted nodes do not exist, and every other exact strategy must give what it gives.
 `khop_1`, `khop_2`, `khop_3` and `sampled_edges` leave more out, so they do not compute what `subgraph` computes: the
-equivalence check reports their error next to their time. `indices` sends the deleted nodes' ids alone.
+equivalence check reports their error next to their time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError, need
+from tclab.errors import need
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_lists, pyg_batch
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import SharedView, View
+from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions
 
@@ -187,23 +187,3 @@ class SampledEdges(Subgraph):
             one = torch.ones(edge_index.size(1), dtype=torch.float64, device=edge_index.device)
             weighted[f"edge_weight/{name}"] = batch.tensors.get(f"edge_weight/{name}", one) / self.share
         return super().view(replace(batch, tensors=weighted))
-
-
-class _WildTypeOnly(SharedView):
-    """The samples' deleted nodes and the wild type; it has no rows."""
-
-    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
-        raise InputError("the strategy 'indices' makes no node-deleted graph; this model needs one")
-
-    lift = neighbour_sum = neighbour_sums = with_wild_type = _refuse
-
-
-class Indices(Strategy):
-    """What DANGO needs: the whole graph once a step, and which nodes each sample deletes."""
-
-    name = "indices"
-    masks_graph = False
-
-    def view(self, batch: Batch) -> View:
-        """Return a view that has a wild type and deleted nodes alone."""
-        return _WildTypeOnly(self.graph, batch.deletions)

@@ -7,17 +7,18 @@ full, over the shared matrices. Each layer is a few sparse products of small mat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._shared_view import SharedView, autocast, sparse_matrix
+from tclab.graph._csr import SparseMatrix
+from tclab.message_passing._shared_view import SharedView, autocast
 from tclab.message_passing._view import RowFunction, View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.message_passing.kernels._spmm import SparseMatrix, spmm, spmm_sum
+from tclab.message_passing.kernels._spmm import spmm, spmm_sum
 from tclab.perturbation import Deletions
 
 
@@ -43,15 +44,8 @@ class DeltaView(SharedView):
     `layers` are the first ones, for as long as few rows differ.
     """
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        removed: Mapping[str, Deletions],
-        layers: Sequence[DeltaLayer],
-        *,
-        dense: Collection[str] = (),
-    ) -> None:
-        super().__init__(graph, removed, dense=dense)
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
+        super().__init__(graph, removed)
         self._layers = layers
 
     def differing(self) -> dict[int, list[int]]:
@@ -68,21 +62,14 @@ class DeltaView(SharedView):
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
-        return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers, dense=self.dense)]
+        return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers)]
 
 
 class _WildTypeAndSamples(SharedView):
     """The wild type and the samples of a `DeltaView`, which carries what differs between them from layer to layer."""
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        removed: Mapping[str, Deletions],
-        layers: Sequence[DeltaLayer],
-        *,
-        dense: Collection[str],
-    ) -> None:
-        super().__init__(graph, removed, dense=dense)
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], layers: Sequence[DeltaLayer]) -> None:
+        super().__init__(graph, removed)
         self._num_nodes = graph.num_nodes[graph.deleted_type]
         self._layers = layers
 
@@ -139,7 +126,7 @@ class _WildTypeAndSamples(SharedView):
         """
         x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        matrices = [sparse_matrix(self._relation(name), x.dtype) for name in relations]
+        matrices = [self._relation(name).matrix(x.dtype) for name in relations]
         wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
         own = changes[:, : layer.nodes.size(0)]

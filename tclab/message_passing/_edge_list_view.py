@@ -1,6 +1,4 @@
-"""The view that holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do; and the
-softmax-weighted sums over what is left of each sample.
-"""
+"""The view that holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing._pools import pool_grid, pool_ragged
 from tclab.message_passing._view import View
-from tclab.message_passing.kernels._row_ops import add_rows, compiled_for_cpu, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, summable, take_rows, without
 from tclab.perturbation import Deletions
 
 
@@ -62,9 +61,8 @@ class EdgeListView(View):
     def rows(self) -> list[tuple[int, int]]:
         """Return the sample and the node of each row of the deleted type."""
         kind = self.graph.deleted_type
-        if self._nodes is not None and self._samples is not None:
-            return list(zip(self._samples[kind].tolist(), self._nodes[kind].tolist(), strict=True))
-        return [(sample, node) for sample in range(self.size) for node in range(self.graph.num_nodes[kind])]
+        nodes = torch.arange(self.graph.num_nodes[kind]).repeat(self.size) if self._nodes is None else self._nodes[kind]
+        return list(zip(self.row_samples().tolist(), nodes.tolist(), strict=True))
 
     def row_samples(self) -> Tensor:
         """Return the sample of each row of the deleted type, [R]; samples are one after the other."""
@@ -86,16 +84,13 @@ class EdgeListView(View):
         """Return the sum over kept edges into each row, by gather, mask and scatter."""
         edges = self._edges[relation]
         source, target, rows = self._ends(relation, transpose)
-        message = take_rows(x, source)
+        message = take_rows(summable(x) if edges.weight is None else in_float32(x), source)
         for factor in (edges.weight, edges.mask):
             if factor is not None:
-                message = message * factor.unsqueeze(-1).to(x.dtype)
-        if compiled_for_cpu(x):
-            summed = add_rows(message, target, rows)
-        else:  # scatter_add_ over an expanded index is what PyG's `scatter` runs
-            index = target.unsqueeze(-1).expand_as(message)
-            summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
-        return summed if self_weight is None else summed + self_weight.to(x.dtype) * x
+                message = message * factor.unsqueeze(-1).to(message.dtype)
+        summed = add_rows(message, target, rows, scatter=True)
+        # autograd keeps `x` as it came, which all relations share, and not in float32
+        return (summed if self_weight is None else summed + self_weight * x).to(x.dtype)
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""
@@ -120,6 +115,10 @@ class EdgeListView(View):
         grid = (self.size, self.graph.num_nodes[kind])
         return pool_grid(scores.view(grid), values.view(*grid, -1), self._keep[kind].view(grid))
 
+    def emptied(self) -> Tensor:
+        """Return which samples have no row of the deleted type, [B] bool."""
+        return super().emptied() if self._samples is None else without(self.row_samples(), self.size)
+
     @property
     def wild_type(self) -> View:
         """One copy of the graph with nothing deleted."""
@@ -135,41 +134,3 @@ class EdgeListView(View):
         """Return a relation's edges of rows, and which of them count."""
         self._relation(relation)
         return self._edges[relation].edge_index, self._edges[relation].mask
-
-
-def pool_grid(scores: Tensor, values: Tensor, keep: Tensor) -> Tensor:
-    """Return the softmax-weighted sum over the nodes of a full grid of (sample, node) rows.
-
-    **Arguments:**
-
-    - `scores`: [B, N]
-    - `values`: [B, N, H]
-    - `keep`: [B, N] bool, which rows are left.
-
-    **Returns:** [B, H]; 0 for a sample with nothing left.
-    """
-    scores = scores.masked_fill(~keep, float("-inf"))
-    highest = scores.detach().amax(1, keepdim=True)
-    highest = highest.masked_fill(highest == float("-inf"), 0.0)
-    weights = (scores - highest).exp()
-    # the highest score adds exactly 1, so the clamp is for samples with nothing left alone
-    weights = weights / weights.sum(1, keepdim=True).clamp_min(0.5)
-    return torch.einsum("bn,bnh->bh", weights, values)
-
-
-def pool_ragged(scores: Tensor, values: Tensor, sample: Tensor, size: int) -> Tensor:
-    """Return the softmax-weighted sum over rows that each belong to a sample, by scatter.
-
-    **Arguments:**
-
-    - `scores`: [R, 1]
-    - `values`: [R, H]
-    - `sample`: [R] int64, 0 … `size` - 1.
-
-    **Returns:** [size, H]; 0 for a sample with no row.
-    """
-    scores = scores.flatten()
-    highest = scores.new_full((size,), float("-inf")).scatter_reduce(0, sample, scores.detach(), "amax")
-    weights = (scores - take_rows(highest, sample)).exp()
-    weights = weights / take_rows(add_rows(weights, sample, size), sample)
-    return add_rows(weights.unsqueeze(-1) * values, sample, size)

@@ -73,7 +73,8 @@ def to_rows(grid: Tensor) -> Tensor:
 
 def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
     """Return what a module of rows makes of `grid: [N, B, F]`, in the order of memory that `to_rows` has."""
-    return to_grid(module(to_rows(grid)), grid.size(1))
+    nodes, size = grid.shape[:2]  # either may be 0
+    return module(to_rows(grid)).unflatten(0, (size, nodes)).transpose(0, 1)
 
 
 class _Call(NamedTuple):
@@ -186,7 +187,7 @@ class SharedGCNConv(_SharedConv):
     def _convolved(self, call: _Call) -> Tensor:
         if call.shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
-        sent, loops = _row_by_row(self.lin, call.x), call.shared.self_loops()
+        sent, loops = _row_by_row(self.lin, call.x), call.shared.self_loops(call.x.device)
         own = loops.total  # [N] float64, what each node's own row weighs
         if self.add_self_loops:  # PyG fills in 1 where the edges have no weights, improved or not
             own = loops.last.nan_to_num(2.0 if self.improved and call.shared.weighted else 1.0)
@@ -203,7 +204,7 @@ class SharedGCNConv(_SharedConv):
         """Return one over the root of each node's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
         if self.cached:
-            degree = call.shared.degree(None, weighted=True, dtype=exact)
+            degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
         else:
             sends, receives = call.sides
             degree = call.shared.degree(sends, call.x.size(1), cut=call.cut, weighted=True, dtype=exact)
@@ -256,7 +257,7 @@ class SharedGINConv(_SharedConv):
         if call.left is None or not any(isinstance(module, _ACROSS_ROWS) for module in self.nn.modules()):
             return _row_by_row(self.nn, out)
         rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
-        return to_grid(add_rows(self.nn(take_rows(rows, left)), left, len(rows)), out.size(1))
+        return add_rows(self.nn(take_rows(rows, left)), left, len(rows)).unflatten(0, out.shape[1::-1]).transpose(0, 1)
 
 
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others

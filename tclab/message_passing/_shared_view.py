@@ -8,7 +8,7 @@ has no meaning, and the next layer's K and `pool` leave it out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,24 +16,11 @@ from torch import Tensor
 from tclab.errors import require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._edge_list_view import pool_grid
+from tclab.message_passing._pools import pool_grid
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import masked_rows, without
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
-
-
-def sparse_matrix(network: Network, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
-    """Return a network's adjacency [targets, sources], or its transpose, as `spmm` takes it; made once."""
-
-    def made() -> SparseMatrix:
-        sides = []
-        for t in (transpose, not transpose):
-            crow, col, values, _ = network.csr_parts(dtype=dtype, transpose=t)
-            sides.append(Csr(crow, col, None if bool((values == 1).all()) else values))
-        return SparseMatrix(sides[0], sides[1])
-
-    return network._cached(("sparse_matrix", dtype, transpose), made)
 
 
 class SharedView(View):
@@ -43,12 +30,12 @@ class SharedView(View):
 
     - `graph`: on the device.
     - `removed`: node type → the deleted nodes of each sample, closed over dependants, on the device.
-    - `dense`: relations whose sums are products with a dense matrix. Such a product does 1 / density times the
-      work of a sparse one, at a rate that tensor cores make up for once a few edges in a thousand are there. Zeros
-      and ones are exact in every dtype. It holds N² numbers a relation.
+    - `dense`: sum by products with dense matrices, N² numbers a relation. Such a product does 1 / density times the
+      work of a sparse one, at a higher rate: on a CPU it is faster from about half of all possible edges on. Zeros and
+      ones are exact in every dtype.
     """
 
-    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], *, dense: Collection[str] = ()) -> None:
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], *, dense: bool = False) -> None:
         every = "Deletions, as of every node type; Deletions.nothing(B) deletes none"
         for kind in graph.num_nodes:
             require(f"removed[{kind!r}]", removed.get(kind), Deletions, every)
@@ -90,19 +77,16 @@ class SharedView(View):
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
         keep = self._keep_of(networks[0].target if transpose else networks[0].source)
-        sparse = [i for i, name in enumerate(relations) if name not in self.dense]
-        sums: dict[int, Tensor] = {}
-        if sparse:
-            matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
-            weights = None if self_weights is None else torch.cat([self_weights[i] for i in sparse]).to(x.dtype)
-            sums |= zip(sparse, spmm(matrices, x, self_weights=weights, sources=keep), strict=True)
-        if len(sums) < len(networks):
+        weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
+        if self.dense:
             x = masked_rows(x, keep)
-        for i, network in enumerate(networks):
-            if i not in sums:
-                summed = dense_sum(network, x, transpose=transpose)
-                sums[i] = summed if self_weights is None else torch.addcmul(summed, x, self_weights[i].to(x.dtype))
-        return [sums[i].flatten(0, 1) for i in range(len(networks))]
+            sums = [dense_sum(network, x, transpose=transpose) for network in networks]
+            if weights is not None:
+                sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
+        else:
+            matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
+            sums = spmm(matrices, x, self_weights=weights, sources=keep)
+        return [summed.flatten(0, 1) for summed in sums]
 
     def _keep_of(self, kind: str) -> Tensor | None:
         """Return which nodes of a type are left in each sample, [B, N] bool; `None` where all are."""
@@ -114,7 +98,7 @@ class SharedView(View):
         source = network.target if transpose else network.source
         if (relation, transpose) not in self._degrees:
             kept = self.keep[source].float().view(self.size, -1, 1)
-            (counted,) = spmm([sparse_matrix(network, torch.float32, transpose=transpose)], kept)
+            (counted,) = spmm([network.matrix(torch.float32, transpose=transpose)], kept)
             self._degrees[relation, transpose] = counted.flatten()
         return self._degrees[relation, transpose]
 

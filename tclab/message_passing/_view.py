@@ -163,8 +163,12 @@ class View(Shown, ABC):
         - `scores`: [R, 1]
         - `values`: [R, H]
 
-        **Returns:** [B, H]; 0 for a sample with nothing left.
+        **Returns:** [B, H]; 0 for a sample with nothing left. It is added up in float32 or more.
         """
+
+    def emptied(self) -> Tensor:
+        """Return which samples have nothing left of the deleted type, [B] bool."""
+        return self.deleted.ptr.diff() == self.graph.num_nodes[self.graph.deleted_type]
 
     @property
     @abstractmethod

@@ -37,8 +37,8 @@ class _SAGE(nn.Module):
         self.root = Linear(width, width, bias=False)
 
     def forward(self, view: View, x: Tensor) -> Tensor:
-        degree = view.degree(self.network).clamp_min(1).to(x.dtype).unsqueeze(-1)
-        mean = view.neighbour_sum(self.network, x) / degree
+        degree = view.degree(self.network).clamp_min(1).unsqueeze(-1)
+        mean = (view.neighbour_sum(self.network, x) / degree).to(x.dtype)
         out: Tensor = self.neighbours(mean) + self.root(x)
         return out
 

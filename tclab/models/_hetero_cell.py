@@ -11,16 +11,8 @@ from torch import Tensor, nn
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.models._layers import (
-    GINUpdate,
-    HyperSAGNN,
-    MetabolicConv,
-    Preprocessor,
-    Sum,
-    aggregation_of,
-    mlp,
-)
+from tclab.message_passing.kernels._row_ops import in_float32, take_rows
+from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, Sum, aggregation_of, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
@@ -134,41 +126,26 @@ class HeteroCell(nn.Module):
             metabolism=metabolism,
         )
 
-    def parts(self, view: View) -> Sequence[View]:
-        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
-        return view.with_wild_type()
-
-    def rows(self, view: View) -> Tensor:
-        """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
         # with dropout rows differ by chance: no sample may share the wild type's
-        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
-
-    def encode(self, view: View) -> Tensor:
-        """Return the rows' embeddings after the last layer, [R, H]."""
-        x = self.rows(view)
+        x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
         for layer in self.layers:
             x = layer(view, x)
         return view.complete(x)
 
-    def pooled(self, view: View) -> tuple[Tensor, Tensor]:
-        """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
+    def pooled(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every sample's pooled rows, which of them have nothing left, and the wild type's rows.
 
-        The rows are pooled before `transform`, which is the same for a weighted mean, and B rows are fewer.
+        The wild type is the first sample.
 
-        **Returns:** [1 + B, H] and [N, H]
+        **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        pooled, left, wild = [], [], None
-        for part in self.parts(view):
-            x = self.encode(part)
-            wild = part.first(x) if wild is None else wild
-            scores = self.gate(x)
-            pooled.append(part.pool(scores, x))
-            with torch.no_grad():  # about 1, or 0 where nothing is left
-                left.append(part.pool(scores, torch.ones_like(scores)))
-        assert wild is not None  # a view has a wild type
-        z = self.transform(torch.cat(pooled))
-        return z.masked_fill(torch.cat(left) < 0.5, 0.0), wild
+        parts = view.with_wild_type()
+        encoded = [self.encode(part) for part in parts]
+        pooled = [part.pool(self.gate(x), in_float32(x)) for part, x in zip(parts, encoded, strict=True)]
+        return torch.cat(pooled), torch.cat([part.emptied() for part in parts]), parts[0].first(encoded[0])
 
     def forward(self, view: View) -> Tensor:
         """Return one prediction for each sample of the view, [B]."""
@@ -176,13 +153,15 @@ class HeteroCell(nn.Module):
 
     def output(self, view: View) -> HeteroCellOutput:
         """Return the predictions, and z_p that they are made from."""
-        z, wild = self.pooled(view)
-        z_p = z[:1] - z[1:]
-        score = self.head(z_p).squeeze(-1)
+        pooled, emptied, wild = self.pooled(view)
+        # Pooling weights sum to 1, so that `transform` may come after the pool, on B rows.
+        with torch.autocast(wild.device.type, enabled=False):  # in bfloat16 z_p, a small difference, is mostly rounding
+            z = self.transform(pooled.to(self.transform.weight.dtype)).masked_fill(emptied.unsqueeze(1), 0.0)
+            z_p = z[:1] - z[1:]
+            score = self.head(z_p).squeeze(-1)
         if self.local_head is None:
             return HeteroCellOutput(score, z_p)
         local = self.local_head(take_rows(wild, view.deleted.nodes), view.deleted)
-        if self.mixer is None:
-            return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
         both = torch.stack([score, local], dim=-1)  # [B, 2]
-        return HeteroCellOutput((self.mixer(both).softmax(dim=-1) * both).sum(dim=-1), z_p)
+        shares = 0.5 if self.mixer is None else self.mixer(both).softmax(dim=-1)
+        return HeteroCellOutput((shares * both).sum(dim=-1), z_p)

@@ -201,9 +201,9 @@ class MetabolicConv(nn.Module):
         way = (("gpr", False), ("stoichiometry", False), ("stoichiometry", True), ("gpr", True))
         carried = x
         for linear, (relation, transpose) in zip(self.linears, way, strict=True):
-            degree = view.degree(relation, transpose=transpose).clamp_min(1).to(x.dtype)
-            mean = view.neighbour_sum(relation, carried, transpose=transpose) / degree.unsqueeze(-1)
-            carried = linear(mean).relu()
+            degree = view.degree(relation, transpose=transpose).clamp_min(1).unsqueeze(-1)
+            mean = view.neighbour_sum(relation, carried, transpose=transpose) / degree
+            carried = linear(mean.to(x.dtype)).relu()
         added: Tensor = x + self.norm(carried)
         return added
 
@@ -305,9 +305,8 @@ class _Attention(nn.Module):
         """Return [B, K, H] for members `x: [B, K, H]` and who may look at whom, `others: [B, K, K] bool`."""
         size, most, width = x.shape
         split = (size, most, self.heads, width // self.heads)
-        query, key, value = (
-            linear(x).view(split).transpose(1, 2) for linear in (self.query, self.key, self.value)
-        )  # [B, heads, K, H / heads]
+        # [B, heads, K, H / heads]
+        query, key, value = (f(x).view(split).transpose(1, 2) for f in (self.query, self.key, self.value))
         scores = query @ key.transpose(2, 3) / math.sqrt(split[3])
         # a member that has no other to look at gets uniform weights here, and nothing of them below
         lowest = torch.finfo(scores.dtype).min

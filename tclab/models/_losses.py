@@ -15,13 +15,14 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError, need, unknown
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing.kernels._row_ops import in_float32
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of log(cosh(prediction - target)), without overflow; both are [B]."""
-    error = (predictions - targets).abs()
+    error = (in_float32(predictions) - targets).abs()  # what is left of log 2 is too little for two bytes
     return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
 
 
@@ -55,6 +56,7 @@ def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: floa
     - `edge_index`: [2, E] int64, each edge once.
     - `weight`: λ.
     """
+    reconstruction = in_float32(reconstruction)  # the sums below, and their gradients, nearly cancel
     on_edges = reconstruction[edge_index[0], edge_index[1]]
     everywhere = weight * reconstruction.square().sum()
     correction = ((on_edges - 1.0).square() - weight * on_edges.square()).sum()

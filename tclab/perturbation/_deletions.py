@@ -143,7 +143,7 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     keys[graph.deleted_type] = np.unique(samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy())
     for network in graph.relations.values():
         if network.cascades:
-            crow, col, *_ = network.csr_parts(dtype=torch.float32, transpose=True)  # each source's targets
+            crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
             ptr, targets = crow.cpu().numpy().astype(np.int64), col.cpu().numpy()
             sample, node = np.divmod(keys[network.source], num_nodes[network.source])
             length = ptr[node + 1] - ptr[node]

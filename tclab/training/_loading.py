@@ -99,13 +99,7 @@ class Batches(Dataset[Any]):
         slice_size = self.micro_batch or len(indices)
         for first in range(0, len(indices), slice_size):
             some = indices[first : first + slice_size]
-            read = self.samples.read(some)
-            removed = self.strategy.removed_by(read.deletions)
-            ends("sample")
-            encoded = self.strategy.encode(some, removed)
-            ends("mask")
-            parts.append(self.strategy.collate(removed, read.scores, encoded))
-            ends("collate")
+            parts.append(self.strategy.batch(self.samples.read(some), some, ends=ends))
         worker = get_worker_info()
         timing = BatchTiming(None if worker is None else worker.id, begin, end, stages)
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)

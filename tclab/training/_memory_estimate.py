@@ -73,12 +73,12 @@ def _extrapolated(strategy: Strategy, samples: Perturbations) -> Batch:
     size = len(samples)
     if size > 2 * _STEP:
         fewer = size % _STEP + _STEP
-        more = strategy.prepared_batch(samples.read(range(fewer + _STEP))).to("meta")
+        more = strategy.batch(samples.read(range(fewer + _STEP))).to("meta")
         for first in range(_STEP + 1):  # `delta` goes as deep as the worst sample: both batches must have that one
-            few = strategy.prepared_batch(samples.read(range(first, first + fewer))).to("meta")
+            few = strategy.batch(samples.read(range(first, first + fewer))).to("meta")
             if few.tensors.keys() == more.tensors.keys():
                 return _line(few, more, (size - more.size) // _STEP)
-    return strategy.prepared_batch(samples).to("meta")
+    return strategy.batch(samples).to("meta")
 
 
 def _line(few: Batch, more: Batch, steps: int) -> Batch:

@@ -32,7 +32,6 @@ STRATEGY_COLOURS = {
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
     "sampled_edges": "#aa4499",
-    "fastest": "#bd5a42",
 }
 # In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
 # other. Kinds of work share a hue: making a batch is yellow to brown, masks are red, the model blue, the update green;

@@ -35,10 +35,8 @@ def tensors_of(
     if not kind.masks_graph:
         raise InputError(f"strategy is {strategy!r}, which makes no masked graph, expected one that does")
     with view(graph, deletions, strategy) as copies:
-        # a stored strategy's batch is `edge_mask`'s: only where masks are read differs
-        packing = get("edge_mask")(graph) if kind.stores else kind(graph)
         wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
-        batch = packing.batch(wanted)
+        batch = kind(graph).batch(wanted)
         ((name, network),) = graph.relations.items()
         if isinstance(copies, EdgeListView):
             entries = copies.edges(name)[0].size(1)
@@ -47,7 +45,7 @@ def tensors_of(
             return kind, list(_copied(copies, name, wanted.deletions, graph)), entries, batch.bytes
         assert isinstance(copies, SharedView)
         entries = sum(tensor.numel() for key, tensor in batch.tensors.items() if key.endswith("/col"))
-        entries += nodes**2 if name in copies.dense else 2 * network.csr_parts(dtype=torch.float32)[1].numel()
+        entries += nodes**2 if copies.dense else 2 * network.num_edges
         shared = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
         drawings: list[Drawing] = [("all samples", shared, ["kept"] * nodes)]
         return kind, [*drawings, *_own_rows(copies, graph.deleted_type)], entries, batch.bytes

@@ -7,6 +7,7 @@ computes it again: of what has a row for each (edge, sample) no more than a bloc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tclab.message_passing.kernels._row_ops import add_rows, take_rows
+from tclab.graph._csr import group
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows, under_transform
 
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers in a block: what a core's cache holds, what keeps a GPU busy
 _LEAST_EDGES = 256  # of a block, so that a small graph is one
@@ -25,7 +27,7 @@ class EdgesByTarget(NamedTuple):
 
     source: Tensor  # [E] int32
     target: Tensor  # [E] int32
-    place: Tensor  # of each edge as it was given, int32; E for one that is left out
+    position: Tensor  # [E] int32, where each edge that was given is among these; their number for one left out
     blocks: list[tuple[int, int, int, int]]  # first edge, first target, and those after the last
 
 
@@ -41,7 +43,7 @@ class Edges(NamedTuple):
 
 def edges_a_block(x: Tensor) -> int:
     """Return about how many edges go into a block, a power of two, where each brings a row of `x: [N, B, ...]`."""
-    row, most = x[:1].numel(), _LEAST_EDGES
+    row, most = max(x[:1].numel(), 1), _LEAST_EDGES
     # a block's gradient is as long as x: shorter ones would write it more often
     while 2 * most <= len(x) or 2 * most * row <= _BLOCK.get(x.device.type, _BLOCK["cuda"]):
         most *= 2
@@ -49,33 +51,32 @@ def edges_a_block(x: Tensor) -> int:
 
 
 def sort_edges(edge_index: Tensor, num_sources: int, num_targets: int, *, loops: bool, most: int) -> EdgesByTarget:
-    """Return `edge_index: [2, E]` by target, in blocks of about `most` edges.
+    """Return `edge_index: [2, E]` int64 by target, in blocks of about `most` edges.
 
-    With `loops` one self-loop for each node, as far as sources and targets go together, is in place of those given.
+    With `loops` one self-loop for each node, as far as sources and targets go together, replaces those given.
     """
     source, target = edge_index
     given = torch.arange(len(source), device=source.device)
     if loops:
         given = given[source != target]
-        nodes = torch.arange(min(num_sources, num_targets), dtype=source.dtype, device=source.device)
+        nodes = torch.arange(min(num_sources, num_targets), device=source.device)
         source, target = torch.cat([source[given], nodes]), torch.cat([target[given], nodes])
-    order = torch.argsort(target, stable=True)
-    place = torch.full_like(edge_index[0], len(order))
-    place[given] = torch.argsort(order)[: len(given)].to(place.dtype)
-    crow = torch.zeros(num_targets + 1, dtype=torch.int64)
-    crow[1:] = torch.bincount(target, minlength=num_targets).cumsum(0)
-    inner = torch.unique(torch.searchsorted(crow, torch.arange(most, max(len(order), most), most))).tolist()
-    targets = [0, *(t for t in inner if t < num_targets), num_targets]
-    edges = crow[targets].tolist()
-    return EdgesByTarget(
-        source[order], target[order], place, list(zip(edges, targets, edges[1:], targets[1:], strict=False))
+    ptr, order = group(target, num_targets)
+    position = torch.full_like(edge_index[0], len(order))
+    position[given] = torch.argsort(order)[: len(given)]
+    inner = (
+        torch.searchsorted(ptr, torch.arange(most, max(len(order), most), most, device=ptr.device)).unique().tolist()
     )
+    targets = [0, *(t for t in inner if t < num_targets), num_targets]
+    edges = ptr[targets].tolist()
+    blocks = list(zip(edges, targets, edges[1:], targets[1:], strict=False))
+    return EdgesByTarget(source[order].int(), target[order].int(), position.int(), blocks)
 
 
 def edge_max(x: Tensor, edges: Edges) -> Tensor:
     """Return for each target the maximum over its edges that count of their sources' rows, 0 where it has none.
 
-    The gradient goes to the rows that are the maximum, in equal shares.
+    The gradient goes to the rows that are the maximum, in equal shares; in two bytes they are added up in float32.
 
     **Arguments:**
 
@@ -86,10 +87,12 @@ def edge_max(x: Tensor, edges: Edges) -> Tensor:
 
     def compute(source: Tensor, target: Tensor, targets: int, kept: Tensor | None, x: Tensor) -> Tensor:
         highest = _highest(_masked(take_rows(x, source), kept), target, targets)
-        return highest.masked_fill(highest == float("-inf"), 0.0)
+        counted = torch.ones_like(target, dtype=torch.float32).unsqueeze(1) if kept is None else kept.float()
+        has_none = add_rows(counted, target, targets) == 0  # -inf is a maximum, too
+        return highest.masked_fill(has_none.unsqueeze(-1), 0.0)
 
-    x = x.contiguous()
-    return _by_blocks(compute, edges, [(x,)] * len(edges.by_target.blocks))
+    exact = in_float32(x).contiguous()
+    return _by_blocks(compute, edges, [(exact,)] * len(edges.by_target.blocks)).to(x.dtype)
 
 
 def edge_attention(
@@ -107,12 +110,14 @@ def edge_attention(
 
     **Returns:** [N_target, B, heads, C] in the dtype of `x_l`; 0 for a target without an edge.
     """
-    dtype = torch.promote_types(x_l.dtype, torch.float32)
+    given = x_l.dtype
+    # every block adds to the gradients of these
+    x_l, x_r, att = in_float32(x_l), in_float32(x_r), in_float32(att)
 
     def compute(
         source: Tensor, target: Tensor, targets: int, kept: Tensor | None, x_l: Tensor, x_r: Tensor, att: Tensor
     ) -> Tensor:
-        sources = take_rows(x_l, source).to(dtype)
+        sources = take_rows(x_l, source)
         sums = sources + take_rows(x_r, target)
         scores = _masked((F.leaky_relu(sums, slope) * att).sum(-1), kept)
         highest = _highest(scores.detach(), target, targets)
@@ -122,10 +127,10 @@ def edge_attention(
         total = add_rows(weights, target, targets).clamp_min(0.5)
         weights = F.dropout(weights, dropout)
         summed = add_rows(sources * weights.unsqueeze(-1), target, targets)
-        return (summed / total.unsqueeze(-1)).to(x_l.dtype)
+        return summed / total.unsqueeze(-1)
 
     of_blocks = x_r.split([end - first for _, first, _, end in edges.by_target.blocks])
-    return _by_blocks(compute, edges, [(x_l, part, att) for part in of_blocks], random=dropout > 0)
+    return _by_blocks(compute, edges, [(x_l, part, att) for part in of_blocks], random=dropout > 0).to(given)
 
 
 def _by_blocks(
@@ -149,10 +154,10 @@ def _by_blocks(
             kept = kept | (source == target).unsqueeze(1)
         return compute(source, target - first, end - first, kept, *inputs)
 
-    parts = [
-        checkpoint(of_block, block, *of, use_reentrant=False, preserve_rng_state=random)
-        for block, of in zip(edges.by_target.blocks, inputs, strict=True)
-    ]
+    run: Callable[..., Tensor] = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=random)
+    if under_transform() or torch.compiler.is_exporting():  # which have no checkpoints: all blocks are kept
+        run = of_block
+    parts = [run(block, *of) for block, of in zip(edges.by_target.blocks, inputs, strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

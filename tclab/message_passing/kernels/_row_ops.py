@@ -1,4 +1,7 @@
-"""Rows taken by index, and values added up by row, in operations that compiled code on a CPU gets right.
+"""Rows taken by index, and values added up by row: exact in two bytes, and right in compiled code on a CPU.
+
+torch adds rows up by index in their own dtype: in bfloat16 a sum of ones ends at 256. Its `scatter_add` on a CPU alone
+does so in float32. Here floats of two bytes are added up in float32 and rounded once, in gradients, too.
 
 Inductor makes an `index_put` in place of `index_add`, `index_copy` and `index_fill`, of the gradient of
 `index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU its
@@ -14,19 +17,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tclab.errors import InputError
+
+_TWO_BYTES = (torch.bfloat16, torch.float16)
+
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]` and `index: [n]` int64."""
     if compiled_for_cpu(x):
         return torch.ops.tclab.take_rows(x, index)
-    return x.index_select(0, index)
+    if x.dtype in _TWO_BYTES and x.device.type == "cpu":  # of `gather` the gradient is a `scatter_add`
+        return x.gather(0, _expanded(index, x))
+    return in_float32(x).index_select(0, index).to(x.dtype)
 
 
-def add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return the sum of the `values: [n, …]` that go to each row, [rows, …]; `index: [n]` int64, 0 … `rows` - 1."""
+def add_rows(values: Tensor, index: Tensor, rows: int, *, scatter: bool = False) -> Tensor:
+    """Return the sum of the `values: [n, …]` that go to each row, [rows, …]; `index: [n]` int64, 0 … `rows` - 1.
+
+    With `scatter` it is added up by `scatter_add_` over an expanded index, as PyG's `scatter` runs it.
+    """
     if compiled_for_cpu(values):
         return torch.ops.tclab.add_rows(values, index, rows)
-    return values.new_zeros(rows, *values.shape[1:]).index_add(0, index, values)
+    return _added(values, index, rows, scatter)
+
+
+def _added(values: Tensor, index: Tensor, rows: int, scatter: bool = False) -> Tensor:
+    exact = summable(values)
+    sums = exact.new_zeros(rows, *values.shape[1:])
+    if scatter or exact.dtype in _TWO_BYTES:
+        return sums.scatter_add_(0, _expanded(index, values), exact).to(values.dtype)
+    return sums.index_add(0, index, exact).to(values.dtype)
+
+
+def summable(x: Tensor) -> Tensor:
+    """Return `x` in a dtype whose sums by `scatter_add` are rounded once; a CPU's are in every one."""
+    return x if x.device.type == "cpu" else in_float32(x)
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """Return `x`, in float32 if its numbers are floats of two bytes."""
+    return x.float() if x.dtype in _TWO_BYTES else x
+
+
+def _expanded(index: Tensor, x: Tensor) -> Tensor:
+    return index.long().view(-1, *[1] * (x.dim() - 1)).expand(-1, *x.shape[1:])
 
 
 def without(removed: Tensor, rows: int) -> Tensor:
@@ -41,9 +75,28 @@ def masked_rows(x: Tensor, keep: Tensor | None) -> Tensor:
     return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
 
 
+def under_transform() -> bool:
+    """Return whether a function transform (`torch.func`) or forward-mode differentiation is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+under_transform._dynamo_marked_constant = True  # type: ignore[attr-defined] # a compiler guards the transforms itself
+
+
+def compiling() -> bool:
+    """Return whether a compiler traces this.
+
+    **Raises:** `InputError` where it traces a function transform, of which custom operations have no derivative: torch
+    then runs the function uncompiled, unless `fullgraph=True` asks for this error.
+    """
+    if torch.compiler.is_compiling() and under_transform():
+        raise InputError("torch.compile cannot trace this layer under torch.func's transforms: transform it uncompiled")
+    return torch.compiler.is_compiling()
+
+
 def compiled_for_cpu(x: Tensor) -> bool:
     """Return whether this is traced by a compiler, for a CPU."""
-    return x.device.type == "cpu" and torch.compiler.is_compiling()
+    return compiling() and x.device.type == "cpu"
 
 
 @torch.library.custom_op("tclab::take_rows", mutates_args=(), schema="(Tensor x, Tensor index) -> Tensor")
@@ -56,35 +109,28 @@ def _(x: Tensor, index: Tensor) -> Tensor:
     return x.new_empty(index.size(0), *x.shape[1:])
 
 
-@torch.library.custom_op(
-    "tclab::add_rows", mutates_args=(), schema="(Tensor values, Tensor index, SymInt rows) -> Tensor"
-)
-def _add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
-    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, index, values)
+@torch.library.custom_op("tclab::add_rows", mutates_args=(), schema="(Tensor x, Tensor index, SymInt rows) -> Tensor")
+def _add_rows(x: Tensor, index: Tensor, rows: int) -> Tensor:
+    return _added(x, index, rows)
 
 
 @_add_rows.register_fake
-def _(values: Tensor, index: Tensor, rows: int) -> Tensor:
-    return values.new_empty(rows, *values.shape[1:])
+def _(x: Tensor, index: Tensor, rows: int) -> Tensor:
+    return x.new_empty(rows, *x.shape[1:])
 
 
-def _setup_take(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, index = inputs
-    ctx.rows = x.size(0)
-    ctx.save_for_backward(index)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.rows = inputs[0].size(0)
+    ctx.save_for_backward(inputs[1])
 
 
 def _differentiate_take(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return torch.ops.tclab.add_rows(gradient, *ctx.saved_tensors, ctx.rows), None
 
 
-def _setup_add(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(inputs[1])
-
-
 def _differentiate_add(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return torch.ops.tclab.take_rows(gradient, *ctx.saved_tensors), None, None
 
 
-_take_rows.register_autograd(_differentiate_take, setup_context=_setup_take)
-_add_rows.register_autograd(_differentiate_add, setup_context=_setup_add)
+_take_rows.register_autograd(_differentiate_take, setup_context=_save)
+_add_rows.register_autograd(_differentiate_add, setup_context=_save)

@@ -10,37 +10,23 @@ and in two bytes Triton's tiles, or cuSPARSE in float32 where those cannot serve
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tclab.message_passing.kernels._row_ops import masked_rows
+from tclab.graph._csr import Csr, SparseMatrix
+from tclab.message_passing.kernels._row_ops import compiling, masked_rows
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 _SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
 _CACHED = 1 << 18  # numbers of small samples that a CPU takes at a time: 1 MB in float32, which stays in its cache
-
-
-class Csr(NamedTuple):
-    """A sparse matrix [rows, columns] as plain tensors; a column that stands twice in a row counts twice."""
-
-    crow: Tensor  # [rows + 1] int32
-    col: Tensor  # [nnz] int32
-    values: Tensor | None  # [nnz]; None where all are 1
-
-
-class SparseMatrix(NamedTuple):
-    """A sparse matrix and its transpose."""
-
-    csr: Csr
-    transposed: Csr
-    lasting: bool = True  # made once for many steps, and worth its tiles on a GPU; or for one batch
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
@@ -94,7 +80,9 @@ def spmm(
 
     **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    if compiling():
+        return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    return list(_Products.apply(False, self_weights, sources, targets, matrices, x))
 
 
 def spmm_sum(
@@ -114,7 +102,10 @@ def spmm_sum(
 
     **Returns:** [B, rows, H], contiguous.
     """
-    return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    if compiling():
+        return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
+    total: Tensor = _Products.apply(True, self_weights, sources, targets, matrices, *xs)[0]
+    return total
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
@@ -205,19 +196,20 @@ def _spmm_sum(
 ) -> Tensor:
     matrices, chunks = _matrices(a), _chunks(xs[0])
     y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
+    exact = torch.promote_types(y.dtype, torch.float32)  # the relations' sums are rounded once, together
     for samples in chunks:
         total: Tensor | None = None
         for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
             part = _kept(x[samples], None if sources is None else sources[samples])
             summed = product(matrix, part, lasting=lasting)
-            total = summed if total is None else total.add_(summed)
+            total = summed.to(exact) if total is None else total.add_(summed)
             if w is not None:
                 total.addcmul_(part, w[i])
         assert total is not None
         if targets is not None:
             _zero_(total, targets[samples])
         if len(chunks) == 1:
-            return total
+            return total.to(y.dtype)
         y[samples] = total
     return y
 
@@ -232,54 +224,128 @@ def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
     return xs[0].new_empty(xs[0].size(0), a[0].size(0) - 1, xs[0].size(2))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, a, at, ctx.lasting, w, sources, targets = inputs
-    xs = x if isinstance(x, (list, tuple)) else [x]
-    ctx.set_materialize_grads(False)
-    ctx.count = len(a)
-    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else xs))
-
-
-def _saved(ctx: Any) -> tuple[list[SparseMatrix], dict[str, Tensor | None], Sequence[Tensor]]:
-    """Return the transposed matrices, `spmm`'s further arguments for the gradient, and what the weights weigh."""
-    saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
-    a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
-    transposed = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(at), _matrices(a), strict=True)]
-    return transposed, {"self_weights": w, "sources": targets, "targets": sources}, xs
+# ---- derivatives
 
 
 def _dot(grad: Tensor, x: Tensor) -> Tensor:
+    if grad.element_size() == 2:  # torch's own adds up in two bytes, and takes six times as long on a CPU
+        return (grad * x).sum(dtype=torch.float32).to(x.dtype)
     return torch.dot(grad.flatten(), x.flatten())
 
 
-def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    transposed, of, xs = _saved(ctx)
-    none = [None] * ctx.count
+class _Products(torch.autograd.Function):
+    """`spmm`, or `spmm_sum` where `summed`, with every derivative, forward and reverse, also under `torch.func`.
+
+    Both are linear in the rows, and each is the other's gradient on the transposed matrices. A compiler gets the custom
+    operations instead, which have a gradient alone.
+    """
+
+    @staticmethod
+    def forward(
+        summed: bool,
+        w: Tensor | None,
+        sources: Tensor | None,
+        targets: Tensor | None,
+        matrices: Sequence[SparseMatrix],
+        *xs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        given = (*_flat(matrices), _lasting(matrices), w, sources, targets)
+        return (torch.ops.tclab.spmm_sum(xs, *given),) if summed else tuple(torch.ops.tclab.spmm(xs[0], *given))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.summed, w, sources, targets, ctx.matrices, *xs = inputs
+        ctx.set_materialize_grads(False)
+        saved = (w, sources, targets, *([] if w is None else xs))
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        w, sources, targets, *xs = ctx.saved_tensors
+        xs = xs if ctx.needs_input_grad[1] else []
+        to_xs, to_w = _gradients(ctx.summed, ctx.matrices, w, sources, targets, grads, xs)
+        return None, to_w, None, None, None, *to_xs
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        w, sources, targets, *xs = ctx.saved_tensors
+        w_t, xs_t = tangents[1], tangents[5:]
+        parts = []
+        moved = [i for i, x_t in enumerate(xs_t) if x_t is not None]
+        if moved and ctx.summed:
+            matrices, weights = [ctx.matrices[i] for i in moved], None if w is None else w[moved]
+            parts.append(_Products.apply(True, weights, sources, targets, matrices, *[xs_t[i] for i in moved]))
+        elif moved:
+            parts.append(_Products.apply(False, w, sources, targets, ctx.matrices, *xs_t))
+        if w_t is not None:
+            rows = [masked_rows(masked_rows(x, sources), targets) for x in xs] * len(w_t)
+            by_weights = [x * weight for x, weight in zip(rows, w_t, strict=False)]
+            parts.append([torch.stack(by_weights).sum(0)] if ctx.summed else by_weights)
+        return tuple(map(sum, zip(*parts, strict=True)))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        batched = [i for i, dim in enumerate(in_dims) if isinstance(dim, int)]
+        each = []
+        for b in range(info.batch_size):  # samples are computed one after the other anyway
+            of_b = {i: given[i].select(in_dims[i], b) for i in batched}
+            each.append(_Products.apply(*(of_b.get(i, one) for i, one in enumerate(given))))
+        ys = tuple(map(torch.stack, zip(*each, strict=True)))
+        return ys, (0,) * len(ys)
+
+
+# torch asks for it in each call, and to find it out takes as long as a small product
+_Products.forward.__signature__ = inspect.signature(_Products.forward)  # type: ignore[attr-defined]
+
+
+def _gradients(
+    summed: bool,
+    matrices: Sequence[SparseMatrix],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    grads: Sequence[Tensor | None],
+    xs: Sequence[Tensor],
+) -> tuple[Sequence[Tensor | None], Tensor | None]:
+    """Return the gradients of the rows and, where `xs`, these rows, are given, of the self-weights."""
     used = [i for i, grad in enumerate(grads) if grad is not None]
     if not used:
-        return None, none, none, None, None, None, None
-    to_w, w = None, of["self_weights"]
-    if w is not None:
-        if ctx.needs_input_grad[4]:
-            x = masked_rows(xs[0], of["targets"])
-            dots = [w.new_zeros(()) if g is None else _dot(masked_rows(g, of["sources"]), x) for g in grads]
-            to_w = torch.stack(dots)
-        of["self_weights"] = w[used] if len(used) < len(grads) else w
-    to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
-    return to_x, none, none, None, to_w, None, None
-
-
-def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-    transposed, of, xs = _saved(ctx)
-    none = [None] * ctx.count
-    if grad is None:
-        return [None] * len(transposed), none, none, None, None, None, None
+        return [None] * (len(matrices) if summed else 1), None
     to_w = None
-    if of["self_weights"] is not None and ctx.needs_input_grad[4]:
-        grad = masked_rows(grad, of["sources"])
-        to_w = torch.stack([_dot(grad, masked_rows(x, of["targets"])) for x in xs])
-    return spmm(transposed, grad, **of), none, none, None, to_w, None, None
+    if w is not None and xs:
+        rows = [masked_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
+        reached = [*grads] * (len(matrices) // len(grads))
+        pairs = zip(reached, rows, strict=True)
+        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g, x in pairs])
+    if summed:
+        transposed = [matrix.transpose() for matrix in matrices]
+        return spmm(transposed, grads[0], self_weights=w, sources=targets, targets=sources), to_w
+    transposed, w = [matrices[i].transpose() for i in used], w if w is None else w[used]
+    reached = [grad for grad in grads if grad is not None]
+    return [spmm_sum(transposed, reached, self_weights=w, sources=targets, targets=sources)], to_w
 
 
-_spmm.register_autograd(_spmm_grad, setup_context=_save)
-_spmm_sum.register_autograd(_spmm_sum_grad, setup_context=_save)
+# ---- the gradients of the custom operations
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, a, at, ctx.lasting, w, sources, targets = inputs
+    ctx.set_materialize_grads(False)
+    ctx.summed, ctx.count = isinstance(x, (list, tuple)), len(a)
+    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else x if ctx.summed else [x]))
+
+
+def _backward(ctx: Any, grads: Any) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
+    a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
+    matrices = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(a), _matrices(at), strict=True)]
+    xs = xs if ctx.needs_input_grad[4] else []
+    grads = [grads] if ctx.summed else grads
+    to_xs, to_w = _gradients(ctx.summed, matrices, w, sources, targets, grads, xs)
+    none = [None] * ctx.count
+    return list(to_xs) if ctx.summed else to_xs[0], none, none, None, to_w, None, None
+
+
+_spmm.register_autograd(_backward, setup_context=_save)
+_spmm_sum.register_autograd(_backward, setup_context=_save)

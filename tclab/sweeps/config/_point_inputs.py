@@ -139,9 +139,3 @@ def samples_of(point: Point, number: int, graph: CellGraph) -> Perturbations:
         return Perturbations.synthetic(graph, number, deleted=int(point.perturbations), seed=point.seed)
     order = np.random.default_rng(point.seed).permutation(len(screen))
     return screen.read(np.resize(order, number).tolist())
-
-
-def deletions_a_sample(point: Point) -> int:
-    """Return how many nodes a sample of a point deletes; of a file's samples the usual number."""
-    screen = screen_of(point)
-    return int(point.perturbations if screen is None else np.median(screen.deletions.ptr.diff().numpy()))

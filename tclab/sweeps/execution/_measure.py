@@ -20,12 +20,11 @@ from tclab._io import TemporaryFolder
 from tclab.errors import InputError
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
-from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.message_passing.kernels._tile_sums import forget_tiles
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import OVERHEADS, Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, file_stamps, samples_of, screen_of
+from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, samples_of, screen_of
 from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
 from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
 from tclab.sweeps.store._rows import columns_of
@@ -98,14 +97,6 @@ class Setup:
         return run(self.step, batches, steps=steps, ledger=ledger)
 
 
-def strategy_arguments(point: Point, *, timing: bool = True) -> dict[str, Any]:
-    """Return the arguments of both halves of a resolved point's strategy, with what `Strategy.tune` chose."""
-    graph, size = cell_graph_of(point), min(point.batch_size, point.micro_batch or point.batch_size)
-    sizes = {"deleted": deletions_a_sample(point), "width": point.hidden or WIDTH, "workers": point.workers}
-    chosen = strategy_of(point.strategy).tune(graph, size, point.dtype, point.device, timing=timing, **sizes)
-    return {"collation": point.collation, **chosen}
-
-
 def loader_options(point: Point) -> dict[str, Any]:
     """Return the options of a resolved point's `DataLoader`: batches are pinned on CUDA unless the point says not."""
     return {"pin_memory": point.device == "cuda", **point.loader}
@@ -140,9 +131,7 @@ def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | No
     held = samples * point.ranks
     perturbations = samples_of(point, held, graph)
     kind = strategy_of(point.strategy)
-    # others would disturb the clock of the first rank, and might choose otherwise
-    arguments = ranks.broadcast(partial(strategy_arguments, point))
-    loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
+    loading, viewing = (kind(half, collation=point.collation) for half in (graph, graph.to(point.device)))
     with _place(ranks) as place:
         loading.prepare(perturbations, place / "store")
         try:

@@ -34,7 +34,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing import View
-from tclab.message_passing._shared_view import dense_sum, sparse_matrix
+from tclab.message_passing._shared_view import dense_sum
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
@@ -324,7 +324,7 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
     own = graph.select([network]).without_metabolism()
     here = own.to(device)
     nodes = own.num_nodes[own.deleted_type]
-    matrix = sparse_matrix(here.networks[network], torch.float32)
+    matrix = here.networks[network].matrix(torch.float32)
     x = torch.randn(batch_size, nodes, _WIDTH, device=device)
     square, source = torch.randn(_SIDE, _SIDE, device=device), torch.ones(_COPIED // 4, device=device)
     target = torch.empty_like(source)
@@ -337,7 +337,7 @@ def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "
         "node_mask": lambda: spmm([matrix], x),
         "dense": lambda: dense_sum(here.networks[network], x),
     }
-    entries = here.networks[network].csr_parts(dtype=torch.float32)[1].numel()
+    entries = here.networks[network].num_edges
     limits = {"copy": (2 * source.nbytes, 0), "product": (3 * square.nbytes, 2 * _SIDE**3)}
     work = {**limits, **_least_work(own.num_edges, entries, batch_size, nodes)}
     found = pd.DataFrame.from_dict(work, orient="index", columns=["bytes", "flop"])

@@ -18,7 +18,7 @@ from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
-from tclab.sweeps.execution._measure import step_of, strategy_arguments
+from tclab.sweeps.execution._measure import step_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
@@ -112,8 +112,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 
     The batch is that of the point's own first samples: of 8 or fewer to the byte, of more extrapolated from them.
     What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
-    hands out. `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
-    strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
+    hands out. `benchmarks/memory.py` compares it with the resident set of processes that ran.
 
     Not counted: what `compile` changes, DDP's buckets (the size of the gradients) and a compression's state, the rows
     that ranks gather for a loss, NCCL's buffers, Lightning's objects, worker processes except for the batches that they
@@ -128,8 +127,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     point = resolve(point)
     whole = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
-    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, timing=False)
-    loading = kind(graph, **arguments)
+    kind = strategy_of(point.strategy)
+    loading = kind(graph, collation=point.collation)
     samples = samples_of(point, point.batch_size, graph)
     own = _bytes_in(graph)
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
@@ -138,7 +137,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     held = MemoryEstimate(0, 0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
-        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
+        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, collation=point.collation))
         own += _bytes_in(step.loss)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"

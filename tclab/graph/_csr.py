@@ -1,0 +1,69 @@
+"""Sparse matrices as plain tensors, made of edge lists, and how what is made once is kept from the mode of its making.
+
+Shapes: E edges, N nodes, nnz entries of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
+from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
+
+
+class Groups(NamedTuple):
+    """Lists of integers, one a node, end to end: node `i` has `items[ptr[i]:ptr[i + 1]]`."""
+
+    ptr: Tensor  # [N + 1] int64
+    items: Tensor  # [sum of lengths] int64
+
+
+class Csr(NamedTuple):
+    """A sparse matrix [rows, columns]; a column that stands twice in a row counts twice."""
+
+    crow: Tensor  # [rows + 1] int32
+    col: Tensor  # [nnz] int32
+    values: Tensor | None  # [nnz]; None where all are 1
+
+
+class SparseMatrix(NamedTuple):
+    """A sparse matrix and its transpose."""
+
+    csr: Csr
+    transposed: Csr
+    lasting: bool = True  # made once for many steps, and worth its tiles on a GPU; or for one batch
+
+    def transpose(self) -> SparseMatrix:
+        """Return the transposed matrix."""
+        return SparseMatrix(self.transposed, self.csr, self.lasting)
+
+
+def group(keys: Tensor, n: int) -> Groups:
+    """Return for each number from 0 to `n` - 1 where it stands in `keys: [E]` int64, in order."""
+    lengths = torch.bincount(keys, minlength=n)
+    return Groups(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), torch.argsort(keys, stable=True))
+
+
+def csr_of(rows: Tensor, columns: Tensor, num_rows: int, values: Tensor | None = None) -> Csr:
+    """Return the matrix with an entry for each of `rows` and `columns`, [E] int64; `values: [E]` are 1 unless given.
+
+    Indices are int32: MKL takes no other, and int64 would be twice the bytes to read.
+    """
+    ptr, order = group(rows, num_rows)
+    return Csr(ptr.int(), columns[order].int(), None if values is None else values[order])
+
+
+@contextmanager
+def plain_tensors(like: Tensor) -> Iterator[None]:
+    """Make tensors that may be kept, whatever mode or transform the call is in.
+
+    A tensor made under `torch.inference_mode` cannot be saved for a backward; one made under `torch.func.grad`, `vmap`
+    or a tracer belongs to that call. Where `like`, of which they are made, has no data, neither have they.
+    """
+    traced = disabled_modes() if type(like) is Tensor else nullcontext()
+    with traced, outside_transforms(), torch.inference_mode(False), torch.no_grad():
+        yield
