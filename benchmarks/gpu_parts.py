@@ -94,7 +94,7 @@ def environment_and_smoke(s: Settings) -> Verdict:
 
 
 def equivalence(s: Settings) -> Verdict:
-    from tclab.training._equivalence import equivalence_reference
+    from tclab.training._equivalence import EquivalenceReference
 
     every = [name for name in masking.names() if masking.get(name).masks_graph and masking.get(name).exact]
     dtypes = ("float32", "float64", "bfloat16")
@@ -105,7 +105,7 @@ def equivalence(s: Settings) -> Verdict:
         asked = [(name, "bfloat16", False) for name in STRATEGIES]
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(2)
     kind = tclab.models.get("hetero_cell").sized(hidden=16, layers=2)
-    reference = equivalence_reference(lambda part: kind.build(part, "off").to(s.device).eval(), graph)
+    reference = EquivalenceReference(lambda part: kind.build(part, "off").to(s.device).eval(), graph)
     found = []
     for strategy, dtype, compiled in asked:
         torch.compiler.reset()

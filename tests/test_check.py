@@ -13,7 +13,7 @@ from tclab.message_passing import SharedView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
 from tclab.training import _check
-from tclab.training._equivalence import equivalence_reference
+from tclab.training._equivalence import EquivalenceReference
 
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 
@@ -265,7 +265,7 @@ def test_what_is_wrong_only_compiled_fails_the_check_so(monkeypatch, graph):
     def nearly(self, batch):
         return WrongCompiled(self.graph, batch.deletions)
 
-    reference = equivalence_reference(lambda part: Rumour(part).eval(), graph)
+    reference = EquivalenceReference(lambda part: Rumour(part).eval(), graph)
     before = reference.compare("nearly")
     assert before.passed
     with warnings.catch_warnings():

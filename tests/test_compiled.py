@@ -13,7 +13,7 @@ from test_spmm import relations
 
 import tclab
 from tclab.message_passing.kernels._spmm import _flat
-from tclab.training._equivalence import equivalence_reference
+from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import compiled_forward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own imports
@@ -40,7 +40,7 @@ def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend, monkeyp
     monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend=backend, fullgraph=True))
     graph = tclab.CellGraph.synthetic(0.03, seed=1, metabolism=False).select(2)
     kind = tclab.models.get("hetero_cell").sized(hidden=8, layers=2)
-    reference = equivalence_reference(lambda part: kind.build(part, "off").eval(), graph)
+    reference = EquivalenceReference(lambda part: kind.build(part, "off").eval(), graph)
     from torch._inductor import config  # here, and not where every process of the tests would import it
 
     with config.patch(compile_threads=1):  # in this process

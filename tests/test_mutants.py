@@ -25,7 +25,7 @@ from tclab.perturbation import Deletions
 from tclab.timing import Ledger, _ledger, _statistics, _verdict
 from tclab.timing._statistics import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
-from tclab.training._equivalence import equivalence_reference
+from tclab.training._equivalence import EquivalenceReference
 
 # ---- the deletions of each sample, [B] lists of nodes, made wrong
 
@@ -296,7 +296,7 @@ def references():
     networks = graph.without_metabolism().select(["physical", "tflink"])
     graphs = {"off": networks, "used": graph}
     return [
-        equivalence_reference(lambda part, metabolism=metabolism: kind.build(part, metabolism).eval(), of)
+        EquivalenceReference(lambda part, metabolism=metabolism: kind.build(part, metabolism).eval(), of)
         for metabolism, of in graphs.items()
     ]
 

@@ -24,14 +24,7 @@ from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.timing._user_code import is_user_frame
 from tclab.training._distributed import without_gradient
-from tclab.training._equivalence import (
-    FP32_RATIO,
-    FP64_TOLERANCE,
-    EquivalenceReference,
-    EquivalenceResult,
-    equivalence_deletions,
-    equivalence_reference,
-)
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Variant
 
 Build = Callable[[CellGraph], nn.Module]
 _SAID_APART_SECONDS = 10.0  # lines of progress
@@ -52,7 +45,8 @@ class Check(Shown):
       that ignores deletions, every strategy would pass.
     - `problems`: sentences on the model: why it is not comparable, whether a sample's prediction depends on the other
       samples of its batch, what of the graph does not reach it, and which parameters the predictions do not depend on.
-    - `broken`: strategy → why it has no result: the model needs single edges, or the error that it raised.
+    - `broken`: strategy → the error that it raised.
+    - `skipped`: strategy → why the model cannot run with it.
     """
 
     model: str
@@ -62,41 +56,37 @@ class Check(Shown):
     comparable: bool
     problems: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
         exact = [result.passed for result in self.results.values() if result.exact]
-        failed = [why for why in self.broken.values() if not why.startswith("skipped")]
-        return bool(exact) and all(exact) and self.comparable and not failed
+        return bool(exact) and all(exact) and self.comparable and not self.broken
 
     def _display(self) -> Display:
-        verdict = "passed" if self.passed else "did not pass"
-        title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
-        lines = [(name, _result_text(result)) for name, result in self.results.items()]
-        reasons = dict.fromkeys(self.broken.values())  # each is said once
-        lines += [(", ".join(name for name in self.broken if self.broken[name] == why), why) for why in reasons]
+        tried = self.results or self.broken
+        verdict = "passed" if self.passed else "did not pass" if tried else "every strategy was skipped"
+        compared = f"predictions and gradients of {self.samples} samples"
+        title = f"The equivalence check of {self.model}, {self.graph}, {compared}: {verdict}."
+        texts = {name: _result_text(result) for name, result in self.results.items()}
+        texts |= {name: f"FAILED with {why}" for name, why in self.broken.items()}
+        texts |= {name: f"skipped: {why}" for name, why in self.skipped.items()}
+        each_once = dict.fromkeys(texts.values())
+        lines = [(", ".join(name for name in texts if texts[name] == text), text) for text in each_once]
         return Display(title, ("strategy", "result"), lines, self.problems)
 
 
 def _result_text(result: EquivalenceResult) -> str:
-    if result.strategy == "subgraph" and result.passed:
-        return "the reference"
     if not result.exact:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
-    fp32 = f"in fp32 its error is {result.fp32_ratio:.2g} × the larger of subgraph's own and fp32's rounding"
-    if result.passed:
-        close = f"to {result.fp64_error:.1e}" if result.fp64_error else "exactly"
-        agree = f"passed. Predictions and gradients are subgraph's {close} in fp64, and {fp32}"
-        full = {None: "", "passed": "; predictions are on the whole graph, too"}
-        return agree + full.get(result.full_size, f"; on the whole graph {result.full_size}")
-    if result.full_size:
-        return f"FAILED. It computes the same on a part of the graph, but not {result.where}"
-    if not result.fp64_error <= FP64_TOLERANCE:
-        return f"FAILED. It computes something else: {result.where}, at most {FP64_TOLERANCE:.0e} is allowed"
+    if not result.passed:
+        return f"FAILED: {result.where}"
+    if result.strategy == "subgraph":
+        return "the reference"
+    whole = "" if result.full_size is None else f"; on the whole graph {result.full_size}"
     return (
-        f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but {fp32}, at most {FP32_RATIO:g} × is allowed: "
-        f"the order of its sums loses digits. {result.where}"
+        f"passed: off by {result.fp64_error:.2g} in fp64, by {result.fp32_ratio:.2g} × subgraph's error in fp32{whole}"
     )
 
 
@@ -119,12 +109,12 @@ def check(
     **Arguments:**
 
     - `model`: one of: a function that takes a graph and returns a model, the name of a registered model, or its
-      `ModelKind`; the model is then built on a part of the graph with at most 100 nodes of each type, hubs included,
+      `ModelKind`; the model is then built on a part of the graph with some 100 nodes of each type, hubs included,
       or on the whole graph if `deletions` are given. Or a model: a copy of it runs on the whole graph, on the
       model's device.
     - `graph`: any `CellGraph`.
     - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes. Your own
-      are compared on the whole graph, too: predictions of two samples, without gradients.
+      are compared on the whole graph, too: predictions of two samples, and gradients unless it is large.
     - `deletions`: for each sample the nodes of `graph` that it removes; by default those that show a strategy that is
       nearly right: none, a hub, all of a node's neighbours, a set twice, random sets.
     - `seed`: seed of weights and deletions.
@@ -132,23 +122,18 @@ def check(
     **Raises:** `InputError` for a graph or model of the wrong type, predictions that are not one number a sample, an
     unknown strategy, or a model that cannot run on a view.
     """
-    require(
-        "graph", graph, CellGraph, "a tclab.CellGraph: CellGraph.from_edges, from_hetero_data or from_folder makes one"
-    )
+    require("graph", graph, CellGraph, "a tclab.CellGraph: from_edges, from_hetero_data or from_folder makes one")
     if isinstance(model, str):
         model = model_of(model)
     wanted = _strategies(strategies, model if isinstance(model, ModelKind) else None)
-    if isinstance(model, nn.Module) or deletions is not None:  # the user's deletions are of the whole graph
-        part = graph if isinstance(model, nn.Module) else graph.to("cpu")
-        samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
-        torch.manual_seed(seed)
-        reference = EquivalenceReference(_built(model, part), part, samples)
-    else:
-        reference = equivalence_reference(partial(_built, model), graph.to("cpu"), seed=seed)
+    whole = isinstance(model, nn.Module) or deletions is not None  # the user's deletions are of the whole graph
+    graph = graph if isinstance(model, nn.Module) else graph.to("cpu")
+    reference = EquivalenceReference(partial(_built, model), graph, deletions, seed=seed, whole=whole)
     name = model.name if isinstance(model, ModelKind) else type(reference.candidate).__name__
     part = reference.graph
-    comparable, problems = _judged(name, reference.candidate, part, reference.deletions)
-    results, broken = {}, {}
+    comparable, problems = _judged(name, reference)
+    results: dict[str, EquivalenceResult] = {}
+    broken, skipped = {}, {}
     said_at = monotonic()
     for i, strategy in enumerate(wanted, 1):
         if monotonic() > said_at + _SAID_APART_SECONDS:
@@ -157,18 +142,18 @@ def check(
         try:
             results[strategy] = reference.compare(strategy)
         except NeedsEdgesError as error:
-            broken[strategy] = f"skipped: {error}"
+            skipped[strategy] = str(error)
         except Exception as error:  # a user's strategy may fail in any way; the others still run
-            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
-    problems += {f"Left out: {one.left_out}." for one in results.values() if one.left_out}
+            broken[strategy] = f"{_described(error)}, at {_line_of(error)}"
+    problems += {f"Left out: {result.left_out}." for result in results.values() if result.left_out}
     kind, networks = graph.deleted_type, counted(len(part.networks), "network")
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
-    return Check(name, nodes, len(reference.deletions), results, comparable, problems, broken)
+    return Check(name, nodes, len(reference.deletions), results, comparable, problems, broken, skipped)
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
 
 def _line_of(error: Exception) -> str:
@@ -198,30 +183,29 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> nn.Module:
 
 
 def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:
-    if strategies == "auto":
-        every = [(name, get(name)) for name in names()]
-        # a model that is not registered is taken to read the masked graph
-        return [n for n, s in every if s.exact and (s.masks_graph if kind is None else kind.served_by(s))]
+    if strategies == "auto":  # a model that is not registered is taken to read the masked graph
+        serves = kind.served_by if kind else lambda strategy: strategy.masks_graph
+        return [name for name in names() if get(name).exact and serves(get(name))]
     if isinstance(strategies, str):
         strategies = strategies.split(",")
     each = [strategies] if isinstance(strategies, type) else strategies
     return [get(str(getattr(one, "name", one)).strip()).name for one in each]  # raises for an unknown one
 
 
-def _judged(
-    name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]
-) -> tuple[bool, list[str]]:
+def _judged(name: str, reference: EquivalenceReference) -> tuple[bool, list[str]]:
     """Return whether a comparison means anything, and the problems of a model; from fp64 with `subgraph`.
 
     **Raises:** `InputError` for a model without parameters, one that cannot run, or predictions of a wrong shape.
     """
+    model, deletions, count = reference.candidate, reference.deletions, len(reference.deletions)
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters, so there are no gradients to compare")
-    model.double()
-    device = next(model.parameters()).device
+    drawn = Variant(draw=1)  # a model whose last weights begin with 0 predicts the same for all
+    reference.load(model, drawn)
 
+    @torch.no_grad()
     def predicted(samples: Sequence[Sequence[int]]) -> Tensor:
-        with view(graph, samples, "subgraph", device=device) as copies:
+        with view(reference.graph, samples, "subgraph", device=next(model.parameters()).device) as copies:
             return torch.as_tensor(model(copies))
 
     try:
@@ -229,29 +213,21 @@ def _judged(
     except InputError:
         raise
     except Exception as error:
-        pyg = "edge_index" in inspect.signature(model.forward).parameters
-        hint = "; a model of PyG's runs as tclab.models.PygModel(model, features)" if pyg else ""
-        raise InputError(
-            f"{name} cannot run on a view of {len(deletions)} samples: {type(error).__name__}: {_first_line(error)}"
-            + hint
-        ) from error
-    if together.shape != (len(deletions),):
-        raise InputError(
-            f"{name} gives {list(together.shape)} for {len(deletions)} samples, expected [{len(deletions)}]: one "
-            "number a sample"
-        )
-    if not together.isfinite().all():
-        raise InputError(f"{name} predicts {together.tolist()}, expected finite numbers")
-    model.zero_grad()
-    again.sum().backward()
+        what = _described(error)
+        if "edge_index" in inspect.signature(model.forward).parameters:
+            what += "; a model of PyG's runs as tclab.models.PygModel(model, features)"
+        raise InputError(f"{name} cannot run on a view of {count} samples: {what}") from error
+    if (shape := list(together.shape)) != [count]:
+        raise InputError(f"{name} gives {shape} for {count} samples, expected [{count}]: one number a sample")
+    outcome = reference.subgraph(drawn)
     unused = without_gradient(model)
-    together = together.detach()
-    with torch.no_grad():
-        alone = torch.cat([predicted([nodes]).reshape(1) for nodes in deletions])
-        whole = predicted([[]])
+    endless = [name for name, x in (outcome.predictions | outcome.gradients).items() if not x.isfinite().all()]
+    if endless:
+        raise InputError(f"{name} with subgraph: not finite is {first_of(endless)}; expected finite numbers")
+    alone = torch.cat([predicted(part) for part in (deletions[:1], deletions[1:]) if part])
     largest = float(together.abs().max()) or 1.0
     same_twice = torch.equal(together, again)
-    hears = bool(((alone - whole).abs() > _DIFFERENT * largest).any())
+    hears = bool(((alone - predicted([[]])).abs() > _DIFFERENT * largest).any())
     apart = float((together - alone).abs().max()) / largest
     problems = {
         "The model is not deterministic in eval(): two calls differ, so nothing can be compared.": not same_twice,

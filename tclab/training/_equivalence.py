@@ -1,17 +1,22 @@
 """The equivalence check: whether a strategy gives the predictions and gradients that `subgraph` gives.
 
-It runs before every measurement, on a small case (`equivalence_graph`, `equivalence_deletions`): the removals that are
-hard to get right, on nodes of every degree. A user's own strategy is then compared on the whole graph
-(`full_size_deletions`), where ids no longer fit a byte and a hub has more neighbours than a block.
+It runs before every measurement, and what it compares is small:
+
+- the model on a part of the graph (`equivalence_graph`), with the removals that are hard to get right
+  (`equivalence_deletions`);
+- a layer and a pool alone on a hub with as many neighbours as the graph's has (`hub_graph`), in every dtype and for
+  more than 64 samples. Low precision fails there first, and there the reference itself has to be right;
+- for a user's own strategy, the model on the whole graph (`full_size_deletions`), where ids no longer fit a byte.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import hypot, inf
 from statistics import median_high
 from typing import Any, NamedTuple
 
@@ -20,8 +25,9 @@ from torch import Tensor, nn
 
 from tclab._display import first_of
 from tclab._limits import out_of_memory
+from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import Strategy, get
+from tclab.masking import get
 from tclab.masking._strategy import is_users, views
 from tclab.message_passing import View
 from tclab.models import PygModel
@@ -29,24 +35,27 @@ from tclab.training._step import compiled_forward
 
 FP64_TOLERANCE = 1e-10
 FP32_RATIO = 2.0
-DRAWS = 3  # draws of the weights
-BFLOAT16_DRAWS = 9  # in bfloat16 so many activations lie within rounding of a kink that the median of 3 is luck
+# draws of the weights; in bfloat16 so many activations lie within rounding of a kink that the median of 3 may be luck
+DRAWS = {"float64": 2, "float32": 3, "bfloat16": 5}
 _ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torch.finfo(torch.bfloat16).eps}
+_OWN_AT_MOST = 0.15  # what `subgraph`'s own error counts as at most: no ratio to a larger one means anything
 # The gradient of a parameter that is exactly zero in theory (a bias in front of a softmax) is rounding noise. Its error
 # is taken relative to at least this share of the largest gradient.
 _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
-_HALF = 50  # of the nodes of a type in the check's graph
-_LARGE_BATCH = 66  # samples at least of the large batch: more than a word has bits
-# What predictions on the whole graph may be off by, of the largest. On the real cell fp32's rounding is up to 5e-5, and
-# one deleted node of three that is kept changes as little as 1e-5: fp64 finds that, fp32 what is gross in it alone.
+_PART = (20, 35, 50, 100)  # nodes of a type in the check's part of the graph, after each round in which it grows
+_HUB_NODES = 2048  # at most, of the graph of a hub: sums in bfloat16 go wrong from 256 on
+_HUB_SAMPLES = 66  # more than a word has bits
+_AT_HUB = {"float64": FP64_TOLERANCE, "float32": 1e-4, "bfloat16": 0.05}  # right sums are off by up to 2 % in bfloat16
+# What may be off on the whole graph, of the largest. On the real cell fp32's rounding is up to 5e-5, and one deleted
+# node of three that is kept changes as little as 1e-5: fp64 finds that, fp32 what is gross in it alone.
 _FULL_SIZE = {"float64": FP64_TOLERANCE, "float32": 1e-2}
-_FULL_SIZE_DELETED = 48  # nodes that each of the two samples there removes
+_SIZE_FOR_GRADIENTS = 100_000  # nodes and edges that a whole graph may have for gradients to be compared on it, too
 
 
 @dataclass(frozen=True)
 class EquivalenceResult:
-    """How far a strategy is from `subgraph`, over `DRAWS` draws of the weights (`BFLOAT16_DRAWS` in bfloat16).
+    """How far a strategy is from `subgraph`, over some draws of the weights.
 
     An activation within rounding of ReLU's kink may fall on either side of it in two right computations, which then
     differ by far more than rounding. That is one draw's luck, so fp32 errors are the median over draws, not the worst.
@@ -55,14 +64,15 @@ class EquivalenceResult:
 
     - `strategy`: its name.
     - `exact`: whether the strategy declares itself exact.
-    - `passed`: the strategy is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2. Where it is compared
-      compiled, in slices or in bfloat16 too, `fp64_error` and `fp32_ratio` are the larger of both.
+    - `passed`: the strategy is exact, `fp64_error` is at most 1e-10, `fp32_ratio` at most 2, and nothing was off at the
+      hub and on the whole graph. Where it is compared compiled, in slices or in bfloat16 too, `fp64_error` and
+      `fp32_ratio` are the larger of both.
     - `fp64_error`: in fp64, the largest difference from `subgraph` over the largest value, of the predictions or of
-      one parameter's gradient; the worst draw. The predictions of two more batches count with them: one of more than
-      64 samples, and the samples in another order, where what the batch before left behind would show.
+      one parameter's gradient; the worst draw.
     - `fp32_ratio`: the error in fp32 over `subgraph`'s own, or over fp32's rounding where that is larger; the median
       draw. An error is the norm of the difference from `subgraph` in fp64 over the latter's norm, of the predictions or
-      of the whole gradient. In bfloat16, both errors are those in bfloat16.
+      of the whole gradient. In bfloat16, both errors are those in bfloat16. `subgraph`'s own counts as 15 % at most, as
+      no ratio to a larger one means anything: a reference that is half off does not pass itself.
     - `nodes`: nodes, of the type that samples remove, in the graph that the check ran on.
     - `edges`: its edges.
     - `where`: what is off where an exact strategy has not passed, in words: which samples, with what they remove, or
@@ -83,31 +93,46 @@ class EquivalenceResult:
     left_out: str | None = None
 
 
-# ---- the case: a graph and deletions
+# ---- the cases: graphs and deletions
 
 
-def _degrees(graph: CellGraph, node_type: str) -> Tensor:
-    """Return each node's number of edge ends over all relations, [nodes] float32."""
-    degree = torch.zeros(graph.num_nodes[node_type])
+def _links(graph: CellGraph, kept: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Return how many edge ends over all relations each node has: node type → [nodes] float64.
+
+    Those alone whose other end is `kept`, node type → [nodes] bool, where that is given.
+    """
+    links = {kind: torch.zeros(nodes, dtype=torch.float64) for kind, nodes in graph.num_nodes.items()}
     for network in graph.relations.values():
-        for end, ids in zip((network.source, network.target), network.edge_index, strict=True):
-            if end == node_type:
-                degree += torch.bincount(ids, minlength=len(degree))
-    return degree
+        kinds, edges = (network.source, network.target), network.edge_index.cpu()
+        for (kind, other), (ids, others) in ((kinds, edges), (kinds[::-1], edges.flip(0))):
+            counted = ids if kept is None else ids[kept[other][others]]
+            links[kind] += counted.bincount(minlength=len(links[kind]))
+    return links
 
 
 def equivalence_graph(graph: CellGraph) -> CellGraph:
     """Return the part of a graph, on the CPU, that a sweep's equivalence check runs on: nodes of every degree.
 
-    Of each type it keeps at most 100: half of them those of highest degree, half spread over the rest.
+    Of each type it keeps 100 nodes, or all that there are. Half are a core, which grows from the hub of each relation:
+    each round adds what has the most edges into it, so that hubs have neighbours and there are circles. The other half
+    are neighbours of the core's, from those with the most edges into it to those with the fewest.
     """
-    kept = {}
-    for node_type, nodes in graph.num_nodes.items():
-        if nodes > 2 * _HALF:
-            by_degree = torch.argsort(_degrees(graph, node_type), descending=True, stable=True)
-            hubs, rest = by_degree[:_HALF], by_degree[_HALF:]
-            kept[node_type] = torch.cat([hubs, rest[:: len(rest) // _HALF][:_HALF]]).sort().values
-    return graph.induced(kept) if kept else graph
+    if max(graph.num_nodes.values()) <= _PART[-1]:
+        return graph
+    kept = {kind: torch.full((nodes,), nodes <= _PART[-1]) for kind, nodes in graph.num_nodes.items()}
+    for network in graph.relations.values():
+        for kind, ids in zip((network.source, network.target), network.edge_index, strict=True):
+            kept[kind][ids.bincount().argmax(0, keepdim=True) if len(ids) else ids] = True
+    degrees = _links(graph)
+    for size in _PART:
+        links = _links(graph, kept)
+        for kind, chosen in kept.items():
+            score = links[kind] * (1 + degrees[kind].sum()) + degrees[kind]  # by its edges into the part, then by all
+            best = score.masked_fill(chosen, -1.0).argsort(descending=True, stable=True)[: int((~chosen).sum())]
+            room = max(size - int(chosen.sum()), 0)
+            step = int(links[kind][best].count_nonzero()) // max(room, 1) if size == _PART[-1] else 1
+            chosen[best[:: max(step, 1)][:room]] = True
+    return graph.induced({kind: chosen.nonzero().flatten() for kind, chosen in kept.items()})
 
 
 def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]:
@@ -116,97 +141,150 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     They are: three random nodes, no node, the hub, all neighbours of a node of low degree, and the first three nodes
     again. Four more random sets follow, so that the fp32 error of the predictions is not one sample's luck.
     """
-    nodes = graph.num_nodes[graph.deleted_type]
-    degree = _degrees(graph, graph.deleted_type)
-    hub = int(degree.argmax())
-    least = int(degree.masked_fill(degree == 0, float("inf")).argmin())
-    neighbours: set[int] = set()
-    for network in graph.networks.values():
-        source, target = network.edge_index
-        neighbours |= set(target[source == least].tolist()) | set(source[target == least].tolist())
+    degree = _links(graph)[graph.deleted_type]
+    least = int(degree.masked_fill(degree == 0, inf).argmin())
+    touching = [n.edge_index[:, (n.edge_index == least).any(dim=0)] for n in graph.networks.values()]
+    neighbours = {node for edges in touching for node in edges.flatten().tolist()} - {least}
     generator = torch.Generator().manual_seed(seed)
-    three, *rest = (torch.randperm(nodes, generator=generator)[:3].tolist() for _ in range(5))
-    return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
+    three, *rest = (torch.randperm(len(degree), generator=generator)[:3].tolist() for _ in range(5))
+    return [three, [], [int(degree.argmax())], sorted(neighbours), three, *rest]
 
 
 def full_size_deletions(graph: CellGraph) -> list[list[int]]:
-    """Return what each of two samples removes from a whole graph: ids from the first to the last, and the hub."""
-    nodes = graph.num_nodes[graph.deleted_type]
-    ids = torch.linspace(0, nodes - 1, min(nodes, 2 * _FULL_SIZE_DELETED)).long().tolist()
-    hub = int(_degrees(graph, graph.deleted_type).argmax())
-    return [sorted({*ids[0::2]}), sorted({*ids[1::2], hub})]
+    """Return what each of two samples removes from a whole graph: 96 ids from the first to the last, and the hub."""
+    degree = _links(graph)[graph.deleted_type]
+    ids = torch.linspace(0, len(degree) - 1, min(len(degree), 96)).long().tolist()
+    return [ids, [int(degree.argmax())]]
+
+
+def hub_graph(graph: CellGraph) -> CellGraph:
+    """Return one network of a hub, node 0, with edges to and from as many neighbours as any node of a graph has in one.
+
+    The graph's other nodes are there without edges; there are 2,048 nodes at most in all. Where what a deletion removes
+    from the graph may remove more, node 1 removes node 2, which removes node 3.
+    """
+    kind, nodes = graph.deleted_type, min(graph.num_nodes[graph.deleted_type], _HUB_NODES)
+    degrees = {name: int(n.edge_index.flatten().bincount(minlength=1).max()) for name, n in graph.networks.items()}
+    name = max(degrees, key=degrees.__getitem__, default="hub")
+    spokes = torch.arange(1, min(nodes, 1 + degrees.get(name, 0)))
+    edges = torch.stack([spokes, torch.zeros_like(spokes)])
+    relations = [Network(name, torch.cat([edges, edges.flip(0)], dim=1), kind, kind, nodes, nodes)]
+    cascades = [network for network in graph.relations.values() if network.cascades]
+    if nodes > 3 and {network.source for network in cascades} & {network.target for network in cascades}:
+        chain = torch.tensor([[1, 2], [2, 3]])
+        relations.append(Network(f"cascades of {name}", chain, kind, kind, nodes, nodes, cascades=True))
+    num_nodes = {**dict.fromkeys(graph.num_nodes, 1), kind: nodes}
+    return CellGraph(num_nodes, {network.name: network for network in relations}, kind)
+
+
+class _HubModel(nn.Module):
+    """A layer and a pool of positive numbers: as nothing cancels, a dtype costs no more than a few roundings."""
+
+    def __init__(self, graph: CellGraph) -> None:
+        super().__init__()
+        self.network, self.scale = next(iter(graph.networks)), max(graph.num_edges, 1) ** -0.5
+        shapes = ((graph.num_nodes[graph.deleted_type], 4), (4, 4), (4, 1), (8, 1), (1,))
+        parameters = (nn.Parameter(torch.randn(shape).exp()) for shape in shapes)
+        self.features, self.linear, self.score, self.out, self.self_weight = parameters
+
+    def forward(self, view: View) -> Tensor:
+        """Return a number for each sample, [B], to which the hub's row adds about as much as all others together."""
+        pooled = []
+        for part in view.with_wild_type():
+            x = part.begin(self.features) @ self.linear
+            summed = part.complete(part.convolve_sum([self.network], x, [nn.Identity()], [self.self_weight]))
+            share = summed / (1 + summed)
+            values = torch.cat([share, (self.scale * summed).square()], dim=1)
+            pooled.append(part.pool(share @ self.score, values))
+        wild_type, samples = (torch.cat(pooled) @ self.out).flatten().tensor_split([1])
+        return wild_type + samples
 
 
 # ---- errors
 
-Forward = Callable[[nn.Module, View], Any]
-
 
 class Outcome(NamedTuple):
-    """What a model computes for some samples; tensors are on the CPU."""
+    """What a model computes for some samples, by what it is of, in words; tensors are on the CPU."""
 
-    samples: Sequence[Sequence[int]]  # the nodes that each removes
-    predictions: Tensor  # [B]
-    gradients: dict[str, Tensor]  # by parameter; none without a backward
+    predictions: dict[str, Tensor]  # of each sample, []
+    gradients: dict[str, Tensor]  # of each parameter; none without a backward
 
 
-def largest_difference(found: Outcome, expected: Outcome, allowed: float) -> tuple[float, str]:
-    """Return the worst relative error of predictions and parameter gradients, and what is off, in words.
+class Finding(NamedTuple):
+    """An error, and what is off, in words; none where the error is allowed."""
 
-    The error is infinite where anything is not finite. Predictions that are off by more than `allowed` are named alone:
-    gradients follow from them.
+    error: float
+    where: str
+
+
+def largest_difference(outcome: Outcome, expected: Outcome, allowed: float) -> Finding:
+    """Return the worst relative error of predictions and parameter gradients; infinite where anything is not finite.
+
+    Predictions that are off by more than `allowed` are named alone: gradients follow from them.
     """
-    largest = expected.predictions.abs().max().item()
-    sides = zip(found.predictions.split(1), expected.predictions.split(1), strict=True)
-    # of samples by number, and of parameters by name
-    errors: dict[int | str, float] = {i: _largest_error(*pair, least=largest) for i, pair in enumerate(sides)}
+    predictions = _errors(outcome.predictions, expected.predictions, least=1.0)
+    off = sum(error > allowed for error in predictions.values())
+    errors = predictions if off else predictions | _errors(outcome.gradients, expected.gradients, least=_SMALL)
     worst = max(errors, key=errors.__getitem__)
-    off = sum(error > allowed for error in errors.values())
-    gradients = {name: grad for name, grad in expected.gradients.items() if grad.numel()}
-    least = _SMALL * max((grad.abs().max().item() for grad in gradients.values()), default=0.0)
-    for name, grad in gradients.items():
-        errors[name] = _largest_error(found.gradients[name], grad, least=least)
-    worst = worst if off else max(errors, key=errors.__getitem__)
-    what = f"the gradient of {worst}"
-    if isinstance(worst, int):
-        what = f"sample {worst}, which removes {first_of([*map(str, found.samples[worst])], 5) or 'nothing'}"
-    text = f"{off} of {len(found.samples)} predictions are off; worst: {what}, by {errors[worst]:.1e} of the largest"
-    return max(errors.values()), text
+    text = f"{off} of {len(predictions)} predictions are off; worst: {worst}, by {errors[worst]:.1e} of the largest"
+    return Finding(errors[worst], text)
 
 
-def _largest_error(ours: Tensor, theirs: Tensor, *, least: float = 0.0) -> float:
-    """Return the largest difference over the largest value, which is taken to be at least `least`."""
-    difference = (ours.double() - theirs.double()).abs().max().item()
-    scale = max(theirs.abs().max().item(), least)
-    if difference == 0.0:
-        return 0.0
-    return difference / scale if difference < float("inf") and scale > 0.0 else float("inf")
+def _errors(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], *, least: float) -> dict[str, float]:
+    """Return each tensor's largest difference over its largest value, or over a share `least` of the largest of all."""
+    largest = {name: tensor.abs().max().item() for name, tensor in theirs.items() if tensor.numel()}
+    floor = max(least * max(largest.values(), default=0.0), torch.finfo(torch.float64).tiny)
+    errors = {}
+    for name, size in largest.items():
+        error = (ours[name].double() - theirs[name]).abs().max().item() / max(size, floor)
+        errors[name] = error if error < inf else inf  # NaN, too
+    return errors
 
 
-def norm_error(result: Outcome, expected: Outcome) -> float:
+def norm_error(outcome: Outcome, expected: Outcome) -> float:
     """Return the relative error in the Euclidean norm, of the predictions or the gradient, whichever is worse."""
 
-    def of(ours: Tensor, theirs: Tensor) -> float:
-        difference = (ours.double() - theirs.double()).norm()
-        return float("inf") if difference.isnan() else difference.item() / (theirs.double().norm().item() or 1.0)
-
-    sides = (result.gradients, expected.gradients)
-    gradients = (torch.cat([grad.flatten().double() for grad in side.values()]) for side in sides)
-    return max(of(result.predictions, expected.predictions), of(*gradients))
+    errors = []
+    for ours, theirs in zip(outcome, expected, strict=True):
+        difference = hypot(*((ours[name].double() - theirs[name]).norm().item() for name in theirs))
+        errors.append(difference / (hypot(*(tensor.norm().item() for tensor in theirs.values())) or 1.0))
+    return max(error if error < inf else inf for error in errors)
 
 
 # ---- the check
 
 
+@dataclass(frozen=True)
+class Variant:
+    """How an outcome is computed: unless it says otherwise, by `subgraph` in float64, eagerly, the batch at once.
+
+    **Arguments:**
+
+    - `strategy`, `collation`: the strategy's name, and one of its collations.
+    - `dtype`: one of `DTYPES`; "bfloat16" is autocast.
+    - `draw`: which draw of the weights; 0 are the model's own.
+    - `sliced`: the batch slice by slice.
+    - `compiled`: by `torch.compile`.
+    """
+
+    strategy: str = "subgraph"
+    collation: str = "lean"
+    dtype: str = "float64"
+    draw: int = 0
+    sliced: bool = False
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        compiled = " compiled" if self.compiled else ""
+        return f"in {self.dtype}{compiled} in slices" if self.sliced else f"in {self.dtype}{compiled}"
+
+    def draws(self) -> list[Variant]:
+        """Return this variant with each draw that it is compared with."""
+        return [replace(self, draw=draw) for draw in range(DRAWS[self.dtype])]
+
+
 def _call(model: nn.Module, view: View) -> Any:
     return model(view)
-
-
-_AS_RUN = ("slices", "forward")  # how a point runs it, other than `subgraph` does
-
-
-def _words(*, slices: bool = False, forward: Forward = _call, **how: Any) -> str:
-    return " compiled" * (forward is not _call) + " in slices" * slices
 
 
 def _left_out(model: nn.Module, graph: CellGraph) -> str | None:
@@ -217,35 +295,47 @@ def _left_out(model: nn.Module, graph: CellGraph) -> str | None:
 
 
 class EquivalenceReference:
-    """What `subgraph` computes for a model, a graph and deletions; other strategies are compared with it.
+    """What `subgraph` computes for a model on a graph, by which a sweep compares its strategies.
 
     **Arguments:**
 
-    - `model`: in evaluation mode, or without dropout. The reference changes its weights and dtype.
-    - `graph`: on the CPU or the model's device.
-    - `deletions`: for each sample the nodes that it removes.
-    - `candidate`: the model that strategies run on, if it is not `model`: the same with overheads, and the same names
-      of parameters.
-    - `whole`: makes the reference of the whole graph where `graph` is a part of it; for strategies of a user's own.
+    - `build`: makes the model of a graph, on the device where strategies are compared, in evaluation mode, or without
+      dropout. Its weights and dtype are changed.
+    - `graph`: on the CPU, or the model's device if `whole`.
+    - `deletions`: for each sample the nodes that it removes; by default those that show a strategy that is nearly
+      right.
+    - `seed`: seed of weights and deletions.
+    - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
+    - `whole`: on the whole graph instead of a part of it.
+    - `place`: in words, where this is not the model on a part of the graph. Gradients are then compared on a small
+      graph alone.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        build: Callable[[CellGraph], nn.Module],
         graph: CellGraph,
-        deletions: Sequence[Sequence[int]],
+        deletions: Sequence[Sequence[int]] | None = None,
         *,
-        candidate: nn.Module | None = None,
-        whole: Callable[[], EquivalenceReference] | None = None,
+        seed: int = 0,
+        change: Callable[[nn.Module], None] | None = None,
+        whole: bool = False,
+        place: str = "",
     ) -> None:
-        self.candidate = candidate or model
-        self.graph = graph
-        self.deletions = deletions
-        self._weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        # rotated second, right after as many samples in their own order
-        self._cases = [deletions, [*deletions[1:], *deletions[:1]], [*deletions] * -(-_LARGE_BATCH // len(deletions))]
-        self._subgraph = cache(partial(self._outcome, model, "subgraph", "lean"))
-        self._whole = whole
+        self.graph, self._whole = graph if whole else equivalence_graph(graph), graph
+        given = equivalence_deletions(self.graph, seed=seed) if deletions is None else deletions
+        self.deletions = [list(nodes) for nodes in given]
+        torch.manual_seed(seed)
+        self.candidate = model = build(self.graph)
+        if change is not None:
+            self.candidate = copy.deepcopy(model)
+            change(self.candidate)
+        self._again = partial(EquivalenceReference, build, seed=seed, change=change, whole=True)
+        size = sum(self.graph.num_nodes.values()) + self.graph.num_edges
+        self._gradients, self._place = not place or size <= _SIZE_FOR_GRADIENTS, place
+        self._weights = {name: own.detach().clone() for name, own in model.named_parameters()}
+        self.subgraph = cache(partial(self._outcome, model))
+        self._hub = cache(self._hub_reference)
         self._full_size = cache(self._at_full_size)
 
     def compare(
@@ -266,165 +356,126 @@ class EquivalenceReference:
         - `dtype`, `compile`, `slices`: how an exact strategy is compared in addition to eager float64 and float32 of
           whole batches.
         """
-        exact = get(strategy).exact
-        whole_batches = [{"draw": draw} for draw in range(DRAWS)]
-        predictions = [{"case": case, "backward": False} for case in (1, 2)]
-        # the compiler makes code for the number of threads at that moment
-        with nullcontext() if compile else _one_thread():
-            fp64 = [self._difference(strategy, collation, "float64", **how) for how in (*whole_batches, *predictions)]
-            lower = [self._ratio(strategy, collation, "float32")]
-            if exact and (compile or slices or dtype == "bfloat16"):
-                as_run: dict[str, Any] = {"slices": slices, "forward": compiled_forward(_call) if compile else _call}
-                if compile:
-                    self._outcome(self.candidate, strategy, collation, dtype, **as_run)  # the first call runs eagerly
-                if dtype == "float64":
-                    fp64 += [self._difference(strategy, collation, dtype, **how, **as_run) for how in whole_batches]
-                else:
-                    lower.append(self._ratio(strategy, collation, dtype, **as_run))
-        error, where = max(fp64)
-        ratio, where_lower = max(lower)
-        passed, full_size = exact and error <= FP64_TOLERANCE and ratio <= FP32_RATIO, None
-        where = where if error > FP64_TOLERANCE else where_lower
-        if passed and self._whole is not None and is_users(strategy):
-            full_size, where = self._full_size(get(strategy), collation)
-            passed = full_size != "failed"
+        kind, double = get(strategy), Variant(strategy, collation)
+        as_run = replace(double, dtype=dtype, sliced=slices, compiled=compile) if kind.exact else double
+        variants = dict.fromkeys([double, replace(double, dtype="float32"), as_run])
+        with ExitStack() as stack:
+            if as_run.compiled:  # for the number of threads at that moment
+                self._compiled = compiled_forward(_call)
+                self._outcome(self.candidate, as_run)  # the first call runs eagerly
+            else:  # the tensors are small, and on a busy machine threads wait for one another
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(1)
+            draws = [draw for variant in variants if variant.dtype == "float64" for draw in variant.draws()]
+            fp64 = max(self._differences(dict.fromkeys(draws, FP64_TOLERANCE)))
+            lower = max(self._ratio(variant) for variant in variants if variant.dtype != "float64")
+            findings, full_size = [fp64, lower], None
+            if is_users(strategy) and self.graph is not self._whole and not (fp64.where or lower.where):
+                full_size, of_whole = self._full_size(double)
+                findings += of_whole
+            if kind.exact and kind.masks_graph:
+                dtypes = {variant.dtype: replace(double, dtype=variant.dtype) for variant in variants}
+                findings += self._hub()._differences({each: _AT_HUB[name] for name, each in dtypes.items()})
+        failed = [finding.where for finding in findings if finding.where]
         return EquivalenceResult(
             strategy,
-            exact,
-            passed,
-            fp64_error=error,
-            fp32_ratio=ratio,
+            kind.exact,
+            passed=kind.exact and not failed,
+            fp64_error=fp64.error,
+            fp32_ratio=lower.error,
             nodes=self.graph.num_nodes[self.graph.deleted_type],
             edges=self.graph.num_edges,
-            where="" if passed or not exact else where,
+            where=failed[0] if failed and kind.exact else "",
             full_size=full_size,
             left_out=_left_out(self.candidate, self.graph),
         )
 
-    def _at_full_size(self, strategy: type[Strategy], collation: str) -> tuple[str, str]:
-        """Return "passed", "failed" or "not compared: …" on the whole graph, and what is off there.
+    def _at_full_size(self, double: Variant) -> tuple[str, list[Finding]]:
+        """Return "passed", "failed" or "not compared: …" on the whole graph, and what was found there.
 
-        Predictions are compared, in fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
+        In fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
         """
-        assert self._whole is not None
+        graph = self._whole.induced({})  # a copy, with which all that is made of it goes
         try:
-            whole = self._whole()
-            for dtype, allowed in _FULL_SIZE.items():
-                error, where = whole._difference(strategy.name, collation, dtype, allowed=allowed, backward=False)
-                if error > allowed:
-                    return "failed", f"on the whole graph {where}"
+            whole = self._again(graph, full_size_deletions(graph), place="on the whole graph ")
+            findings = whole._differences({replace(double, dtype=dtype): most for dtype, most in _FULL_SIZE.items()})
         except Exception as error:
             if not out_of_memory(error):
                 raise
-            return "not compared: memory ran out", ""
-        return "passed", ""
+            return "not compared: memory ran out", []
+        return "failed" if any(finding.where for finding in findings) else "passed", findings
 
-    def _difference(
-        self, strategy: str, collation: str, dtype: str, *, allowed: float = FP64_TOLERANCE, **how: Any
-    ) -> tuple[float, str]:
-        """Return the largest difference from `subgraph` in a dtype, with what is off; `how` is as for `_outcome`."""
-        found = self._outcome(self.candidate, strategy, collation, dtype, **how)
-        case = {name: value for name, value in how.items() if name not in _AS_RUN}
-        error, where = largest_difference(found, self._subgraph(dtype, **case), allowed)
-        return error, f"in {dtype}{_words(**how)}, {where}"
+    def _hub_reference(self) -> EquivalenceReference:
+        """Return the reference of a layer and a pool at a hub, with samples that leave it there."""
+        device, graph = next(self.candidate.parameters()).device, hub_graph(self._whole)
+        place = f"at a hub of {next(iter(graph.networks.values())).num_edges // 2:,} neighbours "
+        nodes = range(1, graph.num_nodes[graph.deleted_type])
+        samples = [nodes[first::_HUB_SAMPLES] for first in range(_HUB_SAMPLES)]
+        return EquivalenceReference(lambda graph: _HubModel(graph).to(device), graph, samples, whole=True, place=place)
 
-    def _ratio(self, strategy: str, collation: str, dtype: str, **as_run: Any) -> tuple[float, str]:
-        """Return the ratio of the error in lower precision to `subgraph`'s own, the median draw's, with what is off."""
-        found = []
-        for draw in range(BFLOAT16_DRAWS if dtype == "bfloat16" else DRAWS):
-            expected = self._subgraph("float64", draw=draw)
-            own = max(norm_error(self._subgraph(dtype, draw=draw), expected), _ROUNDING[dtype])
-            outcome = self._outcome(self.candidate, strategy, collation, dtype, draw=draw, **as_run)
-            _, where = largest_difference(outcome, expected, FP32_RATIO * own)
-            found.append((norm_error(outcome, expected) / own, f"in {dtype}{_words(**as_run)}, {where}"))
-        return median_high(found)
+    def _differences(self, allowed: Mapping[Variant, float]) -> list[Finding]:
+        """Return how far each variant is from `subgraph` in fp64, of which so much is `allowed`."""
+        findings = []
+        for variant, most in allowed.items():
+            outcome = self._outcome(self.candidate, variant)
+            error, where = largest_difference(outcome, self.subgraph(Variant(draw=variant.draw)), most)
+            findings.append(Finding(error, f"{self._place}{variant}, {where}" if error > most else ""))
+        return findings
 
-    def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
-        """Give a model a draw's weights in a dtype: the first are its own, those of others are some 1 % off."""
-        generator = torch.Generator().manual_seed(draw)
-        weights = dict(self._weights)
-        for name, tensor in self._weights.items():
-            if draw > 0 and tensor.is_floating_point():
-                weights[name] = tensor * (1.0 + 0.01 * torch.randn(tensor.shape, generator=generator).to(tensor))
-        model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(weights)
+    def _ratio(self, variant: Variant) -> Finding:
+        """Return the ratio of the error in lower precision to `subgraph`'s own, the median draw's."""
+        ratios = []
+        for drawn in variant.draws():
+            expected = self.subgraph(Variant(draw=drawn.draw))
+            own = norm_error(self.subgraph(Variant(dtype=drawn.dtype, draw=drawn.draw)), expected)
+            allowed = FP32_RATIO * min(max(own, _ROUNDING[drawn.dtype]), _OWN_AT_MOST)
+            outcome = self._outcome(self.candidate, drawn)
+            error, where = norm_error(outcome, expected), largest_difference(outcome, expected, allowed).where
+            ratios.append(Finding(FP32_RATIO * error / allowed, f"{variant}, {where}" if error > allowed else ""))
+        return median_high(ratios)
 
-    def _outcome(
-        self,
-        model: nn.Module,
-        strategy: str,
-        collation: str,
-        dtype: str,
-        *,
-        draw: int = 0,
-        case: int = 0,
-        slices: bool = False,
-        backward: bool = True,
-        forward: Forward = _call,
-    ) -> Outcome:
-        """Return a model's predictions of a case, and the gradients of their weighted sum.
+    @torch.no_grad()
+    def load(self, model: nn.Module, variant: Variant) -> None:
+        """Give a model the weights of a variant's draw, in its dtype.
+
+        Those of the first draw are the model's own, those of others some 1 % off, and nowhere 0: what is 0 (a bias,
+        GIN's ε, the end of a residual branch) becomes some 0.1, or its value would not matter. It is positive, as a
+        model may take its root.
+        """
+        model.to(torch.float64 if variant.dtype == "float64" else torch.float32)
+        generator = torch.Generator().manual_seed(variant.draw)
+        for name, parameter in model.named_parameters():
+            own = self._weights[name]
+            if variant.draw > 0 and parameter.requires_grad:
+                noise = torch.randn(own.shape, generator=generator).to(own)
+                own = torch.where(own == 0, 0.1 * noise.abs(), own * (1 + 0.01 * noise))
+            parameter.copy_(own)
+
+    def _outcome(self, model: nn.Module, variant: Variant) -> Outcome:
+        """Return a model's predictions, and the gradients of their weighted sum.
 
         Every sample has another weight, so that swapping two samples' gradients changes the sum.
         """
         model.zero_grad(set_to_none=True)
-        self._load(model, draw, dtype)
-        samples, device = self._cases[case], next(model.parameters()).device
-        weights = torch.linspace(-1.0, 2.0, len(samples), dtype=torch.float64, device=device)
-        size = _SLICE if slices else len(samples)
-        parts = [slice(first, first + size) for first in range(0, len(samples), size)]
-        batches = [[*samples[1:], []], *(samples[part] for part in parts)]
-        made = views(self.graph, batches, strategy, device=device, collation=collation)
+        self.load(model, variant)
+        device, count = next(model.parameters()).device, len(self.deletions)
+        order = [(variant.draw + i) % count for i in range(count)]  # what a batch before left behind would show
+        samples = [self.deletions[i] for i in order]
+        size = _SLICE if variant.sliced else count
+        batches = [[*samples[1:], []], *(samples[first : first + size] for first in range(0, count, size))]
+        made = views(self.graph, batches, variant.strategy, device=device, collation=variant.collation)
         next(made).close()  # what a strategy keeps of one batch must not reach the next of its size
-        predicted = []
-        for part, copies in zip(parts, made, strict=True):
-            with torch.set_grad_enabled(backward), copies:
-                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                    predictions = forward(model, copies)
-                if backward:
-                    (predictions * weights[part].to(predictions.dtype)).sum().backward()
-            predicted.append(predictions.detach().cpu())
-        named = model.named_parameters() if backward else ()
-        gradients = {name: torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for name, p in named}
-        return Outcome(samples, torch.cat(predicted), gradients)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run on one CPU thread: the check's tensors are small, and on a busy machine threads wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def equivalence_reference(
-    build: Callable[[CellGraph], nn.Module],
-    graph: CellGraph,
-    *,
-    seed: int = 0,
-    change: Callable[[nn.Module], None] | None = None,
-    full_size: bool = False,
-) -> EquivalenceReference:
-    """Return the reference with which a sweep compares its strategies, on part of its graph.
-
-    **Arguments:**
-
-    - `build`: makes the model of a graph, on the device where strategies are compared, in evaluation mode.
-    - `graph`: on the CPU.
-    - `seed`: seed of weights and deletions.
-    - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
-    - `full_size`: on a copy of the whole graph, with which all that is made of it goes.
-    """
-    part = graph.induced({}) if full_size else equivalence_graph(graph)
-    torch.manual_seed(seed)
-    model = build(part)
-    candidate = None
-    if change is not None:
-        candidate = copy.deepcopy(model)
-        change(candidate)
-    deletions = full_size_deletions(part) if full_size else equivalence_deletions(part, seed=seed)
-    whole = partial(equivalence_reference, build, graph, seed=seed, change=change, full_size=True)
-    return EquivalenceReference(
-        model, part, deletions, candidate=candidate, whole=None if full_size or part is graph else whole
-    )
+        predicted: list[Tensor] = []
+        for weights in torch.linspace(1.0, 2.0, count, dtype=torch.float64, device=device).split(size):
+            with torch.set_grad_enabled(self._gradients), next(made) as copies:
+                with torch.autocast(device.type, torch.bfloat16, enabled=variant.dtype == "bfloat16"):
+                    predictions = (self._compiled if variant.compiled else _call)(model, copies)
+                if self._gradients:
+                    (predictions * weights.to(predictions.dtype)).sum().backward()
+            predicted += predictions.detach().cpu()
+        removed = [first_of([*map(str, nodes)], 5) or "nothing" for nodes in samples]
+        labels = [f"sample {i}, which removes {nodes}" for i, nodes in zip(order, removed, strict=True)]
+        gradients = {}
+        for name, p in model.named_parameters() if self._gradients else ():
+            gradients[f"the gradient of {name}"] = torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu()
+        return Outcome(dict(zip(labels, predicted, strict=True)), gradients)

@@ -33,7 +33,7 @@ from tclab.timing._call_costs import peak_memory_bytes, release_memory, reset_pe
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
-from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, equivalence_reference
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import WITHOUT_MODEL, Step
@@ -166,7 +166,7 @@ def _place(ranks: Ranks) -> Iterator[Path]:
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(apply_to_model, overheads=point.overheads) if point.overheads else None
-    return equivalence_reference(
+    return EquivalenceReference(
         lambda part: point.kind.build(part, point.metabolism).to(point.device).eval(),
         cell_graph_of(point),
         seed=point.seed,
