@@ -143,13 +143,10 @@ class CellGraph:
             "source": self.source,
         }
         arrays["header"] = np.array(json.dumps(header, default=int))  # counts may be NumPy's
-
-        def write(file: Path) -> None:
-            with open(file, "wb") as opened:  # by its name NumPy would add a suffix
-                np.savez(opened, **arrays)
-
+        content = io.BytesIO()
+        np.savez(content, **arrays)
         with writing("path", path):
-            atomic_write(path, write)
+            atomic_write(path, content.getvalue())
 
     @staticmethod
     def from_edges(edges: Mapping[str, Tensor], *, num_nodes: int, node_type: str = "node") -> CellGraph:
@@ -228,9 +225,7 @@ class CellGraph:
     @property
     def device(self) -> torch.device:
         """Where the tensors are; the CPU for a graph with no relation."""
-        for network in self.relations.values():
-            return network.edge_index.device
-        return torch.device("cpu")
+        return next((network.edge_index.device for network in self.relations.values()), torch.device("cpu"))
 
     def select(self, networks: int | Iterable[str] | None) -> CellGraph:
         """Return this graph with some of its networks: the first n, or those named, in the order named.
@@ -285,16 +280,11 @@ class CellGraph:
         elif any(part.weight is not None for part in parts):
             ones = [part.edge_index.new_ones(part.num_edges, dtype=torch.float64) for part in parts]
             weight = torch.cat([one if p.weight is None else p.weight for p, one in zip(parts, ones, strict=True)])
-        one = replace(
+        merged = replace(
             parts[0], name=name, edge_index=edge_index, weight=weight, directed=directed, cascades=False, report=None
         )
-        relations = {}
-        for old, network in self.relations.items():
-            if old == names[0]:
-                relations[name] = one
-            elif old not in names:
-                relations[old] = network
-        return self.with_relations(relations)
+        relations = {**self.relations, names[0]: merged}
+        return self.with_relations({n.name: n for old, n in relations.items() if old not in names[1:]})
 
     def induced(self, nodes: Mapping[str, Tensor]) -> CellGraph:
         """Return the subgraph that some nodes induce, relabelled in the order given.
@@ -304,14 +294,13 @@ class CellGraph:
         - `nodes`: node type → [n] int64, distinct; all nodes of a type that is not named are kept.
         """
         num_nodes = {**self.num_nodes, **{kind: len(kept) for kind, kept in nodes.items()}}
-        relabelled = {kind: torch.arange(n) for kind, n in self.num_nodes.items()}  # -1 for a node that goes
+        new_ids = {kind: torch.arange(n) for kind, n in self.num_nodes.items()}  # -1 for a node that goes
         for kind, kept in nodes.items():
-            relabelled[kind] = torch.full_like(relabelled[kind], -1)
-            relabelled[kind][kept] = torch.arange(len(kept))
+            new_ids[kind] = torch.full_like(new_ids[kind], -1).scatter_(0, kept, torch.arange(len(kept)))
         relations = {}
         for name, network in self.relations.items():
             source, target = network.edge_index
-            edge_index = torch.stack([relabelled[network.source][source], relabelled[network.target][target]])
+            edge_index = torch.stack([new_ids[network.source][source], new_ids[network.target][target]])
             kept = (edge_index >= 0).all(dim=0)
             relations[name] = replace(
                 network,

@@ -108,11 +108,7 @@ class Network(Shown):
         sides = (self.source, self.num_sources), (self.target, self.num_targets)
         weight = check_edges(f"network {self.name!r}: ", self.edge_index, sides, self.weight)
         object.__setattr__(self, "weight", weight)
-        self._sort()
-
-    def _sort(self) -> None:
-        """Sort the edges by (source, target), and with them their weights."""
-        key = self.edge_index[0] * self.num_targets + self.edge_index[1]
+        key = self.edge_index[0] * self.num_targets + self.edge_index[1]  # sorts by source, then by target
         if bool((key[1:] < key[:-1]).any()):
             order = torch.argsort(key, stable=True)
             for name, tensor in self.tensors().items():

@@ -69,13 +69,7 @@ def _draw(cumulative: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
 
 
 def network_edges(
-    nodes: int,
-    edges: int,
-    rng: np.random.Generator,
-    *,
-    shape: float,
-    num_sources: int | None = None,
-    source_shape: float = FACTOR_SHAPE,
+    nodes: int, edges: int, rng: np.random.Generator, *, shape: float, num_sources: int | None = None
 ) -> np.ndarray:
     """Return [2, edges] distinct edges without self-loops, that touch each of 0 … nodes - 1.
 
@@ -84,7 +78,6 @@ def network_edges(
     - `shape`: of the gamma distribution that the nodes' weights are drawn from.
     - `num_sources`: where edges have a direction, how many nodes they may start from; the others have only
       edges that end there.
-    - `source_shape`: of the sources' weights as sources.
     """
     order = rng.permutation(nodes)
     weights = _cumulative(rng.gamma(shape, size=nodes) + 1e-9)  # a weight of 0 could never be drawn
@@ -94,7 +87,7 @@ def network_edges(
         first = np.stack([ring[0::2], ring[1::2]])  # each node once: none is left out
     else:
         sources = order[:num_sources]
-        source_weights = _cumulative(rng.gamma(source_shape, size=num_sources) + 1e-9)
+        source_weights = _cumulative(rng.gamma(FACTOR_SHAPE, size=num_sources) + 1e-9)
         targets = order[num_sources:]  # at least as many, as the caller sees to
         starts = sources[_draw(source_weights, len(targets), rng)]
         starts[:num_sources] = sources

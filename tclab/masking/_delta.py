@@ -4,6 +4,13 @@ After the first layer only the neighbours of deleted nodes differ from the wild 
 neighbours. The loader worker finds the rows that differ after each layer and makes the small sparse matrices that
 compute them from the layer before. From the layer at which more than half of the edges would carry a difference, the
 strategy uses the product of `node_mask`.
+
+Sizes, as in `DeltaLayer`:
+
+- B: samples. N: nodes of the deleted type; row `b * N + node` is a node's in sample b.
+- M: deleted nodes of all samples.
+- D: rows that differ from the wild type before a layer. C = D + M: those and the deleted ones, whose messages change.
+- T: rows whose sums over a relation differ. The relation's sums are the wild type's N, then these T.
 """
 
 from __future__ import annotations
@@ -33,12 +40,11 @@ LIMIT = 0.5  # of all edges: a correction costs about what the shared product's 
 
 
 class _Change(NamedTuple):
-    """What a layer changes in B samples; a row of a sample is one number, sample · N + node."""
+    """What a layer changes in B samples."""
 
-    before: Int64s  # [D] sorted, the rows that differ before the layer
-    # relation → [B · N], which of the relation's own rows has the sum of each row; under N it is the wild type's
-    place: dict[str, Int64s]
-    carried: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
+    differing: Int64s  # [D] sorted, the rows that differ before the layer
+    sum_rows: dict[str, Int64s]  # relation → [B * N], which of the relation's N + T sums is each row's
+    messages: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
 
 
 class Delta(Strategy):
@@ -74,88 +80,90 @@ class Delta(Strategy):
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
         """Return what each layer changes, up to the first layer at which that is too much for any sample."""
-        from scipy import sparse
-
         size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
         deleted = removed[self.graph.deleted_type].rows(n).numpy()
-        degree = np.zeros(n)
-        for name in self.graph.networks:
-            degree += np.diff(self._edges_out_of(name).indptr)
-        before = np.empty(0, dtype=np.int64)
-        wild = np.tile(np.arange(n, dtype=np.int32), size)
+        outgoing = {name: self._edges_out_of(name) for name in self.graph.networks}
+        degree = sum((np.diff(edges.indptr) for edges in outgoing.values()), np.zeros(n))
+        differing = np.empty(0, dtype=np.int64)
         changes: list[_Change] = []
         while len(changes) < self.depth:
-            sources = np.concatenate([before, deleted])
-            messages = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
-            if messages.max() > self.limit * self.graph.num_edges:
+            sources = np.concatenate([differing, deleted])
+            carried = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
+            if carried.max() > self.limit * self.graph.num_edges:
                 break
-            change = _Change(before, {}, {})
-            differs = np.zeros(size * n, dtype=bool)
-            first = (sources - sources % n).astype(np.int32)  # row of each one's sample
-            for name in self.graph.networks:
-                edges = self._edges_out_of(name)[sources % n]
-                target = np.repeat(first, np.diff(edges.indptr)) + edges.indices
-                receives = np.zeros_like(differs)
-                receives[target] = True
-                receives[before] = True  # a row itself enters its next one
-                place = np.where(receives, n - 1 + np.cumsum(receives, dtype=np.int32), wild)
-                rows = n + int(receives.sum())
-                moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
-                change.place[name] = place
-                change.carried[name] = sparse.vstack([moved, _selection(place[before], rows)], format="csr")
-                differs |= receives
+            change, differs = _Change(differing, {}, {}), np.zeros(size * n, dtype=bool)
+            for name, edges in outgoing.items():
+                change.sum_rows[name], change.messages[name] = _messages(edges, sources, differing, size)
+                differs |= change.sum_rows[name] >= n
             changes.append(change)
             differs[deleted] = False
-            before = np.flatnonzero(differs)
+            differing = np.flatnonzero(differs)
         return changes
 
     def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
         """Return the matrices of all samples' changes, layer by layer."""
-        n = self.graph.num_nodes[self.graph.deleted_type]
-        deletions = removed[self.graph.deleted_type]
-        all_rows = np.arange(len(deletions) * n)
-        afters = [*(change.before for change in encoded), all_rows][1:]
+        deletions, n = removed[self.graph.deleted_type], self.graph.num_nodes[self.graph.deleted_type]
+        carried = [*(change.differing for change in encoded), np.arange(len(deletions) * n)]  # after the last, all rows
         tensors: dict[str, Tensor | Piece] = {}
-        for i, (change, after) in enumerate(zip(encoded, afters, strict=True)):
-            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), after, n)
+        for i, change in enumerate(encoded):
+            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), carried[i + 1], n)
         return tensors, {"layers": len(encoded)}
 
     def view(self, batch: Batch) -> View:
         """Return the view that carries what differs."""
-        return DeltaView(self.graph, batch.deletions, self.layers(batch))
-
-    def layers(self, batch: Batch) -> list[DeltaLayer]:
-        """Return how what differs goes from layer to layer."""
         layers = []
-        for i in range(batch.host_values["layers"]):
-            key = f"edge_delta/{i}"
+        for key in (f"edge_delta/{i}" for i in range(batch.host_values["layers"])):
             start, edges, spread = (
                 {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
                 for kind in ("start", "edges", "spread")
             )
             nodes, samples = batch.tensors[f"{key}/nodes"], batch.tensors[f"{key}/samples"]
             layers.append(DeltaLayer(nodes, samples, _matrix(batch, f"{key}/changes"), start, edges, spread))
-        return layers
+        return DeltaView(self.graph, batch.deletions, layers)
+
+
+def _messages(
+    outgoing: sparse.csr_array, sources: Int64s, differing: Int64s, size: int
+) -> tuple[Int64s, sparse.csr_array]:
+    """Return a relation's `sum_rows` and `messages`, as in `_Change`, given its edges out of each node, [N, N].
+
+    **Arguments:**
+
+    - `sources`: [C], the rows whose messages change. `differing`: [D], the first of them.
+    - `size`: B.
+    """
+    from scipy import sparse
+
+    n = outgoing.shape[0]
+    edges = outgoing[sources % n]
+    targets = np.repeat((sources - sources % n).astype(np.int32), np.diff(edges.indptr)) + edges.indices
+    receives = np.zeros(size * n, dtype=bool)
+    receives[targets] = True
+    receives[differing] = True  # a row itself enters its next one
+    wild = np.tile(np.arange(n, dtype=np.int32), size)
+    sum_rows = np.where(receives, n - 1 + np.cumsum(receives, dtype=np.int32), wild)
+    num_sums = n + int(receives.sum())
+    moved = sparse.csr_array((edges.data, sum_rows[targets], edges.indptr), shape=(len(sources), num_sums))
+    return sum_rows, sparse.vstack([moved, _selection(sum_rows[differing], num_sums)], format="csr")
 
 
 def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
     """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
     from scipy import sparse
 
-    wild, nodes = np.arange(n), change.before % n
+    wild, nodes = np.arange(n), change.differing % n
     minus = _selection(np.concatenate([nodes, deleted]), n)
     plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr", dtype=np.int8)
     tensors = {
         f"{key}/nodes": torch.from_numpy(nodes),
-        f"{key}/samples": torch.from_numpy(change.before // n),
+        f"{key}/samples": torch.from_numpy(change.differing // n),
         **_tensors(f"{key}/changes", sparse.hstack([-minus, plus])),
     }
-    for name, place in change.place.items():
-        edges = change.carried[name].T
-        reached = np.flatnonzero(place >= n)
-        tensors |= _tensors(f"{key}/start/{name}", _selection(np.concatenate([wild, reached % n]), n))
+    for name, sum_rows in change.sum_rows.items():
+        edges, reached = change.messages[name].T, np.flatnonzero(sum_rows >= n) % n
+        tensors |= _tensors(f"{key}/start/{name}", _selection(np.concatenate([wild, reached]), n))
         tensors |= _tensors(f"{key}/edges/{name}", edges)
-        tensors |= _tensors(f"{key}/spread/{name}", _selection(np.concatenate([wild, place[after]]), edges.shape[0]))
+        tensors |= _tensors(f"{key}/spread/{name}", _selection(np.concatenate([wild, sum_rows[after]]), edges.shape[0]))
     return tensors
 
 
@@ -188,7 +196,7 @@ def _matrix(batch: Batch, key: str) -> SparseMatrix:
     for side in ("csr", "transposed"):
         col = batch.tensors[f"{key}/{side}/col"]
         crow = batch.tensors.get(f"{key}/{side}/crow")
-        if crow is None:
+        if crow is None:  # an entry a row
             crow = torch.arange(len(col) + 1, dtype=torch.int32, device=col.device)
         sides.append(Csr(crow, col, batch.tensors.get(f"{key}/{side}/values")))
-    return SparseMatrix(sides[0], sides[1], lasting=False)
+    return SparseMatrix(*sides, lasting=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +29,6 @@ _INLINE = 2020  # a value that leaves less than two to a page gets pages of its 
 _COMMIT_BYTES = 64 << 20
 _LEAF = _PAGE * 65 / 64  # and its part of the tree above
 _MARGIN = 1 << 20  # space to write pages again
-_WORD = np.dtype("<i4")
 
 
 def lmdb_module() -> ModuleType:
@@ -153,19 +154,19 @@ class StoredSamples:
     """
 
     def __init__(self, graph: CellGraph, perturbations: Perturbations, path: Path, encoding: str) -> None:
-        self.encoding = encoding
-        deletions, scores = perturbations.deletions, perturbations.scores
-        if encoding == "json":
-            numbered = [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
-            names = (graph.node_names or {}).get(graph.deleted_type, numbered)
-            self._node_of = {name: node for node, name in enumerate(names)}
+        numbered = [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
+        names = (graph.node_names or {}).get(graph.deleted_type, numbered)
+        by_name = partial(_of_record, {name: i for i, name in enumerate(names)})
+        self._decode = by_name if encoding == "json" else _of_words
 
         def value(i: int) -> bytes:
+            nodes, score = perturbations.deletions[i].tolist(), float(perturbations.scores[i])
             if encoding == "json":
-                return _record([names[node] for node in deletions[i].tolist()], float(scores[i]))
-            return scores[i].numpy().astype("<f4").tobytes() + deletions[i].numpy().astype(_WORD).tobytes()
+                return _record([names[node] for node in nodes], score)
+            return struct.pack(f"<f{len(nodes)}i", score, *nodes)
 
-        self._store = build_store(path, value, np.array([len(value(i)) for i in range(len(deletions))], dtype=np.int64))
+        value_bytes = np.array([len(value(i)) for i in range(len(perturbations))], dtype=np.int64)
+        self._store = build_store(path, value, value_bytes)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -175,30 +176,11 @@ class StoredSamples:
 
         **Raises:** `IndexError` for a sample that is not there.
         """
-        return self._of_records(indices) if self.encoding == "json" else self._of_words(indices)
-
-    def _of_words(self, indices: Sequence[int]) -> Perturbations:
-        values = self._store.read(indices, bytes)
-        words = np.frombuffer(b"".join(values), dtype=_WORD)
-        length = np.array([len(value) // _WORD.itemsize for value in values], dtype=np.int64)
-        begin = np.cumsum(length) - length  # of each sample, where its score is
-        nodes = np.delete(words, begin).astype(np.int64)
-        return Perturbations(Deletions.joined(nodes, length - 1), torch.from_numpy(words.view("<f4")[begin]))
-
-    def _of_records(self, indices: Sequence[int]) -> Perturbations:
-        nodes, length, scores = [], [], []
-        for value in self._store.read(indices, bytes):
-            experiment = json.loads(value)["experiment"]
-            genes = experiment["genotype"]["perturbations"]
-            nodes += [self._node_of[gene["systematic_gene_name"]] for gene in genes]
-            length.append(len(genes))
-            scores.append(experiment["phenotype"]["gene_interaction"])
-        joined = Deletions.joined(np.array(nodes, dtype=np.int64), np.array(length, dtype=np.int64))
-        return Perturbations(joined, torch.tensor(scores, dtype=torch.float32))
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
+        samples = self._store.read(indices, self._decode)
+        nodes = np.array([node for _, deleted in samples for node in deleted], dtype=np.int64)
+        length = np.array([len(deleted) for _, deleted in samples], dtype=np.int64)
+        scores = torch.tensor([score for score, _ in samples], dtype=torch.float32)
+        return Perturbations(Deletions.joined(nodes, length), scores)
 
 
 def stored(graph: CellGraph, perturbations: Perturbations, path: Path, store: str) -> Samples:
@@ -234,3 +216,15 @@ def _record(genes: Sequence[str], score: float) -> bytes:
         "phenotype": _PHENOTYPE | {"gene_interaction": score},
     }
     return json.dumps({"experiment": experiment, "experiment_reference": _REFERENCE}).encode()
+
+
+def _of_record(node_of: Mapping[str, int], value: memoryview) -> tuple[float, list[int]]:
+    """Return the score and the nodes of a sample's record, given each node's id by its name."""
+    experiment = json.loads(bytes(value))["experiment"]
+    nodes = [node_of[gene["systematic_gene_name"]] for gene in experiment["genotype"]["perturbations"]]
+    return experiment["phenotype"]["gene_interaction"], nodes
+
+
+def _of_words(value: memoryview) -> tuple[float, list[int]]:
+    score, *nodes = struct.unpack(f"<f{len(value) // 4 - 1}i", value)
+    return score, nodes
