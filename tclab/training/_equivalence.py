@@ -395,8 +395,8 @@ class EquivalenceReference:
 
         In fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
         """
-        graph = self._whole.induced({})  # a copy, with which all that is made of it goes
         try:
+            graph = self._whole.induced({})  # a copy, with which all that is made of it goes
             whole = self._again(graph, full_size_deletions(graph), place="on the whole graph ")
             findings = whole._differences({replace(double, dtype=dtype): most for dtype, most in _FULL_SIZE.items()})
         except Exception as error:
