@@ -9,11 +9,13 @@ from torch import nn
 
 import tclab
 from tclab import InputError, masking
+from tclab.graph import Network
 from tclab.message_passing import SharedView
+from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
-from tclab.training import _check
-from tclab.training._equivalence import EquivalenceReference
+from tclab.training import _check, _equivalence
+from tclab.training._equivalence import EquivalenceReference, equivalence_graph
 
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 
@@ -68,7 +70,10 @@ def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
     assert all(result.nodes == 100 and result.edges > 0 for result in found.results.values())
     assert found.problems == ["Without a gradient: idle.weight, idle.bias."]
     assert "The equivalence check of Rumour, 100 of 300 person nodes" in words_of(found)
-    assert "node_mask passed. Predictions and gradients are subgraph's to" in words_of(found)
+    assert "predictions and gradients of 9 samples: passed." in words_of(found)
+    assert re.search(
+        r"node_mask(, \w+)* passed: off by \S+e-1\d in fp64, by \S+ × subgraph's error in fp32", words_of(found)
+    )
 
 
 def test_a_model_that_is_made_already_is_tried_whole_and_left_as_it_was(graph):
@@ -122,7 +127,8 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     assert not found.passed
     assert not found.results["forgets"].passed
     assert found.results["node_mask"].passed
-    assert re.fullmatch(r"FAILED with ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
+    assert re.fullmatch(r"ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
+    assert re.search(r"falls FAILED with ValueError: fell over, at test_check.py:\d+", words_of(found))
     assert "removed['person'] is None, expected Deletions, as of every node type" in found.broken["lacks"]
     assert "`pack` of strategy 'packs' returns is {}, expected two dicts" in found.broken["packs"]
     assert "khop_1 inexact, as it declares" in words_of(found)
@@ -179,8 +185,8 @@ def test_a_strategy_of_ones_own_is_compared_on_the_whole_graph_too(monkeypatch, 
     assert wrong.nodes == 100
     assert wrong.fp64_error < 1e-10  # on the part
     assert re.match("on the whole graph in float64, 2 of 2 predictions are off; worst: sample [01], ", wrong.where)
-    assert "It computes the same on a part of the graph, but not on the whole graph" in words_of(found)
-    assert "fp32's rounding; predictions are on the whole graph, too" in words_of(found)
+    assert "ids_in_a_byte FAILED: on the whole graph in float64, 2 of 2" in words_of(found)
+    assert "in fp32; on the whole graph passed" in words_of(found)
     induced = tclab.CellGraph.induced
 
     def runs_out(graph, nodes):
@@ -273,3 +279,158 @@ def test_what_is_wrong_only_compiled_fails_the_check_so(monkeypatch, graph):
         assert not reference.compare("nearly", compile=True).passed
         assert reference.compare("edge_mask", compile=True).passed
     assert reference.compare("nearly") == before
+
+
+# ---- what is compared: weights off 0, a part with neighbourhoods, gradients, every model that is right
+
+
+def sparse(nodes=2000, edges=3000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    roads = torch.randint(0, nodes, (2, edges), generator=generator)
+    return tclab.CellGraph.from_edges({"roads": roads}, num_nodes=nodes, node_type="person")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_part_of_a_sparse_graph_has_hubs_with_their_neighbours_and_as_many_edges_as_nodes(seed):
+    graph = sparse(seed=seed)
+    part = equivalence_graph(graph)
+    assert part.num_nodes == {"person": 100}
+    assert part.num_edges >= 100
+    degree = part.relations["roads"].edge_index.flatten().bincount(minlength=100)
+    assert degree.max() >= 8
+    assert (degree >= 5).sum() >= 4
+    again = equivalence_graph(graph)
+    assert torch.equal(part.relations["roads"].edge_index, again.relations["roads"].edge_index)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.1])
+def test_the_part_of_a_cell_has_edges_of_every_relation_and_is_small(scale):
+    part = equivalence_graph(tclab.CellGraph.synthetic(scale, seed=1))
+    assert {kind: min(nodes, 100) for kind, nodes in part.num_nodes.items()} == part.num_nodes
+    assert all(network.num_edges > 0 for network in part.relations.values())
+    assert part.num_edges < 4000
+
+
+@pytest.mark.parametrize("kinds", [(0, 0), (5, 0), (300, 3), (3, 300)])
+def test_a_part_is_made_of_graphs_without_edges_and_of_small_types(kinds):
+    nodes, others = 250, dict(zip(("road", "town"), kinds, strict=True))
+    empty = torch.zeros(2, 0, dtype=torch.int64)
+    relations = {
+        "knows": Network("knows", empty, "person", "person", nodes, nodes),
+        "walks": Network("walks", empty, "person", "road", nodes, others["road"]),
+        "leads": Network("leads", empty, "road", "town", others["road"], others["town"]),
+    }
+    graph = tclab.CellGraph({"person": nodes, **others}, relations, "person")
+    part = equivalence_graph(graph)
+    assert part.num_nodes == {kind: min(number, 100) for kind, number in graph.num_nodes.items()}
+    assert tclab.check(Rumour, graph, strategies="node_mask, edge_mask, delta").passed
+
+
+def test_a_gradient_that_is_missing_on_a_large_graph_alone_is_found_unless_it_is_too_large(monkeypatch):
+    class NoGradient(SharedView):
+        def lift(self, features, *kind):
+            return super().lift(features.detach() if len(features) > 2500 else features, *kind)
+
+    @strategy
+    def detached_in_large(self, batch):
+        return NoGradient(self.graph, batch.deletions)
+
+    graph = sparse(nodes=3000, edges=4000)
+    (result,) = tclab.check(Rumour, graph, strategies=[detached_in_large]).results.values()
+    assert (result.passed, result.full_size) == (False, "failed")
+    assert result.where.startswith(
+        "on the whole graph in float64, 0 of 2 predictions are off; worst: the gradient of own"
+    )
+    monkeypatch.setattr(_equivalence, "_SIZE_FOR_GRADIENTS", 6999)
+    assert tclab.check(Rumour, graph, strategies=[detached_in_large]).passed
+
+
+def test_a_reference_that_is_wrong_in_bfloat16_does_not_pass_itself_and_a_right_strategy_does(monkeypatch, graph):
+    right = EdgeListView.pool
+
+    def pool(view, scores, values):
+        wrong = torch.is_autocast_enabled("cpu") and view._samples is not None  # subgraph's rows alone have samples
+        return right(view, scores, values) * (2.0 if wrong else 1.0)
+
+    monkeypatch.setattr(EdgeListView, "pool", pool)
+    reference = EquivalenceReference(lambda part: Rumour(part).eval(), graph)
+    for name in ("subgraph", "node_mask"):
+        assert reference.compare(name).passed
+    reference_result, right_result = (reference.compare(name, dtype="bfloat16") for name in ("subgraph", "node_mask"))
+    assert not reference_result.passed
+    assert reference_result.where.startswith("in bfloat16, ")
+    assert reference_result.fp32_ratio > 2
+    assert right_result.passed, right_result.where
+
+
+class Residual(Rumour):
+    """What a right model may look like: a branch that begins with 0, a root of a weight, a weight alone, a mask."""
+
+    def __init__(self, graph):
+        super().__init__(graph)
+        self.gate, self.power = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(6))
+        self.fixed = nn.Parameter(torch.eye(6), requires_grad=False)
+        self.register_buffer("places", torch.arange(6.0))
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, view):
+        assert torch.equal(self.fixed.detach(), torch.eye(6, dtype=self.fixed.dtype))
+        x = view.lift(self.own.weight @ self.fixed)[:, self.places.long()]
+        summed = sum(view.neighbour_sum(name, x) for name in self.networks)
+        x = x + self.gate * self.norm(summed) * (self.power + 1e-9).sqrt()
+        return self.out(view.pool(self.score(x), x)).squeeze(-1)
+
+
+class OneWeight(nn.Module):
+    """One weight in all, and one feature a node, which is no parameter."""
+
+    def __init__(self, graph):
+        super().__init__()
+        self.register_buffer("degree", torch.arange(graph.num_nodes[graph.deleted_type]) % 7 + 1.0)
+        self.weight = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, view):
+        x = view.lift(self.degree.unsqueeze(1))
+        summed = sum(view.neighbour_sum(name, x) for name in view.graph.networks)
+        return view.pool(self.weight * x, (self.weight * summed).sin()).squeeze(1)
+
+
+@pytest.mark.parametrize("model", [Residual, OneWeight])
+@pytest.mark.parametrize("nodes", [1, 30, 300])
+def test_models_and_graphs_that_are_right_pass(model, nodes):
+    generator = torch.Generator().manual_seed(nodes)
+    edges = torch.randint(0, nodes, (2, 3 * nodes), generator=generator)
+    network = Network(
+        "likes", edges, "person", "person", nodes, nodes, weight=torch.randn(3 * nodes, generator=generator)
+    )
+    graph = tclab.CellGraph({"person": nodes}, {"likes": network}, "person")
+    for seed in range(3):
+        found = tclab.check(model, graph, strategies="subgraph, edge_mask, node_mask, delta", seed=seed)
+        assert found.passed, str(found)
+        assert found.comparable
+
+
+def test_a_gradient_that_is_not_finite_is_said_of_the_model_and_of_no_strategy(graph):
+    class Rooted(Rumour):
+        def forward(self, view):
+            return super().forward(view) + (0.0 * self.out.bias).sqrt()
+
+    with pytest.raises(
+        InputError, match=r"Rooted with subgraph: not finite is the gradient of out\.bias; expected finite"
+    ):
+        tclab.check(Rooted, graph, strategies="node_mask")
+
+
+def test_a_check_whose_strategies_were_all_skipped_compared_nothing(graph):
+    class Edges(Rumour):
+        def forward(self, view):
+            view.edges("likes")
+            return super().forward(view)
+
+    found = tclab.check(Edges, graph, strategies="node_mask, delta")
+    assert not found.passed
+    assert (found.results, found.broken, list(found.skipped)) == ({}, {}, ["node_mask", "delta"])
+    assert "every strategy was skipped." in words_of(found)
+    assert "node_mask, delta skipped: the model needs single edges" in words_of(found)
+    assert tclab.check(Edges, graph, strategies="node_mask, edge_mask").passed

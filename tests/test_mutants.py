@@ -136,6 +136,15 @@ def _self_weight(change):
     return rule
 
 
+def _detached_at_hubs(view, name, *given, **how):
+    """Leave out the gradient of the sums at nodes that five edges or more touch."""
+    summed, networks = _right(view, name, *given, **how), view.graph.networks
+    if name not in networks:
+        return summed
+    ends = [view.unmasked.degree(each, transpose=transpose) for each in networks for transpose in (False, True)]
+    return torch.where((sum(ends) >= 5).unsqueeze(1), summed.detach(), summed)
+
+
 def _other_way(view, name, x, transpose=False, **how):
     return _right(view, name, x, transpose=transpose != (name in view.graph.networks), **how)
 
@@ -184,6 +193,9 @@ SUMS = {
     "edges the other way": _other_way,
     "a row does not add itself": _self_weight(lambda weight: None),
     "the gradient of ε missing": _self_weight(torch.Tensor.detach),
+    "the value of ε ignored, with its gradient": _self_weight(lambda weight: 1 + weight - weight.detach()),
+    "a self-weight as it is near 1 alone": _self_weight(lambda weight: (weight.square() + 1) / 2),
+    "the gradient missing at nodes of five edges": _detached_at_hubs,
     "the gradient of the features missing": lambda view, name, x, **how: _right(view, name, x.detach(), **how),
     "the gradient of one network missing": _after(torch.Tensor.detach, -1),
     "twice the gradient": _after(lambda s: 2 * s - s.detach()),
@@ -218,11 +230,26 @@ def _part(method, rule):
     return type("Mutant", (MutantView,), {method: rule})
 
 
+def _norm_without(parameter, value):
+    """Return the rule by which a network's norm has a value instead of a parameter, whose gradient is right."""
+
+    def convolve(view, relations, x, functions, self_weights):
+        sums = view.neighbour_sums(relations, x, self_weights=self_weights)
+        for function, summed in zip(functions, sums, strict=True):
+            own = dict(function.named_parameters()).get(f"norm.{parameter}")
+            changed = {} if own is None else {f"norm.{parameter}": value + own - own.detach()}
+            yield torch.func.functional_call(function, changed, (summed,))
+
+    return convolve
+
+
 PARTS = {
     "another network's ε": _part(
         "neighbour_sums",
         lambda view, names, x, *, self_weights: view.right.neighbour_sums(names, x, self_weights=self_weights[::-1]),
     ),
+    "a norm's bias ignored, with its gradient": _part("convolve", _norm_without("bias", 0.0)),
+    "a norm's weight ignored, with its gradient": _part("convolve", _norm_without("weight", 1.0)),
     "pooled over deleted nodes, too": _part("pool", lambda view, *given: view.unmasked.pool(*given)),
     "the gradient of the pool's scores missing": _part("pool", lambda view, s, x: view.right.pool(s.detach(), x)),
     "pooled with equal scores": _part("pool", lambda view, s, x: view.right.pool(0 * s, x)),
@@ -260,6 +287,61 @@ VIEWS = {
 
 MUTANTS = {name: type("Mutant", (Strategy,), {"name": "mutant", "view": view}) for name, view in VIEWS.items()}
 
+# ---- what is wrong where many rows are added up, or what a deletion removes removes more: no case of the table is such
+
+
+def _added_one_by_one(values, index, rows):
+    """Return the sums of values [n, H] that go to each row, [rows, H], rounded after each addition."""
+    return torch.stack([values.new_zeros(rows).index_add(0, index, column) for column in values.unbind(1)], dim=1)
+
+
+def _sums_in_bfloat16(view, name, x, self_weight=None, **how):
+    if not torch.is_autocast_enabled("cpu"):
+        return _right(view, name, x, self_weight=self_weight, **how)
+    network, x = view.graph.relations[name], x.bfloat16()
+    first = network.num_sources * torch.arange(view.size).unsqueeze(1)  # row of each sample
+    source, target = ((first + ends).flatten() for ends in network.edge_index)
+    kept = x * view.keep[network.source].unsqueeze(1)
+    return _added_one_by_one(kept[source], target, len(x)) + self_weight.to(x.dtype) * kept
+
+
+def _pool_in_bfloat16(view, scores, values):
+    if not torch.is_autocast_enabled("cpu"):
+        return view.right.pool(scores, values)
+    kept = view.keep[view.graph.deleted_type].unsqueeze(1)
+    weights = (scores - scores.max()).exp().bfloat16() * kept
+    sample = torch.arange(view.size).repeat_interleave(len(values) // view.size)
+    total = _added_one_by_one(weights, sample, view.size)
+    return _added_one_by_one(weights * values.bfloat16(), sample, view.size) / total
+
+
+def _one_level(strategy, deletions):
+    """Return what each sample removes: what it deletes, and what that removes itself, but nothing further."""
+    kind = strategy.graph.deleted_type
+    deleted = [set(deletions[b].tolist()) for b in range(len(deletions))]
+    removed = {name: [set(one) if name == kind else set() for one in deleted] for name in strategy.graph.num_nodes}
+    for network in strategy.graph.relations.values():
+        if network.cascades and network.source == kind:
+            for source, target in network.edge_index.t().tolist():
+                for one, goes in zip(deleted, removed[network.target], strict=True):
+                    goes |= {target} if source in one else set()
+    return {
+        name: Deletions.of([sorted(one) for one in each], num_nodes=strategy.graph.num_nodes[name])
+        for name, each in removed.items()
+    }
+
+
+LARGE = {
+    "sums over neighbours added up in bfloat16": {
+        "view": _is(type("M", (Sums,), {"rule": staticmethod(_sums_in_bfloat16)}))
+    },
+    "a pool added up in bfloat16": {"view": _is(_part("pool", _pool_in_bfloat16))},
+    "one level of removals": {"view": _is(MutantView), "removed_by": _one_level},
+}
+# until `removed_by` follows a removal to its end
+CLOSED_ELSEWHERE = pytest.mark.xfail(reason="subgraph follows removals for one level itself", strict=False)
+LARGE = {name: type("Mutant", (Strategy,), {"name": "mutant", **methods}) for name, methods in LARGE.items()}
+
 
 @cache
 def table():
@@ -289,23 +371,80 @@ def test_a_wrong_strategy_is_found_by_the_table_of_equality(mutant):
     )
 
 
+def _graphs():
+    """Return graphs that the check is made on: a cell's networks, a cell, and three unlike a cell."""
+    cell = tclab.CellGraph.synthetic(0.02, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    roads = torch.randint(0, 2000, (2, 3000), generator=generator)
+    spokes = torch.arange(1, 3001)
+    hub = torch.stack([spokes, torch.zeros_like(spokes)])
+    nodes = torch.arange(2000)
+    edges = {"ring": torch.stack([nodes, nodes.roll(-1)]), "chain": torch.tensor([[998, 999], [999, 1000]])}
+    ring = tclab.CellGraph.from_edges(edges, num_nodes=2000)
+    chain = {"chain": replace(ring.relations["chain"], cascades=True)}
+    return {
+        "the networks of a cell": cell.without_metabolism().select(["physical", "tflink"]),
+        "a cell with reactions, whose sums are over degrees": cell,
+        "roads": tclab.CellGraph.from_edges({"roads": roads}, num_nodes=2000),
+        "a hub of 3,000 neighbours": tclab.CellGraph.from_edges({"knows": hub}, num_nodes=6000),
+        "a ring with a chain of removals": ring.with_relations({**ring.relations, **chain}),
+    }
+
+
 @pytest.fixture(scope="module")
 def references():
-    """What the check compares with: of the networks alone, and with reactions, whose sums are over degrees."""
-    kind, graph = models.get("hetero_cell").sized(hidden=8, layers=2), tclab.CellGraph.synthetic(0.02, seed=1)
-    networks = graph.without_metabolism().select(["physical", "tflink"])
-    graphs = {"off": networks, "used": graph}
-    return [
-        EquivalenceReference(lambda part, metabolism=metabolism: kind.build(part, metabolism).eval(), of)
-        for metabolism, of in graphs.items()
-    ]
+    """What the check compares with, by the name of the graph."""
+    kind = models.get("hetero_cell").sized(hidden=8, layers=2)
+
+    def build(part):
+        return kind.build(part, "used" if "gpr" in part.relations else "off").eval()
+
+    return {name: EquivalenceReference(build, graph) for name, graph in _graphs().items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_strategy_fails_the_equivalence_check(references, mutant):
     masking.register(MUTANTS[mutant])
-    assert not all(one.compare("mutant", dtype="bfloat16").passed for one in references)  # also in fp64 and fp32
+    # also in fp64 and fp32
+    assert not all(one.compare("mutant", dtype="bfloat16").passed for one in references.values())
+
+
+@pytest.mark.parametrize(
+    ("mutant", "graph"),
+    [
+        ("the value of ε ignored, with its gradient", "the networks of a cell"),
+        ("a self-weight as it is near 1 alone", "the networks of a cell"),
+        ("a norm's bias ignored, with its gradient", "the networks of a cell"),
+        ("a norm's weight ignored, with its gradient", "the networks of a cell"),
+        ("the gradient missing at nodes of five edges", "roads"),
+    ],
+)
+def test_the_part_of_a_graph_that_the_check_runs_on_shows_it(references, mutant, graph):
+    masking.register(MUTANTS[mutant])
+    assert references[graph].compare("mutant").fp64_error > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("mutant", "graph"),
+    [
+        ("sums over neighbours added up in bfloat16", "a hub of 3,000 neighbours"),
+        ("a pool added up in bfloat16", "a hub of 3,000 neighbours"),
+        pytest.param("one level of removals", "a ring with a chain of removals", marks=CLOSED_ELSEWHERE),
+    ],
+)
+def test_a_strategy_that_is_wrong_at_a_hub_alone_fails_the_check_there(references, mutant, graph):
+    masking.register(LARGE[mutant])
+    result = references[graph].compare("mutant", dtype="bfloat16")
+    assert not result.passed
+    assert result.where.startswith("at a hub of "), result.where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["subgraph", "edge_mask", "node_mask", "delta"])
+def test_a_right_strategy_passes_on_all_of_these_graphs(references, strategy):
+    results = {name: one.compare(strategy, dtype="bfloat16") for name, one in references.items()}
+    assert {name: result.where for name, result in results.items() if not result.passed} == {}
 
 
 # ---- verdicts

@@ -81,12 +81,12 @@ def test_the_check_passes_and_skips_what_has_no_edges(graph):
     found = tclab.check(PygModel(Gin(), features()), graph)
     assert found.passed
     assert set(found.results) >= set(WITH_EDGES)
-    assert {"node_mask", "delta", "dense"} <= set(found.broken)
-    assert all(why.startswith("skipped: the model needs single edges") for why in found.broken.values())
+    assert {"node_mask", "delta", "dense"} <= set(found.skipped)
+    assert all(why.startswith("the model needs single edges") for why in found.skipped.values())
     shown = found._display().lines
     ((names, _),) = [line for line in shown if "needs single edges" in line[1]]  # one reason for several
-    assert names.split(", ") == list(found.broken)
-    assert sorted(name for line in shown for name in line[0].split(", ")) == sorted([*found.results, *found.broken])
+    assert names.split(", ") == list(found.skipped)
+    assert sorted(name for line in shown for name in line[0].split(", ")) == sorted([*found.results, *found.skipped])
     assert found.problems == []
 
 

@@ -183,9 +183,9 @@ class _HubModel(nn.Module):
     def __init__(self, graph: CellGraph) -> None:
         super().__init__()
         self.network, self.scale = next(iter(graph.networks)), max(graph.num_edges, 1) ** -0.5
-        shapes = ((graph.num_nodes[graph.deleted_type], 4), (4, 4), (4, 1), (8, 1), (1,))
-        parameters = (nn.Parameter(torch.randn(shape).exp()) for shape in shapes)
-        self.features, self.linear, self.score, self.out, self.self_weight = parameters
+        spread = torch.randn(graph.num_nodes[graph.deleted_type], 4).exp()
+        others = (0.1 + torch.rand(shape) for shape in ((4, 4), (4, 1), (8, 1), (1,)))
+        self.features, self.linear, self.score, self.out, self.self_weight = map(nn.Parameter, (spread, *others))
 
     def forward(self, view: View) -> Tensor:
         """Return a number for each sample, [B], to which the hub's row adds about as much as all others together."""
@@ -395,8 +395,8 @@ class EquivalenceReference:
 
         In fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
         """
-        graph = self._whole.induced({})  # a copy, with which all that is made of it goes
         try:
+            graph = self._whole.induced({})  # a copy, with which all that is made of it goes
             whole = self._again(graph, full_size_deletions(graph), place="on the whole graph ")
             findings = whole._differences({replace(double, dtype=dtype): most for dtype, most in _FULL_SIZE.items()})
         except Exception as error:
