@@ -84,10 +84,9 @@ def _result_text(result: EquivalenceResult) -> str:
         return f"FAILED: {result.where}"
     if result.strategy == "subgraph":
         return "the reference"
+    lower = f"{result.fp32_ratio:.2g} × subgraph's error in fp32"
     whole = "" if result.full_size is None else f"; on the whole graph {result.full_size}"
-    return (
-        f"passed: off by {result.fp64_error:.2g} in fp64, by {result.fp32_ratio:.2g} × subgraph's error in fp32{whole}"
-    )
+    return f"passed: off by {result.fp64_error:.2g} in fp64, by {lower}{whole}"
 
 
 def check(

@@ -151,10 +151,10 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
 
 
 def full_size_deletions(graph: CellGraph) -> list[list[int]]:
-    """Return what each of two samples removes from a whole graph: 96 ids from the first to the last, and the hub."""
+    """Return what each of two samples removes from a whole graph: ids from the first to the last, and the hub."""
     degree = _links(graph)[graph.deleted_type]
     ids = torch.linspace(0, len(degree) - 1, min(len(degree), 96)).long().tolist()
-    return [ids, [int(degree.argmax())]]
+    return [ids[0::2], sorted({*ids[1::2], int(degree.argmax())})]
 
 
 def hub_graph(graph: CellGraph) -> CellGraph:
