@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -44,6 +45,16 @@ def masked_rows(x: Tensor, keep: Tensor | None) -> Tensor:
 def compiled_for_cpu(x: Tensor) -> bool:
     """Return whether this is traced by a compiler, for a CPU."""
     return x.device.type == "cpu" and torch.compiler.is_compiling()
+
+
+def under_transform() -> bool:
+    """Return whether a transform of `torch.func` or forward-mode differentiation runs; False while a compiler traces.
+
+    Neither may go through an `autograd.Function` that has a backward alone.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 @torch.library.custom_op("tclab::take_rows", mutates_args=(), schema="(Tensor x, Tensor index) -> Tensor")
