@@ -47,6 +47,24 @@ def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend, monkeyp
         assert reference.compare(strategy, dtype=dtype, compile=True).passed
 
 
+# Inductor refuses some operations that are taken for many rows alone; the check above compares small graphs
+@SLOW
+def test_inductor_compiles_a_graph_of_more_than_a_thousand_nodes():
+    graph = tclab.CellGraph.synthetic(0.2, seed=1, metabolism=False).select(1)
+    model = tclab.models.get("hetero_cell").sized(hidden=8, layers=1).build(graph, "off")
+    view = tclab.view(graph, [[1, 2], [3], [5, 6, 7]], "node_mask")
+    outputs = []
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1):
+        for forward in (model, torch.compile(model, fullgraph=True)):
+            out = forward(view)
+            outputs.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)])
+    assert len(model.embedding.weight) > 1024
+    for eager, compiled in zip(*outputs, strict=True):
+        assert eager is compiled is None or torch.allclose(eager, compiled, rtol=1e-3, atol=1e-6)
+
+
 # a tracing takes a second; the sums alone go through with the view above
 @pytest.mark.parametrize("name", [one if one == "gatv2" else pytest.param(one, marks=SLOW) for one in LAYERS])
 def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import tclab
 from tclab import masking
 from tclab.graph import Network
-from tclab.models import HeteroCell, _layers
+from tclab.models import HeteroCell
 
 EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
 # the table's rows: name → strategy and its settings
@@ -74,9 +74,8 @@ def silu_for_relu():
     """Let models take SiLU, which is smooth, wherever they have ReLU."""
     silu = torch.nn.functional.silu
     with ExitStack() as patched:
-        for of, name in ((torch.Tensor, "relu"), (torch.Tensor, "relu_"), (_layers._InnerReLU, "apply")):
-            patched.enter_context(mock.patch.object(of, name, lambda x: silu(x)))
-        patched.enter_context(mock.patch.object(torch.nn.ReLU, "forward", lambda self, x: silu(x)))
+        for name in ("relu", "relu_"):
+            patched.enter_context(mock.patch.object(torch.Tensor, name, lambda x: silu(x)))
         yield
 
 

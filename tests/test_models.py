@@ -1,19 +1,27 @@
 """Models and losses: each against its definition in loops, or PyG's layer; between ranks: test_ranks.py."""
 
+import copy
+from functools import partial
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, jacfwd, jvp, vmap
+from torch.nn import functional as F
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GINConv, SAGEConv
 
 import tclab
 from tclab import models
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.models import Dango, DangoLoss, HeteroCell, MleWassSupCR
+from tclab.models import Dango, DangoLoss, HeteroCell, MleWassSupCR, _layers
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
-from tclab.models._layers import GINUpdate, HyperSAGNN
+from tclab.models._layers import GINUpdate, HyperSAGNN, LayerNorm, Linear, _blocks, _product
 from tclab.models._losses import log_cosh, sup_cr
 from tclab.perturbation import Deletions
 from tclab.sweeps.execution._overheads import make_dense_targets
@@ -62,7 +70,7 @@ def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
     theirs = GINConv(mlp, eps=0.3, train_eps=True).double()
     x = torch.randn(small.num_nodes["gene"], 8, dtype=torch.float64)
     network = small.networks["physical"]
-    expected = torch.relu(ours.norm(theirs(x, network.edge_index)))
+    expected = torch.relu(F.layer_norm(theirs(x, network.edge_index), (8,)))
     for strategy in ("edge_mask", "node_mask"):
         view = tclab.view(small, [[]], strategy)
         torch.testing.assert_close(
@@ -164,6 +172,167 @@ def test_used_metabolism_changes_predictions_and_carried_does_not(small):
     carried = blind(tclab.view(small, [[gene]]))
     torch.testing.assert_close(carried, blind(tclab.view(small.without_metabolism(), [[gene]])))
     assert (with_reactions - carried).abs().item() > 1e-6
+
+
+# ---- layers that have a ReLU of their own: what hooks hold, and every kind of derivative
+
+
+ROWS = (1000, 1500, 40_001)  # from 1,024 on oneDNN multiplies
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of modules whose inputs need no gradient
+@pytest.mark.parametrize("samples", [1, 8])  # 396 and 1,782 rows
+def test_nothing_that_a_hook_was_given_is_written_to(small, samples):
+    graph, options = small.select(2), {"width": 8, "local_heads": 2, "mlp_layers": 3, "combine": "gate"}
+    kept = []
+
+    def keep(module, *given):
+        tensors = [t for each in given for t in (each if isinstance(each, tuple) else [each]) if torch.is_tensor(t)]
+        kept.extend((t, t.detach().clone()) for t in tensors)
+
+    for aggregation in ("sum", "pairwise"):
+        model = HeteroCell(small.num_nodes["gene"], list(graph.networks), aggregation=aggregation, **options)
+        view = tclab.view(graph, [[i] for i in range(samples)])
+        expected = torch.autograd.grad(model(view).sum(), list(model.parameters()), allow_unused=True)
+        for module in model.modules():
+            module.register_forward_hook(keep)
+            module.register_full_backward_pre_hook(keep)
+            module.register_full_backward_hook(keep)
+        found = torch.autograd.grad(model(view).sum(), list(model.parameters()), allow_unused=True)
+        assert all(a is b or torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert len(kept) > 100
+        assert all(torch.equal(tensor, before) for tensor, before in kept)
+
+
+def derivatives(function, x, parameters):
+    """Return the result, its gradients, and theirs, of something in which none is constant."""
+    out = function(x)
+    first = torch.autograd.grad(out.square().sum(), [x, *parameters], create_graph=True)
+    return [out, *first, *torch.autograd.grad(sum(g.square().sum() for g in first), [x, *parameters])]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_linear_with_its_relu_is_torchs_in_first_and_second_derivatives(rows):
+    torch.manual_seed(0)
+    layer, x = Linear(8, 16, relu=True), torch.randn(rows, 8, requires_grad=True)
+    parameters = list(layer.parameters())
+    expected = derivatives(lambda x: F.linear(x, *parameters).relu(), x, parameters)
+    ways = (layer, partial(checkpoint, layer, use_reentrant=False), lambda x: layer(x.view(rows, 1, 8)).view(rows, 16))
+    with torch.autograd.set_detect_anomaly(True):
+        for way in ways:
+            for found, of in zip(derivatives(way, x, parameters), expected, strict=True):
+                torch.testing.assert_close(found, of, rtol=1e-4, atol=1e-4 * of.abs().max().item())
+    with torch.no_grad():
+        x[rows // 2] = torch.nan
+    assert layer(x).isnan().all(dim=1).nonzero().tolist() == [[rows // 2]]
+
+
+def test_a_layer_gives_the_same_bits_whether_its_number_of_rows_is_usual_or_not():
+    for rows, width, out in ((1024, 64, 64), (6607, 64, 1), (6607, 2000, 64), (40_001, 32, 64)):
+        x, weight, bias = torch.randn(rows, width), torch.randn(out, width), torch.randn(out)
+        assert torch.equal(_product(x, weight, bias, True), _product(x, weight, bias, False))
+    # what oneDNN keeps memory for are few numbers of rows, and each row is in a block
+    sizes = set()
+    for rows in range(1024, 60_000, 77):
+        blocks = list(_blocks(rows))
+        sizes |= {block.stop - block.start for block in blocks}
+        assert (blocks[0].start, blocks[-1].stop) == (0, rows)
+        assert all(0 < later.start <= block.stop < later.stop for block, later in pairwise(blocks))
+    assert sizes == {1024, 2048, 4096, 8192, 16_384}
+
+
+def test_only_numbers_of_rows_that_come_back_are_multiplied_whole(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_layers, "_product", lambda x, *rest: asked.append(rest[-1]) or _product(x, *rest))
+    for calls, usual in (
+        ([2000] * 4, [False, False, True, True]),
+        ([1100, 2000] * 4, [False] * 4 + [True] * 4),  # a view of two parts: the wild type and the samples
+        (range(1024, 1044), [False] * 20),  # what `delta` carries
+        ([1100] * 3 + [*range(2000, 2008), 1100], [False, False, True] + [False] * 9),
+    ):
+        layer = Linear(8, 8)
+        for rows in calls:
+            layer(torch.randn(rows, 8))
+        assert asked == usual
+        asked.clear()
+
+
+def test_what_onednn_would_misread_is_left_to_torch():
+    x, layer = torch.randn(1500, 8), Linear(8, 16)
+    strided = {"bias": torch.randn(32)[::2]}
+    torch.testing.assert_close(
+        functional_call(layer, strided, (x,)), F.linear(x, layer.weight, strided["bias"].contiguous())
+    )
+    nothing = {"weight": torch.zeros(0, 8), "bias": torch.zeros(0)}
+    assert functional_call(layer, nothing, (x,)).shape == (1500, 0)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(torch.randn(1500, 9))
+    with pytest.raises(RuntimeError, match="same dtype"):
+        layer.double()(x)
+
+
+@pytest.fixture(scope="module", params=[0.03, 0.2])  # 198 nodes, and 1,321: more than the 1,024 of oneDNN
+def models_and_views(request):
+    graph = tclab.CellGraph.synthetic(request.param, metabolism=False).select(2)
+    torch.manual_seed(0)
+    size = (graph.num_nodes["gene"], list(graph.networks))
+    cell = HeteroCell(*size, width=8, layers=2, local_heads=2, combine="fixed", aggregation="pairwise", mlp_layers=3)
+    view = tclab.view(graph, [[1, 2], [3]], "edge_mask")
+    return [(model, view) for model in (cell, Dango(*size, width=8))]
+
+
+def test_every_transform_of_torch_gives_the_models_derivatives(models_and_views):
+    for model, view in models_and_views:
+        at = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        way = {name: torch.randn_like(parameter) for name, parameter in at.items()}
+
+        def along(gradients, way=way):
+            return sum((gradient * way[name]).sum() for name, gradient in gradients.items() if gradient is not None)
+
+        exact = copy.deepcopy(model).double()
+        names = [name for name, _ in exact.named_parameters()]
+        gradients = torch.autograd.grad(exact(view).square().mean(), list(exact.parameters()), allow_unused=True)
+        expected = along(dict(zip(names, gradients, strict=True))).float()
+
+        def loss(parameters, model=model, view=view):
+            return functional_call(model, parameters, (view,)).square().mean()
+
+        def shifted(t, at=at, way=way, loss=loss):
+            return loss({name: parameter + t * way[name] for name, parameter in at.items()})
+
+        with forward_ad.dual_level():
+            dual = loss({name: forward_ad.make_dual(parameter, way[name]) for name, parameter in at.items()})
+            found = {"dual": forward_ad.unpack_dual(dual).tangent}
+        both = {name: torch.stack([parameter, parameter + way[name]]) for name, parameter in at.items()}
+        scores = model(view)
+        batched = torch.autograd.grad(  # `vmap` goes through the backward of what was computed before
+            scores.square() / len(scores), list(model.parameters()), torch.eye(len(scores)),
+            is_grads_batched=True, allow_unused=True,
+        )  # fmt: skip
+        found |= {
+            "jvp": jvp(loss, (at,), (way,))[1],
+            "jacfwd": jacfwd(shifted)(torch.zeros(())),
+            "grad": along(grad(loss)(at)),
+            "vmap": along({name: gradient[0] for name, gradient in vmap(grad(loss))(both).items()}),
+            "batched": along({n: None if g is None else g.sum(0) for n, g in zip(names, batched, strict=True)}),
+        }
+        for transform, derivative in found.items():
+            torch.testing.assert_close(derivative, expected, rtol=1e-4, atol=0.0, msg=transform)
+
+
+def test_so_does_the_norm_of_rows_in_bfloat16():
+    torch.manual_seed(0)
+    norm, x, way = LayerNorm(8, relu=True), torch.randn(50, 8), torch.randn(50, 8)
+    expected = jvp(lambda x: F.layer_norm(x, (8,)).relu(), (x.bfloat16().float(),), (way.bfloat16().float(),))[1]
+    found = {"jvp": jvp(norm, (x.bfloat16(),), (way.bfloat16(),))[1], "vmap": vmap(norm)(x.bfloat16()[None])[0]}
+    torch.testing.assert_close(found["jvp"].float(), expected, rtol=0.02, atol=0.02)
+    assert torch.equal(found["vmap"], norm(x.bfloat16()))
+    assert copy.deepcopy(norm).bfloat16()(x.bfloat16()).dtype == torch.bfloat16  # a model that is cast whole
+    rows = x.bfloat16().requires_grad_()
+    out = norm(rows).sum(1)
+    (batched,) = torch.autograd.grad(out, rows, torch.eye(50, dtype=torch.bfloat16), is_grads_batched=True)
+    (whole,) = torch.autograd.grad(norm(rows).sum(), rows)
+    torch.testing.assert_close(batched.sum(0), whole)
 
 
 # ---- losses

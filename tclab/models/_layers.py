@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
@@ -14,81 +15,135 @@ from torch.nn import functional as F
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
 from tclab.message_passing._view import RowFunction
-from tclab.message_passing.kernels._row_ops import add_rows
+from tclab.message_passing.kernels._row_ops import add_rows, under_transform
 from tclab.perturbation import Deletions
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, by oneDNN where the CPU's own product in float32 is slower.
+    """`torch.nn.Linear`, followed by a ReLU if `relu`; many float32 rows on a CPU are multiplied by oneDNN.
 
-    torch multiplies float32 by MKL, which takes AVX-512 on Intel's processors alone; oneDNN takes it on AMD's, too.
+    torch multiplies float32 by MKL, which uses AVX-512 on Intel's processors alone and slows down beyond some 8,000
+    rows; oneDNN does neither. The ReLU overwrites the product, which nothing else holds yet. A ReLU in place between
+    two modules would overwrite what hooks were given.
     """
 
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, relu: bool = False) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.relu = relu
+        self._rows_of_calls: deque[int] = deque(maxlen=8)  # how many rows each of the last calls had
+
     def forward(self, x: Tensor) -> Tensor:
-        """Return [R, out] for `x: [R, in]`."""
-        if _takes_onednn(x):
-            out: Tensor = _OneDnnLinear.apply(x, self.weight, self.bias)
-            return out
-        return super().forward(x)
+        """Return [*, out] for `x: [*, in]`."""
+        if not _takes_onednn(x, self.weight, self.bias):
+            out = super().forward(x)
+            return out.relu_() if self.relu else out
+        rows = x.flatten(0, -2)
+        is_usual = self._rows_of_calls.count(len(rows)) > 1
+        self._rows_of_calls.append(len(rows))
+        out = _OneDnnLinear.apply(rows, self.weight, self.bias, self.relu, is_usual)
+        return out if x.dim() == 2 else out.unflatten(0, x.shape[:-1])
+
+    def extra_repr(self) -> str:
+        """Return what `print` says of the layer."""
+        return f"{super().extra_repr()}, relu={self.relu}"
 
 
 _LARGEST_BLOCK, _LEAST_BLOCK = 16_384, 1024  # rows
 
 
-def _blocks(rows: int) -> Iterator[slice]:
-    """Yield blocks of rows, each as many as a power of two, the largest first; the last rows, too few, are left out.
+def _takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether oneDNN multiplies rows `x`.
 
-    oneDNN keeps half a megabyte for each number of rows that it meets, and `delta` has ever new ones.
+    Not while a compiler traces, as Inductor compiles oneDNN's product with constant weights alone. Not for arguments
+    that torch refuses in clearer words, and not for a strided bias, which oneDNN reads as if it were contiguous.
     """
-    begin, size = 0, _LARGEST_BLOCK
-    while size >= _LEAST_BLOCK:
-        if rows - begin >= size:
-            yield slice(begin, begin + size)
-            begin += size
-        else:
-            size //= 2
-
-
-def _takes_onednn(x: Tensor) -> bool:
-    """Return whether oneDNN multiplies rows `x`."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 2 or x.size(0) < _LEAST_BLOCK:
+    if torch.compiler.is_compiling() or under_transform() or x.dim() < 2 or x.shape[:-1].numel() < _LEAST_BLOCK:
+        return False
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
+        return False
+    if x.size(-1) != weight.size(1) or not weight.numel() or (bias is not None and not bias.is_contiguous()):
         return False
     return torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu")
 
 
 class _OneDnnLinear(torch.autograd.Function):
-    """x·Wᵀ + b by oneDNN; the weights' gradient is torch's own product, which is as fast."""
+    """x·Wᵀ + b by oneDNN, then a ReLU if `relu`; the weights' gradient is torch's own product, which is as fast.
+
+    oneDNN's own ReLU is not used: it turns NaN into 0.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        out = x.new_empty(x.size(0), weight.size(0))
-        for rows in _blocks(x.size(0)):
-            out[rows] = torch.ops.mkldnn._linear_pointwise(x[rows], weight, bias, "none", [], "")
-        rest = slice(x.size(0) // _LEAST_BLOCK * _LEAST_BLOCK, None)
-        out[rest] = F.linear(x[rest], weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, is_usual: bool) -> Tensor:
+        out = _product(x, weight, bias, is_usual)
+        if relu:
+            out.relu_()
+        ctx.save_for_backward(x, weight, out if relu else None)
+        ctx.is_usual = is_usual
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        x, weight, out = ctx.saved_tensors
+        if out is not None:  # into a new tensor, as others may hold this gradient
+            grad = torch.ops.aten.threshold_backward(grad, out.detach(), 0)
         to_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
-        return _OneDnnLinear.apply(grad, weight.t(), None), grad.t() @ x, to_bias
+        by_torch = under_transform()  # as in `vmap` over gradients
+        to_x = grad @ weight if by_torch else _OneDnnLinear.apply(grad, weight.t(), None, False, ctx.is_usual)
+        return to_x, grad.t() @ x, to_bias, None, None
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, is_usual: bool) -> Tensor:
+    """Return x·Wᵀ + b by oneDNN, in one call if this number of rows is usual, else in blocks: the bits are equal.
+
+    oneDNN keeps 0.6 MB for each new number of rows, until it has seen a thousand more, and this splits glibc's free
+    memory: 1,000 numbers around 100,000 cost 1.5 GB. `delta` has ever new ones.
+    """
+    if is_usual:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return out
+    out = x.new_empty(x.size(0), weight.size(0))
+    for rows in _blocks(x.size(0)):
+        out[rows] = torch.ops.mkldnn._linear_pointwise(x[rows], weight, bias, "none", [], "")
+    return out
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """Yield blocks that cover at least 1,024 `rows`, of five sizes, the largest first; the last two may overlap."""
+    begin, size = 0, _LARGEST_BLOCK
+    while begin < rows:
+        while size > max(rows - begin, _LEAST_BLOCK):
+            size //= 2
+        begin = min(begin, rows - size)
+        yield slice(begin, begin + size)
+        begin += size
 
 
 class LayerNorm(nn.LayerNorm):
-    """`torch.nn.LayerNorm` over the last dimension, computed in float32 for rows in fewer bits.
+    """`torch.nn.LayerNorm` over the last dimension, followed by a ReLU if `relu`; in float32 for rows in fewer bits.
 
     torch adds up the gradients of its weight and bias in the dtype of the rows: over 20,000 rows in bfloat16 they are
     off by a seventh. In float32 they are not, and it takes less time (torch 2.13 on a CPU; autocast does so on CUDA).
     """
 
+    def __init__(self, width: int, *, relu: bool = False) -> None:
+        super().__init__(width)
+        self.relu = relu
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [R, H] for `x: [R, H]`, in its dtype."""
-        if x.dtype in (torch.bfloat16, torch.float16):
-            out: Tensor = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
-            return out
-        return super().forward(x)
+        if x.dtype not in (torch.bfloat16, torch.float16):
+            out = super().forward(x)
+        elif under_transform():
+            weight, bias = self.weight.float(), self.bias.float()
+            out = F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
+        else:
+            out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
+        return out.relu_() if self.relu else out
+
+    def extra_repr(self) -> str:
+        """Return what `print` says of the layer."""
+        return f"{super().extra_repr()}, relu={self.relu}"
 
 
 class _NormInFloat32(torch.autograd.Function):
@@ -96,7 +151,7 @@ class _NormInFloat32(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out, mean, rstd = torch.native_layer_norm(x.float(), x.shape[-1:], weight, bias, eps)
+        out, mean, rstd = torch.native_layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
         return out.to(x.dtype)
 
@@ -105,14 +160,15 @@ class _NormInFloat32(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, mean, rstd, weight, bias = ctx.saved_tensors
         to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
-            grad.float(), x.float(), x.shape[-1:], mean, rstd, weight, bias, [True, True, True]
+            grad.float(), x.float(), x.shape[-1:], mean, rstd, weight.float(), bias.float(), [True, True, True]
         )
-        return to_x.to(x.dtype), to_weight, to_bias, None
+        return to_x.to(x.dtype), to_weight.to(weight.dtype), to_bias.to(bias.dtype), None
 
 
 def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
     """Return an MLP of one hidden layer, with ReLU."""
-    return nn.Sequential(Linear(width, hidden), nn.ReLU(), Linear(hidden, out))
+    stand_in = nn.Identity()  # for the ReLU, so that the layers keep their names, 0 and 2, in a `state_dict`
+    return nn.Sequential(Linear(width, hidden, relu=True), stand_in, Linear(hidden, out))
 
 
 class Preprocessor(nn.Module):
@@ -146,8 +202,8 @@ class GINUpdate(nn.Module):
         super().__init__()
         self.network = network
         self.eps = nn.Parameter(torch.zeros(1))
-        self.linears = nn.ModuleList(Linear(width, width) for _ in range(mlp_layers))
-        self.norm = LayerNorm(width)
+        self.linears = nn.ModuleList(Linear(width, width, relu=i + 1 < mlp_layers) for i in range(mlp_layers))
+        self.norm = LayerNorm(width, relu=True)
         self.dropout = nn.Dropout(dropout)
 
     @property
@@ -157,31 +213,10 @@ class GINUpdate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with `self_weight` times themselves."""
-        for i, linear in enumerate(self.linears):
+        for linear in self.linears:
             x = linear(x)
-            if i + 1 < len(self.linears):
-                x = _InnerReLU.apply(x)
-        out: Tensor = self.dropout(self.norm(x).relu_())
+        out: Tensor = self.dropout(self.norm(x))
         return out
-
-
-class _InnerReLU(torch.autograd.Function):
-    """ReLU between two Linear layers, in place in both directions.
-
-    It is safe between two of them alone: nothing else holds the gradient that a Linear returns.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.mark_dirty(x)
-        ctx.save_for_backward(x.relu_())
-        return x
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (output,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
 
 
 class MetabolicConv(nn.Module):
@@ -266,11 +301,7 @@ class Pairwise(Aggregation):
     def __init__(self, width: int, networks: int, *, bottleneck: int) -> None:
         super().__init__()
         self.pairs = list(combinations_with_replacement(range(networks), 2))
-        first = [Linear(2 * width, bottleneck) for _ in self.pairs]
-        second = [Linear(bottleneck, width) for _ in self.pairs]
-        self.mlps = nn.ModuleList(
-            nn.Sequential(one, nn.ReLU(), other) for one, other in zip(first, second, strict=True)
-        )
+        self.mlps = nn.ModuleList(mlp(2 * width, bottleneck, width) for _ in self.pairs)
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
