@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from torch_geometric.data import Data, HeteroData
 
-from tclab import CellGraph, InputError, Point
+from tclab import CellGraph, InputError, Point, view
 from tclab.graph import Network
 from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
@@ -101,6 +101,28 @@ def test_hetero_data_becomes_the_same_graph(graph):
     again = CellGraph.from_hetero_data(data, deleted_type=graph.deleted_type)
     assert again.fingerprint() == graph.fingerprint()
     assert list(again.networks) == list(graph.networks)
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        ("gpu", r"unknown device 'gpu'; did you mean 'cuda'\? known: cpu, cuda"),
+        ("vulkan", "unknown device 'vulkan'; known: cpu, cuda"),
+        (None, "unknown device None; known: cpu, cuda"),
+        ("xpu:98", "device is 'xpu:98', and torch .* finds .* xpu devices? here; expected .*'cpu'"),
+        ("cuda:98", "device is 'cuda:98', and torch .* finds .* cuda devices? here; expected .*'cpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named_with_what_is_expected(device, sentence):
+    for call in (lambda: SMALL.to(device), lambda: view(SMALL, [[0]], device=device)):
+        with pytest.raises(InputError, match=sentence):
+            call()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU")
+def test_the_device_cuda_without_a_gpu_is_refused_in_words():
+    with pytest.raises(InputError, match=r"device is 'cuda', and torch .* finds 0 cuda devices here; expected 'cpu'$"):
+        SMALL.to("cuda")
 
 
 def test_a_graph_lets_go_of_what_it_copied_to_a_device():

@@ -316,7 +316,11 @@ class CellGraph:
         return CellGraph(num_nodes, relations, self.deleted_type, names or None, f"part of {self.source}")
 
     def to(self, device: torch.device | str) -> CellGraph:
-        """Return this graph with its tensors on `device`; each network is copied there once."""
+        """Return this graph with its tensors on `device`; each network is copied there once.
+
+        **Raises:** `InputError` for a device that torch does not know, or does not find here.
+        """
+        _check_device(device)
         return self.with_relations({name: network.to(device) for name, network in self.relations.items()})
 
     def release(self, device: torch.device | str) -> None:
@@ -339,6 +343,21 @@ class CellGraph:
         weighted = sum(network.weight is not None for network in self.networks.values())
         networks = counted(len(self.networks), "network") + f", {weighted} of them weighted" * bool(weighted)
         return f"CellGraph({nodes} nodes; {networks}, {self.num_edges:,} edges; {self.source})"
+
+
+def _check_device(device: torch.device | str) -> None:
+    try:
+        wanted = torch.device(device)
+        # "meta" has sizes alone, and so no module that counts devices
+        count = 1 if wanted.type == "meta" else torch.get_device_module(wanted).device_count()
+    except (TypeError, RuntimeError):
+        raise unknown("device", device, ("cpu", "cuda")) from None
+    if wanted.type != "cpu" and (wanted.index or 0) >= count:
+        there = counted(count, f"{wanted.type} device")
+        raise InputError(
+            f"device is '{wanted}', and torch {torch.__version__} finds {there} here; expected "
+            + (f"a number below {count}, or 'cpu'" if count else "'cpu'")
+        )
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
