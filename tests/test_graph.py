@@ -1,10 +1,9 @@
-"""`CellGraph`, `Network` and `Deletions`: made from what, merged, kept in a file; what is refused."""
+"""`CellGraph`, `Network` and `Deletions`: made from what, kept in a file; what is refused."""
 
 import json
 import os
 import weakref
 import zipfile
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -140,65 +139,6 @@ def test_induced_graph_keeps_the_edges_among_its_nodes():
     assert part.node_names == {"node": ["b", "c", "d"]}
 
 
-# ---- networks merged into one
-
-
-def network(name, edges, **more):
-    return Network(name, torch.tensor(edges).t(), "n", "n", 4, 4, **more)
-
-
-def pairs(network):
-    return [tuple(pair) for pair in network.edge_index.t().tolist()]
-
-
-def test_variants_merge_the_six_string_channels_or_all_networks_where_the_first_was():
-    assert SMALL.variant("separate") is SMALL
-    one = SMALL.variant("merged_string")
-    assert list(one.relations) == ["regulatory", "physical", "tflink", "string_merged", "gpr", "stoichiometry"]
-    channels = [n for name, n in SMALL.networks.items() if name.startswith("string")]
-    assert len(channels) == 6
-    found = {frozenset(p) for p in pairs(one.networks["string_merged"])}  # undirected
-    assert found == {frozenset(p) for channel in channels for p in pairs(channel)}
-    homogeneous = SMALL.variant("homogeneous")
-    assert list(homogeneous.relations) == ["all", "gpr", "stoichiometry"]
-    assert homogeneous.num_edges == SMALL.num_edges
-
-
-def string_channels(graph):
-    """Return the networks of a graph alone, each under a name that begins with `string`."""
-    renamed = {f"string_{name}": replace(network, name=f"string_{name}") for name, network in graph.networks.items()}
-    return CellGraph(graph.num_nodes, renamed, graph.deleted_type)
-
-
-@given(drawn.graphs())
-def test_merging_is_a_union(graph):
-    channels = string_channels(graph)
-    if len(channels.networks) < 2:
-        with pytest.raises(InputError, match="1 networks to merge into 'string_merged', expected two or more"):
-            channels.variant("merged_string")
-    else:
-        union = channels.variant("merged_string").networks["string_merged"]
-        assert pairs(union) == sorted({pair for network in channels.networks.values() for pair in pairs(network)})
-
-
-def test_an_undirected_edge_stored_both_ways_round_is_one():
-    for directed, expected in ((False, [(0, 1), (2, 3)]), (True, [(0, 1), (1, 0), (2, 3)])):
-        a, b = network("a", [[0, 1], [2, 3]], directed=False), network("b", [[1, 0]], directed=directed)
-        graph = string_channels(CellGraph({"n": 4}, {"a": a, "b": b}, "n"))
-        assert pairs(graph.variant("merged_string").networks["string_merged"]) == expected
-
-
-def test_weights_stay_where_every_edge_does_and_go_in_a_union():
-    edges = [[0, 1], [1, 2]]
-    weighted = network("w", edges, weight=torch.tensor([2.0, 3.0], dtype=torch.float64))
-    graph = string_channels(CellGraph({"n": 4}, {"w": weighted, "p": network("p", edges)}, "n"))
-    whole = graph.variant("homogeneous").networks["all"]
-    assert sorted(zip(pairs(whole), whole.weight.tolist(), strict=True)) == [
-        ((0, 1), 1.0), ((0, 1), 2.0), ((1, 2), 1.0), ((1, 2), 3.0)
-    ]  # fmt: skip
-    assert graph.variant("merged_string").networks["string_merged"].weight is None
-
-
 # ---- in a file
 
 
@@ -256,13 +196,13 @@ def test_a_spoilt_file_is_an_error(tmp_path, spoil, why):
 
 
 def test_a_graph_is_kept_once_for_points_to_read(tmp_path):
-    merged = SMALL.variant("merged_string")
-    kept = keep_graph(merged, tmp_path / "new")
+    some = SMALL.select(3)
+    kept = keep_graph(some, tmp_path / "new")
     written = Path(kept).stat().st_mtime_ns
-    assert keep_graph(merged, tmp_path / "new") == kept
+    assert keep_graph(some, tmp_path / "new") == kept
     assert Path(kept).stat().st_mtime_ns == written
-    for graph in (kept, merged):
-        assert cell_graph_of(Point(graph=graph)).networks.keys() == merged.networks.keys()
+    for graph in (kept, some):
+        assert cell_graph_of(Point(graph=graph)).networks.keys() == some.networks.keys()
 
 
 # ---- what is refused
@@ -292,7 +232,6 @@ def of_hetero(edge_index, nodes=None, **more):
         (lambda: SMALL.select(["physicl"]), "unknown network 'physicl'; did you mean 'physical'"),
         *((lambda n=n: SMALL.select(n), "expected 1 to 9") for n in (0, 10, True)),
         (lambda: SMALL.select(["tflink", "tflink"]), "none of them twice"),
-        (lambda: SMALL.variant("homogenous"), "unknown variant 'homogenous'; did you mean 'homogeneous'"),
         (lambda: edges({"roads": [[0, 1], [1, 2]]}), "edge_index is a list, expected a tensor"),
         (lambda: edges([torch.zeros(2, 1)]), "edges are a list, expected a tensor"),
         (lambda: edges({"roads": torch.zeros(3, 2, dtype=torch.int64)}), r"\[3, 2\], expected \[2, E\]"),

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
 
 
-# what a sweep may do with a graph's networks before a model reads them
-VARIANTS = ("separate", "merged_string", "homogeneous")
 _FORMAT = "tclab graph 2"
 
 
@@ -242,49 +240,6 @@ class CellGraph:
     def without_metabolism(self) -> CellGraph:
         """Return this graph with its networks only."""
         return self.with_relations(self.networks)
-
-    def variant(self, variant: str) -> CellGraph:
-        """Return a variant of this graph: some of its networks as one, in the place of the first of them.
-
-        Undirected networks store an edge in one direction. Merged from undirected networks alone, the result is
-        undirected, and an edge that two of them store in opposite directions is one edge.
-
-        **Arguments:**
-
-        - `variant`: "separate", the graph as it is; "merged_string", its networks whose names begin with `string`
-          as the one network `string_merged`, each edge once, with weight 1; or "homogeneous", all its networks as the
-          one network `all`, with every edge of every network and its weight.
-
-        **Raises:** `InputError` for an unknown variant, or a graph with fewer than two networks to merge.
-        """
-        if variant not in VARIANTS:
-            raise unknown("variant", variant, VARIANTS)
-        if variant == "separate":
-            return self
-        if variant == "homogeneous":
-            return self._merged(list(self.networks), "all", union=False)
-        return self._merged([name for name in self.networks if name.startswith("string")], "string_merged", union=True)
-
-    def _merged(self, names: Sequence[str], name: str, *, union: bool) -> CellGraph:
-        """Return this graph with some networks as one: every edge of each, or their union, each edge once."""
-        if len(names) < 2:
-            raise InputError(f"{len(names)} networks to merge into {name!r}, expected two or more")
-        if name in self.relations and name not in names:
-            raise InputError(f"the graph has another relation called {name!r}, expected none of that name")
-        parts = [self.networks[part] for part in names]
-        directed = any(part.directed for part in parts)
-        edge_index = torch.cat([part.edge_index for part in parts], dim=1)
-        weight: Tensor | None = None
-        if union:
-            edge_index = (edge_index if directed else edge_index.sort(dim=0).values).unique(dim=1)
-        elif any(part.weight is not None for part in parts):
-            ones = [part.edge_index.new_ones(part.num_edges, dtype=torch.float64) for part in parts]
-            weight = torch.cat([one if p.weight is None else p.weight for p, one in zip(parts, ones, strict=True)])
-        merged = replace(
-            parts[0], name=name, edge_index=edge_index, weight=weight, directed=directed, cascades=False, report=None
-        )
-        relations = {**self.relations, names[0]: merged}
-        return self.with_relations({n.name: n for old, n in relations.items() if old not in names[1:]})
 
     def induced(self, nodes: Mapping[str, Tensor]) -> CellGraph:
         """Return the subgraph that some nodes induce, relabelled in the order given.

@@ -8,8 +8,6 @@ lean one writes the same tensors once, into the one that travels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,11 +40,11 @@ def _replicate(network: Network, size: int, out: Tensor) -> None:
     edges = network.edge_index
     step = torch.tensor([[network.num_sources], [network.num_targets]], device=edges.device)
     offsets = torch.arange(size, device=edges.device) * step
-    torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, -1))
+    torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, network.num_edges))
 
 
-def _repeat(weight: Tensor, size: int, out: Tensor) -> None:
-    out.view(size, -1).copy_(weight)
+def _join(parts: Sequence[Tensor], out: Tensor) -> None:
+    torch.cat(parts, out=out)
 
 
 def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
@@ -56,7 +54,7 @@ def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
         edges = size * network.num_edges
         pieces[f"edge_index/{name}"] = Piece((2, edges), torch.int64, partial(_replicate, network, size))
         if network.weight is not None:
-            fill = partial(_repeat, network.weight, size)
+            fill = partial(_join, [network.weight] * size)
             pieces[f"edge_weight/{name}"] = Piece((edges,), network.weight.dtype, fill)
     return pieces
 
@@ -130,53 +128,35 @@ class EdgeMask(Strategy):
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
         """Return for each sample: relation → [E] bool, which edges are kept."""
-        size = len(indices)
-        masks: Masks = [{} for _ in range(size)]
+        size, masks = len(indices), {}
         for name, network in self.graph.relations.items():
             mask = without(removed_edges(network, removed), size * network.num_edges)
-            for sample, of_sample in zip(masks, mask.view(size, -1), strict=True):
-                sample[name] = of_sample
-        return masks
+            masks[name] = mask.view(size, network.num_edges)
+        return [{name: mask[b] for name, mask in masks.items()} for b in range(size)]
 
     def collate(self, removed: dict[str, Deletions], scores: Tensor, encoded: Masks) -> Batch:
         """Return the batch, collated by PyG for `collation="pyg"`."""
         if self.collation != "pyg":
             return super().collate(removed, scores, encoded)
-        kind = self.graph.deleted_type
-        keep = kept_rows(self.graph, removed)[kind].view(len(scores), -1)
         whole = {}  # the whole graph, by reference
         for name, network in self.graph.relations.items():
             whole[f"edge_index/{name}"] = network.edge_index
             if network.weight is not None:
                 whole[f"edge_weight/{name}"] = network.weight
-        samples = [
-            {f"keep/{kind}": kept, **whole, **{f"edge_mask/{name}": mask for name, mask in masks.items()}}
-            for kept, masks in zip(keep, encoded, strict=True)
-        ]
-        batch = pyg_batch(self.graph, removed, scores, samples)
-        unsent = {f"sample/{other}" for other in self.graph.num_nodes if other != kind}
-        return replace(batch, tensors={name: t for name, t in batch.tensors.items() if name not in unsent})
+        samples = [{**whole, **{f"edge_mask/{name}": mask for name, mask in masks.items()}} for masks in encoded]
+        return pyg_batch(self.graph, removed, scores, samples)
 
     def pack(self, removed: dict[str, Deletions], encoded: Masks) -> Packed:
-        """Return the replicated edges with their masks, and what PyG's batches say of nodes, which no view reads."""
-        kind, size = self.graph.deleted_type, len(encoded)
-        tensors: dict[str, Tensor | Piece] = {
-            **edge_pieces(self.graph, size),
-            f"keep/{kind}": kept_rows(self.graph, removed)[kind],
-            f"sample/{kind}": torch.arange(size).repeat_interleave(self.graph.num_nodes[kind]),
-        }
+        """Return the replicated edges with their masks."""
+        tensors: dict[str, Tensor | Piece] = {**edge_pieces(self.graph, len(encoded))}
         for name, network in self.graph.relations.items():
-            fill = partial(_join, [sample[name] for sample in encoded])
-            tensors[f"edge_mask/{name}"] = Piece((size * network.num_edges,), torch.bool, fill)
+            fill = partial(_join, [masks[name] for masks in encoded])
+            tensors[f"edge_mask/{name}"] = Piece((len(encoded) * network.num_edges,), torch.bool, fill)
         return tensors, {}
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
         return edge_view(self.graph, batch, batch.tensors)
-
-
-def _join(masks: list[Tensor], out: Tensor) -> None:
-    torch.cat(masks, out=out)
 
 
 class GeneMaskCache(EdgeMask):
@@ -284,9 +264,7 @@ class StoredIndex(StoredMask):
         masks = {}
         for name, network in self.graph.relations.items():
             edges, words = words[1 : 1 + words[0]], words[1 + words[0] :]
-            kept = np.ones(network.num_edges, dtype=np.bool_)
-            kept[edges] = False
-            masks[name] = torch.from_numpy(kept)
+            masks[name] = without(torch.from_numpy(edges.astype(np.int64)), network.num_edges)
         return masks
 
 
@@ -332,9 +310,7 @@ def pyg_batch(
             of, what = slot(name)
             data[of][what] = tensor
         each.append(data)
-    in_worker = torch.utils.data.get_worker_info() is not None
-    size = sum(tensor.nbytes for sample in samples for tensor in sample.values())
-    with shared_memory(size) if in_worker else nullcontext():
+    with shared_memory(sum(tensor.nbytes for sample in samples for tensor in sample.values())):
         made: Any = PygBatch.from_data_list(each, follow_batch=["removed"])
     tensors = {"target": made["score"]}
     for name in samples[0]:
@@ -343,4 +319,4 @@ def pyg_batch(
     for kind in graph.num_nodes:
         tensors |= {f"sample/{kind}": made[kind]["batch"], f"removed/{kind}": made[kind]["removed"]}
         tensors[f"removed_ptr/{kind}"] = made[kind]["removed_ptr"]
-    return Batch(tensors, {kind: one.most for kind, one in removed.items()}, len(scores))
+    return Batch(tensors, {kind: deletions.most for kind, deletions in removed.items()}, len(scores))

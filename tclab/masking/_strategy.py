@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -117,10 +118,8 @@ class Strategy(ABC):
         if indices is None:
             with tempfile.TemporaryDirectory() as folder:
                 self.prepare(perturbations, Path(folder) / "store")
-                try:
+                with closing(self):
                     return self.batch(perturbations, range(len(perturbations)), ends=ends)
-                finally:
-                    self.close()
         removed = self.removed_by(perturbations.deletions)
         ends("sample")
         encoded = self.encode(indices, removed)

@@ -21,6 +21,7 @@ from tclab.masking._edge_masks import edge_lists, pyg_batch
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeListView
+from tclab.message_passing.kernels._row_ops import without
 from tclab.perturbation import Deletions
 
 
@@ -39,19 +40,15 @@ class Subgraph(Strategy):
         need("the strategy subgraph", "sweep", "torch_geometric")
         from torch_geometric.utils import bipartite_subgraph, subgraph
 
-        encoded, keep = {}, {}
-        for kind, nodes in self.graph.num_nodes.items():
-            keep[kind] = torch.ones(nodes, dtype=torch.bool).index_fill_(0, removed[kind], False)
-            encoded[f"node/{kind}"] = torch.nonzero(keep[kind]).flatten()
+        keep = {kind: without(removed[kind], nodes) for kind, nodes in self.graph.num_nodes.items()}
+        encoded = {f"node/{kind}": torch.nonzero(kept).flatten() for kind, kept in keep.items()}
         for name, network in self.graph.relations.items():
-            whole = (network.edge_index, network.weight)
+            edges = network.edge_index, network.weight
             source, target = keep[network.source], keep[network.target]
             if network.source == network.target:
-                edge_index, weight = subgraph(source, *whole, relabel_nodes=True, num_nodes=len(source))
+                edge_index, weight = subgraph(source, *edges, relabel_nodes=True)
             else:
-                edge_index, weight = bipartite_subgraph(
-                    (source, target), *whole, relabel_nodes=True, size=(len(source), len(target))
-                )
+                edge_index, weight = bipartite_subgraph((source, target), *edges, relabel_nodes=True)
             encoded[f"edge_index/{name}"] = edge_index
             if weight is not None:
                 encoded[f"edge_weight/{name}"] = weight

@@ -62,22 +62,16 @@ def compiled_forward(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.
     return run
 
 
-class _Empty(nn.Module):
-    """A model of one parameter, for loops that need a model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parameter = nn.Parameter(torch.zeros(()))
-
-    def forward(self, view: View) -> Tensor:
-        return self.parameter * 0.0
-
-
 def _no_loss(output: Tensor, targets: Tensor, *, epoch: int = 0) -> Tensor:
     return output
 
 
-_NO_MODEL = ModelKind("none", lambda graph, metabolism: _Empty(), {"none": lambda graph: _no_loss})
+_NO_MODEL = ModelKind(  # of one parameter, for loops that need a model
+    "none",
+    lambda graph, metabolism: nn.ParameterList([nn.Parameter(torch.zeros(()))]),
+    {"none": lambda graph: _no_loss},
+    forward=lambda model, view: next(model.parameters()) * 0.0,
+)
 
 
 class Step:
@@ -152,11 +146,8 @@ class Step:
         self.loss_takes_peers = "peers" in signature(self.loss).parameters
         if gather_interval is not None:
             if getattr(self.loss, "gather_interval", None) is None:
-                name = loss or next(iter(kind.losses))
-                raise InputError(
-                    f"gather_interval is {gather_interval!r}, and the loss {name!r} gathers nothing from other ranks; "
-                    "expected None"
-                )
+                gathers = f"the loss {loss or next(iter(kind.losses))!r} gathers nothing from other ranks"
+                raise InputError(f"gather_interval is {gather_interval!r}, and {gathers}; expected None")
             self.loss.gather_interval = gather_interval  # type: ignore[attr-defined]
         forward = compiled_forward(kind.forward) if compile else kind.forward
         self._forward: Callable[[View], Any] = partial(forward, self.model)
@@ -213,13 +204,14 @@ class Step:
                 view = self.strategy.view(part)
             # the view closes after the backward, when a strategy may reuse its buffers
             with self._without_exchange(last=i == len(batch.parts)), view:
-                with self._autocast():
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
                     with nullcontext() if self.mode == "empty" else stage("forward"):
                         output = self._forward(view)
                     with stage("loss"):
                         loss = self._loss(output, part, stage)
                         loss = loss if part.size == batch.size else loss * (part.size / batch.size)
-                self._backward(loss, stage, backward)
+                with stage("backward"):
+                    backward(loss if self.accumulate == 1 else loss / self.accumulate)
             losses.append(loss.detach())
             del output, loss  # frees the slice's activations before the next one
         if self.exchange is not None and self.batches == 0:
@@ -235,19 +227,12 @@ class Step:
         more_batches = exchange.no_sync and (self.batches + 1) % self.accumulate
         return nullcontext() if last and not more_batches else self._ddp.no_sync()
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
-
     def _loss(self, output: Any, batch: Batch, stage: Stage) -> Tensor:
         targets = batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
         given: dict[str, Any] = {"epoch": self.epoch}
         if self.exchange is not None and self.loss_takes_peers:
             given["peers"] = Peers.here(stage)
         return self.loss(output, targets, **given)
-
-    def _backward(self, loss: Tensor, stage: Stage, backward: Backward) -> None:
-        with stage("backward"):
-            backward(loss if self.accumulate == 1 else loss / self.accumulate)
 
     def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
         """Clip, run the optimizer's step if the mode has one, and free the gradients."""
