@@ -199,4 +199,4 @@ def _matrix(batch: Batch, key: str) -> SparseMatrix:
         if crow is None:  # an entry a row
             crow = torch.arange(len(col) + 1, dtype=torch.int32, device=col.device)
         sides.append(Csr(crow, col, batch.tensors.get(f"{key}/{side}/values")))
-    return SparseMatrix(*sides, lasting=False)
+    return SparseMatrix(sides[0], sides[1], lasting=False)

@@ -43,7 +43,7 @@ def _replicate(network: Network, size: int, out: Tensor) -> None:
     torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, network.num_edges))
 
 
-def _join(parts: Sequence[Tensor], out: Tensor) -> None:
+def _join(parts: list[Tensor], out: Tensor) -> None:
     torch.cat(parts, out=out)
 
 

@@ -291,7 +291,7 @@ class _Products(torch.autograd.Function):
         for b in range(info.batch_size):  # samples are computed one after the other anyway
             of_b = {i: given[i].select(in_dims[i], b) for i in batched}
             each.append(_Products.apply(*(of_b.get(i, one) for i, one in enumerate(given))))
-        ys = tuple(map(torch.stack, zip(*each, strict=True)))
+        ys = tuple(torch.stack(of_all) for of_all in zip(*each, strict=True))
         return ys, (0,) * len(ys)
 
 
@@ -309,8 +309,8 @@ def _gradients(
     xs: Sequence[Tensor],
 ) -> tuple[Sequence[Tensor | None], Tensor | None]:
     """Return the gradients of the rows and, where `xs`, these rows, are given, of the self-weights."""
-    used = [i for i, grad in enumerate(grads) if grad is not None]
-    if not used:
+    given = {i: grad for i, grad in enumerate(grads) if grad is not None}
+    if not given:
         return [None] * (len(matrices) if summed else 1), None
     to_w = None
     if w is not None and xs:
@@ -320,10 +320,12 @@ def _gradients(
         to_w = torch.stack([w.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g, x in pairs])
     if summed:
         transposed = [matrix.transpose() for matrix in matrices]
-        return spmm(transposed, grads[0], self_weights=w, sources=targets, targets=sources), to_w
-    transposed, w = [matrices[i].transpose() for i in used], w if w is None else w[used]
-    reached = [grad for grad in grads if grad is not None]
-    return [spmm_sum(transposed, reached, self_weights=w, sources=targets, targets=sources)], to_w
+        return spmm(transposed, given[0], self_weights=w, sources=targets, targets=sources), to_w
+    transposed = [matrices[i].transpose() for i in given]
+    if w is not None and len(given) < len(matrices):
+        w = w[[*given]]
+    to_x = spmm_sum(transposed, list(given.values()), self_weights=w, sources=targets, targets=sources)
+    return [to_x], to_w
 
 
 # ---- the gradients of the custom operations
