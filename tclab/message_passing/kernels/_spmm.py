@@ -282,7 +282,7 @@ class _Products(torch.autograd.Function):
             rows = [masked_rows(masked_rows(x, sources), targets) for x in xs] * len(w_t)
             by_weights = [x * weight for x, weight in zip(rows, w_t, strict=False)]
             parts.append([torch.stack(by_weights).sum(0)] if ctx.summed else by_weights)
-        return tuple(map(sum, zip(*parts, strict=True)))
+        return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.add, *parts))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
