@@ -15,7 +15,7 @@ from tclab.sweeps.config import with_each_overhead
 from tclab.sweeps.config._point import OVERHEADS, applicable_overheads
 from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads
 from tclab.timing import Ledger
-from tclab.training._loading import Batches
+from tclab.training._loading import Batches, LoadedBatch
 from tclab.training._loops import run_plain
 from tclab.training._step import Step
 
@@ -41,7 +41,8 @@ def batches(step, number=2, size=3, **options):
 @cache
 def trained(model, overheads=(), steps=2):
     step = made(model, overheads, learning_rate=1e-2)
-    losses = run_plain(step, batches(step, steps), steps=steps)
+    loaded = [LoadedBatch(batch, None) for batch in batches(step, steps)]
+    losses = run_plain(step, loaded, steps=steps)
     return torch.stack(losses), dict(step.model.named_parameters())
 
 

@@ -196,17 +196,9 @@ class CellGraph:
                     f"edge_attr of {relation!r} is left out: edge_weight holds an edge's weight", stacklevel=2
                 )
             name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
-            relations[name] = Network(
-                name,
-                store.edge_index.long(),
-                source,
-                target,
-                num_nodes[source],
-                num_nodes[target],
-                weight=store.get("edge_weight"),
-                cascades=bool(store.get("cascades", False)),
-                directed=bool(store.get("directed", True)),
-            )
+            edges, sizes = store.edge_index.long(), (num_nodes[source], num_nodes[target])
+            flags = {flag: bool(store[flag]) for flag in ("cascades", "directed") if flag in store}
+            relations[name] = Network(name, edges, source, target, *sizes, store.get("edge_weight"), **flags)
         return CellGraph(num_nodes, relations, deleted_type, names or None, source="HeteroData")
 
     @property
@@ -257,14 +249,9 @@ class CellGraph:
             source, target = network.edge_index
             edge_index = torch.stack([new_ids[network.source][source], new_ids[network.target][target]])
             kept = (edge_index >= 0).all(dim=0)
-            relations[name] = replace(
-                network,
-                edge_index=edge_index[:, kept],
-                num_sources=num_nodes[network.source],
-                num_targets=num_nodes[network.target],
-                weight=None if network.weight is None else network.weight[kept],
-                report=None,
-            )
+            weight = None if network.weight is None else network.weight[kept]
+            sizes: Any = {"num_sources": num_nodes[network.source], "num_targets": num_nodes[network.target]}
+            relations[name] = replace(network, edge_index=edge_index[:, kept], weight=weight, report=None, **sizes)
         names = dict(self.node_names or {})
         for kind in names.keys() & nodes.keys():
             names[kind] = [names[kind][node] for node in nodes[kind].tolist()]

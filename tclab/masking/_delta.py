@@ -16,6 +16,7 @@ Sizes, as in `DeltaLayer`:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -64,26 +65,25 @@ class Delta(Strategy):
         super().__init__(graph, **options)
         self.depth = depth
         self.limit = limit
-        self._outgoing: dict[str, sparse.csr_array] = {}
 
-    def _edges_out_of(self, name: str) -> sparse.csr_array:
-        """Return a relation's transpose on the host, a row a source."""
+    @cached_property
+    def _outgoing(self) -> dict[str, sparse.csr_array]:
+        """The edges out of each node: relation → [N, N], a row a source."""
         from scipy import sparse
 
-        if name not in self._outgoing:
-            network = self.graph.relations[name]
+        outgoing = {}
+        for name, network in self.graph.networks.items():
             crow, col, values = network.csr(torch.float64, transpose=True)
             data = np.ones(len(col), dtype=np.int8) if values is None else values.numpy()
             shape = (network.num_sources, network.num_targets)
-            self._outgoing[name] = sparse.csr_array((data, col.numpy(), crow.numpy()), shape=shape)
-        return self._outgoing[name]
+            outgoing[name] = sparse.csr_array((data, col.numpy(), crow.numpy()), shape=shape)
+        return outgoing
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
         """Return what each layer changes, up to the first layer at which that is too much for any sample."""
         size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
         deleted = removed[self.graph.deleted_type].rows(n).numpy()
-        outgoing = {name: self._edges_out_of(name) for name in self.graph.networks}
-        degree = sum((np.diff(edges.indptr) for edges in outgoing.values()), np.zeros(n))
+        degree = sum((np.diff(edges.indptr) for edges in self._outgoing.values()), np.zeros(n))
         differing = np.empty(0, dtype=np.int64)
         changes: list[_Change] = []
         while len(changes) < self.depth:
@@ -92,7 +92,7 @@ class Delta(Strategy):
             if carried.max() > self.limit * self.graph.num_edges:
                 break
             change, differs = _Change(differing, {}, {}), np.zeros(size * n, dtype=bool)
-            for name, edges in outgoing.items():
+            for name, edges in self._outgoing.items():
                 change.sum_rows[name], change.messages[name] = _messages(edges, sources, differing, size)
                 differs |= change.sum_rows[name] >= n
             changes.append(change)

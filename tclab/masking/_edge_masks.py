@@ -69,18 +69,13 @@ def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, Edg
     }
 
 
-def kept_rows(graph: CellGraph, removed: dict[str, Deletions]) -> dict[str, Tensor]:
-    """Return which rows of B full copies are left: node type → [B * N] bool, copy after copy."""
-    return {kind: without(removed[kind].rows(n), len(removed[kind]) * n) for kind, n in graph.num_nodes.items()}
-
-
 def edge_view(
     graph: CellGraph, batch: Batch, tensors: Mapping[str, Tensor], on_close: Callable[[], None] | None = None
 ) -> EdgeListView:
     """Return the view of a batch over the edges of B full copies, given under batch names."""
-    keep = kept_rows(graph, batch.deletions)
-    deleted = batch.deletions[graph.deleted_type]
-    return EdgeListView(graph, deleted, edge_lists(graph, tensors), keep=keep, on_close=on_close)
+    removed = batch.deletions
+    keep = {kind: without(removed[kind].rows(n), batch.size * n) for kind, n in graph.num_nodes.items()}
+    return EdgeListView(graph, removed[graph.deleted_type], edge_lists(graph, tensors), keep=keep, on_close=on_close)
 
 
 def removed_counts(network: Network, removed: Mapping[str, Deletions]) -> dict[str, Int64s]:

@@ -19,6 +19,8 @@ from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
 
+DeletedNodes = Iterable[Sequence[int] | Tensor]  # for each sample the ids of the nodes that it deletes
+
 
 class Strategy(ABC):
     """One way of masking, from a sample to a view.
@@ -190,12 +192,7 @@ def is_users(name: str) -> bool:
 
 
 def view(
-    graph: CellGraph,
-    deletions: Iterable[Sequence[int] | Tensor],
-    strategy: str = "node_mask",
-    *,
-    device: torch.device | str = "cpu",
-    collation: str = "lean",
+    graph: CellGraph, deletions: DeletedNodes, strategy: str = "node_mask", *, device: torch.device | str = "cpu"
 ) -> View:
     """Return the view of some node-deleted copies, made by a strategy, from samples to the device.
 
@@ -205,20 +202,14 @@ def view(
     - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
     - `strategy`: one of `names()`.
     - `device`: where the model is.
-    - `collation`: one of the strategy's `collations`.
 
     **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
     """
-    return next(views(graph, [deletions], strategy, device=device, collation=collation))
+    return next(views(graph, [deletions], strategy, device=device, collation="lean"))
 
 
 def views(
-    graph: CellGraph,
-    batches: Iterable[Iterable[Sequence[int] | Tensor]],
-    strategy: str,
-    *,
-    device: torch.device | str,
-    collation: str,
+    graph: CellGraph, batches: Iterable[DeletedNodes], strategy: str, *, device: torch.device | str, collation: str
 ) -> Iterator[View]:
     """Yield the view of each batch of deletions, all made by the same two objects of a strategy; see `view`."""
     kind = get(strategy)

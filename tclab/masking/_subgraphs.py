@@ -82,14 +82,10 @@ class Subgraph(Strategy):
     def view(self, batch: Batch) -> View:
         """Return the view over the rows that are left."""
         nodes = {kind: batch.tensors[f"node/{kind}"] for kind in self.graph.num_nodes}
-        return EdgeListView(
-            self.graph,
-            batch.deletions[self.graph.deleted_type],
-            edge_lists(self.graph, batch.tensors),
-            keep={kind: torch.ones_like(ids, dtype=torch.bool) for kind, ids in nodes.items()},
-            nodes=nodes,
-            samples={kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes},
-        )
+        samples = {kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes}
+        keep = {kind: torch.ones_like(ids, dtype=torch.bool) for kind, ids in nodes.items()}
+        deleted, edges = batch.deletions[self.graph.deleted_type], edge_lists(self.graph, batch.tensors)
+        return EdgeListView(self.graph, deleted, edges, keep=keep, nodes=nodes, samples=samples)
 
 
 class _Hops(Subgraph):

@@ -17,22 +17,17 @@ from tclab.errors import InputError, need
 from tclab.masking import Batch
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
+from tclab.training._loading import LoadedBatch
 from tclab.training._step import Step
 
 
-def raw_batch(item: Any) -> Batch:
-    """Return the `Batch` of a loader's item, which is the batch itself or a `LoadedBatch` with it as `batch`."""
-    batch: Batch = item if isinstance(item, Batch) else item.batch
-    return batch
-
-
-def _items_for(step: Step, batches: Iterable[Any], steps: int) -> Iterator[Any]:
+def _items_for(step: Step, batches: Iterable[LoadedBatch], steps: int) -> Iterator[Any]:
     """Yield one item for each of `steps` steps: the first batches or, in mode `fixed_batch`, the first one repeatedly.
 
     **Raises:** `InputError` if there are fewer batches than steps.
     """
     if step.mode == "fixed_batch":
-        yield from repeat(raw_batch(next(iter(batches))), steps)
+        yield from repeat(next(iter(batches)), steps)
         return
     found = 0
     for found, item in enumerate(islice(batches, steps), start=1):  # noqa: B007
@@ -42,13 +37,13 @@ def _items_for(step: Step, batches: Iterable[Any], steps: int) -> Iterator[Any]:
 
 
 def run_plain(
-    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None
+    step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Ledger | NullLedger | None = None
 ) -> list[Tensor]:
     """Run a step on each of `steps` batches and return their losses, each [] on the device.
 
     **Arguments:**
 
-    - `batches`: a loader's items; each a `Batch` or a `LoadedBatch`.
+    - `batches`: a loader's items.
     - `ledger`: times every step and stage; nothing is timed by default.
 
     **Raises:** `InputError` if there are fewer batches than steps.
@@ -56,7 +51,7 @@ def run_plain(
     timer = NullLedger() if ledger is None else ledger
     losses = []
     for item in timer.steps(_items_for(step, batches, steps)):
-        loss = step(raw_batch(item), stage=timer.stage)
+        loss = step(item.batch, stage=timer.stage)
         with timer.stage("transfer"):
             item = None  # unmaps the shared memory of a worker's batch, which takes longer than a small copy
         if loss is not None:
@@ -95,8 +90,8 @@ def _step_task() -> type:
             self._ledger = ledger
             self._items = items
 
-        def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:
-            return self.training_stages.transfer(raw_batch(batch), stage=self._ledger.stage)
+        def transfer_batch_to_device(self, loaded: LoadedBatch, device: torch.device, dataloader_idx: int) -> Batch:
+            return self.training_stages.transfer(loaded.batch, stage=self._ledger.stage)
 
         def training_step(self, batch: Batch, batch_idx: int) -> None:
             optimizer: Any = self.optimizers() if self.training_stages.optimizer is not None else None
@@ -120,7 +115,7 @@ def _step_task() -> type:
 
 
 def run_lightning(
-    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None
+    step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Ledger | NullLedger | None = None
 ) -> list[Tensor]:
     """Run a step on each of `steps` batches inside Lightning's `Trainer.fit` and return their losses, each [].
 

@@ -21,6 +21,7 @@ from tclab.training._distributed import Exchange, distributed_forward
 
 Stage = Callable[[str], AbstractContextManager[Any]]  # name → the context that the stage runs in
 Backward = Callable[[Tensor], None]
+Update = Callable[[], Any] | None  # the optimizer's step where a framework runs it; None for the optimizer's own
 
 # What a step runs after loading a batch; see `Step`. `fixed_batch` loads a single batch.
 MODES = {
@@ -170,12 +171,7 @@ class Step:
             return batch.to(self.device, non_blocking=True)
 
     def run(
-        self,
-        moved: Batch,
-        *,
-        stage: Stage = nullcontext,
-        backward: Backward = Tensor.backward,
-        update: Callable[[], Any] | None = None,
+        self, moved: Batch, *, stage: Stage = nullcontext, backward: Backward = Tensor.backward, update: Update = None
     ) -> Tensor | None:
         """Run the stages after the transfer and return the loss, [] on the device; `None` in mode `data`.
 
@@ -234,7 +230,7 @@ class Step:
             given["peers"] = Peers.here(stage)
         return self.loss(output, targets, **given)
 
-    def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
+    def _update(self, stage: Stage, update: Update) -> None:
         """Clip, run the optimizer's step if the mode has one, and free the gradients."""
         if self.optimizer is None:
             with stage("backward"):
