@@ -24,8 +24,8 @@ class LoopView(View):
     """
 
     def __init__(self, graph, samples):
-        super().__init__(graph, Deletions.of(samples, num_nodes=graph.num_nodes[graph.deleted_type]))
-        removed = [drawn.removed_one_by_one(graph, sample) for sample in samples]
+        removed, kind = [drawn.removed_one_by_one(graph, sample) for sample in samples], graph.deleted_type
+        super().__init__(graph, Deletions.of([each[kind] for each in removed], num_nodes=graph.num_nodes[kind]))
         self._removed = [{kind: set(nodes.tolist()) for kind, nodes in one.items()} for one in removed]
 
     @property

@@ -23,7 +23,8 @@ def graphs(draw, *, bipartite=None):
         if edges and draw(st.booleans()):
             edges += draw(st.lists(st.sampled_from(edges), max_size=5))  # duplicates
         name = f"network{number}"
-        relations[name] = Network(name, index_of(edges), "person", "person", nodes, nodes)
+        cascades = draw(st.sampled_from([False, False, False, True]))
+        relations[name] = Network(name, index_of(edges), "person", "person", nodes, nodes, cascades=cascades)
     num_nodes = {"person": nodes}
     if draw(st.booleans()) if bipartite is None else bipartite:
         reactions, metabolites = draw(st.integers(1, 6)), draw(st.integers(1, 5))
@@ -38,6 +39,24 @@ def graphs(draw, *, bipartite=None):
             "stoichiometry", index_of(turns_over), "reaction", "metabolite", reactions, metabolites, weight=weight
         )
     return CellGraph(num_nodes, relations, "person")
+
+
+@st.composite
+def dependants(draw):
+    """Draw a graph of up to three node types, perhaps without nodes, and relations between any, most of which cascade.
+
+    Few edges a relation, so that a cascade is seldom over at once: loops, cycles, and ways back to the deleted type.
+    """
+    num_nodes = {kind: draw(st.integers(0, 8)) for kind in ("person", "team", "room")[: draw(st.integers(1, 3))]}
+    relations = {}
+    for name in ("a", "b", "c", "d", "e")[: draw(st.integers(0, 5))]:
+        source, target = draw(st.sampled_from(sorted(num_nodes))), draw(st.sampled_from(sorted(num_nodes)))
+        sizes = num_nodes[source], num_nodes[target]
+        pair = st.tuples(*(st.integers(0, max(size - 1, 0)) for size in sizes))
+        edges = draw(st.lists(pair, max_size=10)) if all(sizes) else []
+        cascades = draw(st.sampled_from([True, True, False]))
+        relations[name] = Network(name, index_of(edges), source, target, *sizes, cascades=cascades)
+    return CellGraph(num_nodes, relations, draw(st.sampled_from(sorted(num_nodes))))
 
 
 @st.composite
@@ -65,11 +84,15 @@ def ring(nodes=40, steps=(0, 1, 3, 3)):
 
 def removed_one_by_one(graph, deleted):
     """Return node type → sorted ids of what one sample removes, with its dependants: what `removed_by` is held to."""
-    removed = {kind: torch.empty(0, dtype=torch.int64) for kind in graph.num_nodes}
-    removed[graph.deleted_type] = torch.unique(torch.tensor(deleted, dtype=torch.int64))
-    for network in graph.relations.values():
-        if network.cascades:
-            source, target = network.edge_index
-            hit = target[torch.isin(source, removed[network.source])]
-            removed[network.target] = torch.unique(torch.cat([removed[network.target], hit]))
-    return removed
+    removed = {(graph.deleted_type, int(node)) for node in deleted}
+    before = None
+    while removed != before:
+        before = set(removed)
+        for network in graph.relations.values():
+            for source, target in network.edge_index.t().tolist() if network.cascades else ():
+                if (network.source, source) in removed:
+                    removed.add((network.target, target))
+    return {
+        kind: torch.tensor(sorted(node for of, node in removed if of == kind), dtype=torch.int64)
+        for kind in graph.num_nodes
+    }

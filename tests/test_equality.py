@@ -212,7 +212,8 @@ def test_neighbour_sums_and_degrees_of_every_sample_are_those_of_its_own_graph(d
 def test_rows_of_deleted_nodes_reach_nothing_and_single_edges_are_those_of_the_sums(data, graph):
     """Whatever a deleted row holds, neither a sum nor the pool may see it; nor may a user of single edges."""
     samples = data.draw(drawn.deletions(graph))
-    left = torch.tensor([float(len(sample) < graph.num_nodes["person"]) for sample in samples]).double()
+    removed = [drawn.removed_one_by_one(graph, sample)["person"] for sample in samples]
+    left = torch.tensor([float(len(nodes) < graph.num_nodes["person"]) for nodes in removed]).double()
     for strategy, view in views_of(graph, samples):
         kept = view.keep["person"]
         x = view.lift(torch.randn(graph.num_nodes["person"], 2, dtype=torch.float64))

@@ -11,7 +11,8 @@ import drawn
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from tclab import CellGraph, InputError, Point, view
@@ -20,6 +21,7 @@ from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._dataset import steps_per_epoch
+from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.02)
@@ -293,6 +295,35 @@ def test_nothing_else_is_one(words, sample):
     for samples in (None, 3, "12", {0: [1]}):
         with pytest.raises(InputError, match="for each expected a list of the nodes it deletes"):
             Deletions.of(samples, num_nodes=5)
+
+
+@settings(max_examples=100)
+@given(data=st.data(), graph=drawn.dependants())
+def test_a_removed_node_takes_all_that_depend_on_it_with_it(data, graph):
+    nodes = graph.num_nodes[graph.deleted_type]
+    sample = st.lists(st.integers(0, nodes - 1), unique=True, max_size=3) if nodes else st.just([])
+    samples = data.draw(st.lists(sample, max_size=4))
+    removed = removed_by(graph, Deletions.of(samples, num_nodes=nodes))
+    assert list(removed) == list(graph.num_nodes)
+    right = [drawn.removed_one_by_one(graph, sample) for sample in samples]
+    for kind, deletions in removed.items():
+        assert [nodes.tolist() for nodes in deletions] == [each[kind].tolist() for each in right]
+        assert deletions.most == max((len(each[kind]) for each in right), default=0)
+        assert (deletions.nodes.dtype, deletions.ptr.dtype) == (torch.int64, torch.int64)
+
+
+@pytest.mark.parametrize("order", [("feeds", "lights"), ("lights", "feeds")])
+def test_a_cascade_goes_on_through_any_relation_in_any_order(order):
+    line = Network("feeds", torch.tensor([[0, 1, 2], [1, 2, 3]]), "station", "station", 5, 5, cascades=True)
+    lights = Network("lights", torch.tensor([[3, 4], [0, 1]]), "station", "house", 5, 2, cascades=True)
+    graph = CellGraph(
+        {"station": 5, "house": 2}, {name: {"feeds": line, "lights": lights}[name] for name in order}, "station"
+    )
+    for strategy in ("subgraph", "node_mask", "gene_mask_cache"):
+        with view(graph, [[0], [4], []], strategy) as copies:
+            assert [nodes.tolist() for nodes in copies.deleted] == [[0, 1, 2, 3], [4], []]
+    removed = removed_by(graph, Deletions.of([[0], [4], []], num_nodes=5))
+    assert [houses.tolist() for houses in removed["house"]] == [[0], [1], []]
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,20 @@
 import itertools
 import multiprocessing
 import os
+import random
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
+from torch.utils.data._utils import worker
 
 import tclab
 from tclab import masking
@@ -139,6 +143,94 @@ def test_what_a_worker_refuses_is_said_in_its_own_words():
     for workers in (0, 1):
         with pytest.raises(tclab.InputError, match=r"^sample 7 is no sample$"):
             list(Loader(Batches(Dies(GRAPH, "refuse"), SAMPLES, 2), workers=workers))
+
+
+# ---- messages: what a pipe takes at once, a worker that is killed has written whole or not at all
+
+LONG = "a_network_whose_name_says_where_each_of_its_edges_was_measured_by_whom_and_when_"
+
+
+def of_long_names(relations=10):
+    edges = torch.randint(30, (2, 60), generator=torch.Generator().manual_seed(0))
+    graph = tclab.CellGraph.from_edges({f"{LONG}{i}": edges for i in range(relations)}, num_nodes=30)
+    weighted = replace(graph.relations[f"{LONG}0"], weight=torch.ones(60), cascades=True)
+    return graph.with_relations({**graph.relations, weighted.name: weighted})
+
+
+@pytest.fixture
+def in_worker(monkeypatch):
+    """Let torch and tclab take this process for a worker of a DataLoader."""
+    info = worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=None)
+    return lambda: monkeypatch.setattr(worker, "_worker_info", info)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1])
+@pytest.mark.parametrize(
+    ("strategy", "collation"), [(name, each) for name in masking.names() for each in masking.get(name).collations]
+)
+def test_a_message_fits_into_what_a_pipe_takes_at_once_and_is_the_batch(
+    strategy, collation, micro_batch, in_worker, tmp_path
+):
+    graph = of_long_names()
+    samples = Perturbations.synthetic(graph, 12)
+    loading = masking.get(strategy)(graph, collation=collation, **({"limit": 1e9} if strategy == "delta" else {}))
+    loading.prepare(samples, tmp_path / "masks")
+    batches = Batches(loading, samples, 12, micro_batch=micro_batch)
+    expected = batches[0].batch
+    in_worker()
+    sent = ForkingPickler.dumps((10**9, batches[0]))
+    assert len(sent) + 4 <= select.PIPE_BUF  # and its length
+    _, found = ForkingPickler.loads(sent)
+    assert found.timing.worker == 0
+    for ours, theirs in zip(found.batch.parts, expected.parts, strict=True):
+        equal(ours, theirs)
+    loading.close()
+
+
+NOISE = f"{random.Random(0).getrandbits(80_000):x}"  # which no compression makes short
+
+
+class SaysMuch(Dies):
+    """Sends long values with each batch; at sample 7 it raises, or is killed while it writes its message."""
+
+    name = "says_much"
+
+    def encode(self, indices, removed):
+        def write(connection, message):
+            os.write(connection.fileno(), message[: select.PIPE_BUF])  # as much as the system takes at once
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if 7 in indices and isinstance(self.how, type):
+            raise self.how(NOISE)
+        if 7 in indices:
+            multiprocessing.connection.Connection._send = write
+
+    def pack(self, removed, encoded):
+        return {}, {"value": [f"{LONG}{i}" for i in range(200)] if self.how == "names" else NOISE}
+
+
+@pytest.mark.parametrize("how", ["names", "noise"])
+def test_a_worker_that_is_killed_while_it_writes_leaves_no_half_message(how):
+    loader, read = Loader(Batches(SaysMuch(GRAPH, how), SAMPLES, 2), workers=1, prefetch_factor=1), []
+    with pytest.raises(WorkerDiedError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL"):
+        read.extend(loader)
+    # of long names the last message has arrived; what is longer lies in the memory of a worker that is gone
+    assert len(read) == (4 if how == "names" else 3)
+    assert all(item.batch.host_values == read[0].batch.host_values for item in read)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (tclab.InputError, f"^{NOISE}$"),
+        (KeyError, f"(?s)Caught KeyError in DataLoader worker process 0.*Traceback.*in encode.*{NOISE}"),
+    ],
+)
+def test_an_error_arrives_whole_however_long(error, words):
+    loader = Loader(Batches(SaysMuch(GRAPH, error), SAMPLES, 2), workers=1)
+    with pytest.raises(error, match=words):
+        list(loader)
+    loader.close()
 
 
 NO_ROOM = """

@@ -21,9 +21,8 @@ from tclab.perturbation import Deletions
 _ALIGNED = 64  # a cache line; more than any dtype or vectorised kernel asks for
 _SHARED = Path("/dev/shm")
 
-# Up to here a buffer goes through the pipe itself: a pipe takes up to 4096 bytes at once or not at all (POSIX's
-# PIPE_BUF), so that a worker which is killed leaves no half message, on which the reader would wait for ever.
-# Shared memory would cost a file, a socket and a thread's wake-up for every batch.
+# Up to here a buffer's bytes cross within the worker's message: shared memory of their own would cost a file, a socket
+# and a thread's wake-up for every batch.
 INLINE_BYTES = 2048
 
 Layout = dict[str, tuple[int, tuple[int, ...], torch.dtype]]  # name → first byte in the buffer, shape, dtype
@@ -99,7 +98,7 @@ class Batch:
             layout[name] = (end, tuple(piece.shape), piece.dtype)
             end += -(-piece.nbytes // _ALIGNED) * _ALIGNED
         most = {kind: removed.most for kind, removed in deletions.items()}
-        batch = _in_buffer(_empty(end), layout, most, size, host_values)
+        batch = _in_buffer(empty_bytes(end), layout, most, size, host_values)
         for name, out in batch.tensors.items():
             piece = named[name]
             if isinstance(piece, Piece):
@@ -165,7 +164,7 @@ class Batch:
         return _in_buffer(buffer, self.layout, self.most, self.size, self.host_values)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a worker's pipe: a buffer as bytes where they are few, else as one tensor in shared memory."""
+        """Leave a worker: a buffer as bytes where they are few, else as one tensor in shared memory."""
         if self.slices:
             return Batch.sliced, (self.slices,)
         rest = (self.most, self.size, self.host_values)
@@ -188,7 +187,11 @@ def _in_buffer(
     return Batch(tensors, most, size, host_values, buffer, layout)
 
 
-def _empty(size: int) -> Tensor:
+def empty_bytes(size: int) -> Tensor:
+    """Return [size] uint8, in a DataLoader worker in shared memory unless it is small.
+
+    **Raises:** `SharedMemoryError` where there is too little of that.
+    """
     if torch.utils.data.get_worker_info() is None or size <= INLINE_BYTES:
         return torch.empty(size, dtype=torch.uint8)
     with shared_memory(size):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError
+from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -134,23 +135,45 @@ class Deletions:
 def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     """Return what each sample removes: the nodes it deletes and their dependants; node type → sorted ids, on the CPU.
 
-    Relations that cascade are followed in the graph's order.
+    Dependants are closed over: whatever depends on a removed node is removed as well, through any number of relations
+    that cascade, in whatever order the graph lists them.
     """
     size, num_nodes = len(deletions), graph.num_nodes
+    cascading = [network for network in graph.relations.values() if network.cascades]
     # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
     samples = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
-    keys: dict[str, Int64s] = dict.fromkeys(num_nodes, np.empty(0, dtype=np.int64))
-    keys[graph.deleted_type] = np.unique(samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy())
-    for network in graph.relations.values():
-        if network.cascades:
-            crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
-            ptr, targets = crow.cpu().numpy().astype(np.int64), col.cpu().numpy()
-            sample, node = np.divmod(keys[network.source], num_nodes[network.source])
-            length = ptr[node + 1] - ptr[node]
-            found = np.repeat(sample, length) * num_nodes[network.target] + targets[ranges(ptr[node], length)]
-            keys[network.target] = np.union1d(keys[network.target], found)
-    removed = {}
-    for kind, of_kind in keys.items():
-        sample, node = np.divmod(of_kind, max(num_nodes[kind], 1))
-        removed[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
-    return removed
+    keys: dict[str, list[Int64s]] = {kind: [] for kind in num_nodes}  # distinct within a node type
+    pending = {graph.deleted_type: [samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy()]}
+    seen: dict[str, np.ndarray] = {}  # [B * N] bool of the types that are reached again, as few are
+    while pending:
+        kind, candidates = pending.popitem()
+        fresh = np.unique(np.concatenate(candidates))
+        if keys[kind]:
+            if kind not in seen:
+                seen[kind] = np.zeros(size * num_nodes[kind], dtype=np.bool_)
+                seen[kind][keys[kind][0]] = True
+            fresh = fresh[~seen[kind][fresh]]
+            seen[kind][fresh] = True
+        keys[kind].append(fresh)
+        for network in cascading:
+            if network.source == kind and len(fresh):  # a key's dependants are looked up once, so that cycles end
+                pending.setdefault(network.target, []).append(_dependants(network, fresh))
+    return {kind: _split(of_kind, size, num_nodes[kind]) for kind, of_kind in keys.items()}
+
+
+def _split(keys: list[Int64s], size: int, num_nodes: int) -> Deletions:
+    """Return what each of `size` samples removes of a node type, given keys sample * nodes + node, distinct."""
+    if not keys:
+        return Deletions.nothing(size)
+    sample, node = np.divmod(keys[0] if len(keys) == 1 else np.sort(np.concatenate(keys)), max(num_nodes, 1))
+    return Deletions.joined(node, np.bincount(sample, minlength=size))
+
+
+def _dependants(network: Network, keys: Int64s) -> Int64s:
+    """Return the key of each target of some sources, a target as often as it has such a source."""
+    crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
+    ptr, targets = crow.cpu().numpy(), col.cpu().numpy()
+    sample, node = np.divmod(keys, network.num_sources)
+    begin = ptr[node].astype(np.int64)
+    length = ptr[node + 1] - begin
+    return np.repeat(sample * network.num_targets, length) + targets[ranges(begin, length)]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import signal
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
 from time import perf_counter_ns
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
-from tclab.masking._batch import SharedMemoryError
+from tclab.masking._batch import SharedMemoryError, empty_bytes
 from tclab.perturbation._dataset import Samples
 from tclab.timing._ledger import BatchTiming
 
@@ -34,6 +39,36 @@ class LoadedBatch:
     def pin_memory(self) -> LoadedBatch:
         """Return this batch in page-locked memory; `DataLoader` calls it."""
         return replace(self, batch=self.batch.pin_memory())
+
+
+# A pipe takes up to 4,096 bytes at once or not at all (POSIX's PIPE_BUF). So a worker that is killed leaves no half
+# message, on which the reader would wait for ever. The rest is for what DataLoader adds: a batch's position, a length.
+_MESSAGE_BYTES = 3_840
+
+
+class _Message:
+    """What a worker hands over, pickled as DataLoader would, and where that is long compressed or in shared memory.
+
+    So it is short however many tensors, names and values there are, and whatever an error says. To compress a header
+    of 13 kB takes 50 µs; shared memory would cost the reader a file and a socket more for every batch.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.data: Any = bytes(ForkingPickler.dumps(value))
+        self.compressed = len(self.data) > _MESSAGE_BYTES
+        if self.compressed:
+            self.data = zlib.compress(self.data, level=1)
+        if len(self.data) > _MESSAGE_BYTES:
+            self.data = empty_bytes(len(self.data)).copy_(torch.frombuffer(bytearray(self.data), dtype=torch.uint8))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become the value itself where it is read."""
+        return _received, (self.data, self.compressed)
+
+
+def _received(data: bytes | Tensor, compressed: bool) -> Any:
+    sent: Any = data if isinstance(data, bytes) else data.numpy()
+    return ForkingPickler.loads(zlib.decompress(sent) if compressed else sent)
 
 
 class Batches(Dataset[Any]):
@@ -73,17 +108,20 @@ class Batches(Dataset[Any]):
         return len(self.order) // (self.size * self.shard[1])
 
     def __getitem__(self, i: int) -> Any:
-        """Return the `LoadedBatch`; in a worker, an error for the user is returned, too, and not raised."""
+        """Return the `LoadedBatch`; a worker returns errors, too, and all that it returns arrives by a `_Message`."""
         if not 0 <= i < len(self):
             raise IndexError(f"batch {i} of {len(self)}")
         rank, ranks = self.shard
         first = (i * ranks + rank) * self.size
+        indices, worker = self.order[first : first + self.size].tolist(), get_worker_info()
+        if worker is None:
+            return self._made(indices)
         try:
-            return self._made(self.order[first : first + self.size].tolist())
+            return _Message(self._made(indices))
         except (InputError, SharedMemoryError) as error:
-            if get_worker_info() is None:
-                raise
-            return error  # the DataLoader would put a traceback into its message
+            return _Message(error)
+        except Exception:  # DataLoader raises it again, with this traceback
+            return _Message(ExceptionWrapper(where=f"in DataLoader worker process {worker.id}"))
 
     def _made(self, indices: list[int]) -> LoadedBatch:
         begin = perf_counter_ns()
@@ -153,7 +191,7 @@ class Loader:
         for _ in range(len(self)):
             try:
                 item = next(iterator)
-            except RuntimeError as error:
+            except (RuntimeError, OSError, EOFError) as error:  # the last two of a memory that a dead worker shared
                 raise _worker_error(error, iterator) from None
             if isinstance(item, Exception):
                 raise item
@@ -173,11 +211,11 @@ _REASONS = {
 }
 
 
-def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
+def _worker_error(error: Exception, iterator: Any) -> Exception:
     """Return the loader's error as a `WorkerDiedError` that names dead workers, their exit and its likely reason."""
     reasons = []
     for i, process in enumerate(getattr(iterator, "_workers", [])):
-        process.join(timeout=0.1)
+        process.join(timeout=0.1)  # one that no longer answers may be about to end
         code = process.exitcode
         how = f"ended with exit code {code}: its error output is above"
         if code is not None and code < 0:
@@ -185,4 +223,4 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
             how = f"was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
         if code or (code == 0 and "exited unexpectedly" in str(error)):
             reasons.append(f"worker {i} (pid {process.pid}) {how}")
-    return WorkerDiedError("; ".join(reasons)) if reasons and "worker" in str(error) else error
+    return WorkerDiedError("; ".join(reasons)) if reasons else error
