@@ -53,7 +53,14 @@ def handed_out(point):
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [("dense", {}), ("delta", {"networks": 3}), ("subgraph", {}), ("node_mask", {"micro_batch": 1})],
+    [
+        ("dense", {}),
+        ("delta", {"networks": 3}),
+        ("subgraph", {}),
+        ("node_mask", {"micro_batch": 1}),
+        ("gpu_mask", {"micro_batch": 3}),  # slices of 3 and 1
+        ("gpu_mask_cached", {"micro_batch": 3}),
+    ],
 )
 def test_a_step_holds_what_was_said(strategy, more):
     point = point_of(strategy, **{"scale": 0.07, "networks": 1, **more})

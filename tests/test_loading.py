@@ -206,7 +206,8 @@ class SaysMuch(Dies):
             multiprocessing.connection.Connection._send = write
 
     def pack(self, removed, encoded):
-        return {}, {"value": [f"{LONG}{i}" for i in range(200)] if self.how == "names" else NOISE}
+        values = {"names": [f"{LONG}{i}" for i in range(200)], "noise": NOISE, "function": lambda: 0}
+        return {}, {"value": values.get(self.how)}
 
 
 @pytest.mark.parametrize("how", ["names", "noise"])
@@ -229,6 +230,13 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_no_half_message(how):
 def test_an_error_arrives_whole_however_long(error, words):
     loader = Loader(Batches(SaysMuch(GRAPH, error), SAMPLES, 2), workers=1)
     with pytest.raises(error, match=words):
+        list(loader)
+    loader.close()
+
+
+def test_what_cannot_be_sent_is_an_error_and_no_wait():
+    loader = Loader(Batches(SaysMuch(GRAPH, "function"), SAMPLES, 2), workers=1)
+    with pytest.raises(AttributeError, match="in DataLoader worker process 0"):  # what pickle says of a local function
         list(loader)
     loader.close()
 

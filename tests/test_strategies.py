@@ -7,7 +7,7 @@ import torch
 
 import tclab
 from tclab import CellGraph, InputError, masking
-from tclab.masking import Strategy
+from tclab.masking import Strategy, _on_device
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
 from tclab.timing import syncs
@@ -65,6 +65,21 @@ def test_the_cached_mask_is_restored_by_close_and_lent_once():
     with pytest.raises(RuntimeError, match="this view is closed"):
         view.neighbour_sum("physical", view.lift(torch.ones(SMALL.num_nodes["gene"], 1)))
     strategy.view(batch).close()
+
+
+@pytest.mark.parametrize("name", ["gpu_mask", "gpu_mask_loop", "gpu_mask_cached", "gpu_filter"])
+def test_edges_are_replicated_for_the_largest_slice_alone(name, monkeypatch):
+    sizes, edge_pieces = [], _on_device.edge_pieces
+    monkeypatch.setattr(_on_device, "edge_pieces", lambda graph, size: sizes.append(size) or edge_pieces(graph, size))
+    strategy, samples = masking.get(name)(SMALL), Perturbations.synthetic(SMALL, 5)
+    for size in (3, 3, 1, 3, 1, 2, 5, 1):  # a batch of 7 in slices of 3, two of them; then others
+        part = samples.read(range(size))
+        with strategy.view(strategy.batch(part)) as view, tclab.view(SMALL, list(part.deletions), "edge_mask") as right:
+            x = torch.randn(SMALL.num_nodes["gene"], 2)
+            kept = right.keep["gene"]
+            sums = (each.neighbour_sum("physical", each.lift(x))[kept] for each in (view, right))
+            torch.testing.assert_close(*sums)
+    assert sizes == [3, 5]
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])

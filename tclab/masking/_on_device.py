@@ -1,12 +1,12 @@
 """Strategies that send node ids alone and make the masks, or drop the edges, on the device.
 
-The edges are replicated there once for each batch size, and kept for the last one; `collation="edges"` sends them
-with every batch instead, as the case study did.
+The edges are replicated there once, for the largest batch so far, whose first copies serve smaller ones, such as the
+last slice of a batch; `collation="edges"` sends them with every batch instead, as the case study did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +21,27 @@ from tclab.message_passing import View
 from tclab.perturbation import Deletions
 
 
+class _Largest:
+    """Tensors of the largest batch so far, each [..., B * E]: one copy of the graph's edges after the other."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        self._size = 0
+
+    def first(self, size: int, make: Callable[[int], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the tensors of a batch of some size, views of the largest, which `make` makes of a larger size."""
+        if size > self._size:
+            self._size, self._tensors = 0, {}  # let the old ones go before the new ones are made
+            self._size, self._tensors = size, make(size)
+        return {name: tensor[..., : tensor.size(-1) // self._size * size] for name, tensor in self._tensors.items()}
+
+
 class _Replicated(Strategy):
     """The edges of B copies of the graph on the device."""
 
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)
-        self._replicas: dict[int, dict[str, Tensor]] = {}  # size → the edges under batch names; of one size at most
+        self._replicas = _Largest()
 
     def shipped(self, removed: dict[str, Deletions]) -> dict[str, Tensor | Piece]:
         """Return the edges that go with a batch, which are none but for the collation "edges"."""
@@ -36,20 +51,19 @@ class _Replicated(Strategy):
         """Return the replicated edges under batch names: those that came, or those already on the device."""
         if self.collation == "edges":
             return batch.tensors
-        if batch.size not in self._replicas:
-            self._replicas.clear()  # let the old ones go before the new ones are made
-            edges = {}
-            for name, piece in edge_pieces(self.graph, batch.size).items():
-                edges[name] = torch.empty(piece.shape, dtype=piece.dtype, device=self.graph.device)
-                piece.fill(edges[name])
-            self._replicas[batch.size] = edges
-        return self._replicas[batch.size]
+        return self._replicas.first(batch.size, self._replicated)
 
-    def all_kept(self, batch: Batch) -> dict[str, Tensor]:
-        """Return a mask for each relation that keeps every edge, [B * E] bool, by the relation's name."""
-        device = batch.target.device
+    def _replicated(self, size: int) -> dict[str, Tensor]:
+        edges = {}
+        for name, piece in edge_pieces(self.graph, size).items():
+            edges[name] = torch.empty(piece.shape, dtype=piece.dtype, device=self.graph.device)
+            piece.fill(edges[name])
+        return edges
+
+    def all_kept(self, size: int) -> dict[str, Tensor]:
+        """Return for `size` samples a mask a relation that keeps every edge, [B * E] bool, by the relation's name."""
         return {
-            name: torch.ones(batch.size * network.num_edges, dtype=torch.bool, device=device)
+            name: torch.ones(size * network.num_edges, dtype=torch.bool, device=self.graph.device)
             for name, network in self.graph.relations.items()
         }
 
@@ -84,7 +98,7 @@ class GpuMask(_Replicated):
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
-        masks = self.all_kept(batch)
+        masks = self.all_kept(batch.size)
         for name, ids in self.removed_edges(batch).items():
             masks[name].index_fill_(0, ids, False)
         return edge_view(self.graph, batch, self.masked(batch, masks))
@@ -116,7 +130,7 @@ class GpuMaskLoop(_Replicated):
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask; the host waits for each node id."""
-        masks = self.all_kept(batch)
+        masks = self.all_kept(batch.size)
         for name, network in self.graph.relations.items():
             for kind in dict.fromkeys((network.source, network.target)):
                 touching, i = self.touching(name, kind), 0
@@ -139,7 +153,7 @@ class GpuMaskCached(GpuMask):
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)
         self._lent = False
-        self._masks: dict[int, dict[str, Tensor]] = {}  # size → masks; of one size at most
+        self._masks = _Largest()
 
     def view(self, batch: Batch) -> View:
         """Return the view over the one buffer; close it after the backward.
@@ -148,9 +162,7 @@ class GpuMaskCached(GpuMask):
         """
         if self._lent:
             raise RuntimeError(f"{self.name} owns one buffer, and an earlier view of it is still open: close that")
-        if batch.size not in self._masks:
-            self._masks = {batch.size: self.all_kept(batch)}
-        masks = self._masks[batch.size]
+        masks = self._masks.first(batch.size, self.all_kept)
         removed = self.removed_edges(batch)
 
         def flip(kept: bool) -> None:
