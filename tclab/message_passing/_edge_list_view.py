@@ -134,3 +134,8 @@ class EdgeListView(View):
         """Return a relation's edges of rows, and which of them count."""
         self._relation(relation)
         return self._edges[relation].edge_index, self._edges[relation].mask
+
+    def edge_weight(self, relation: str) -> Tensor | None:
+        """Return the weights of a relation's edges, those that do not count among them; see `View.edge_weight`."""
+        self._relation(relation)
+        return self._edges[relation].weight

@@ -195,6 +195,13 @@ class View(Shown, ABC):
         """
         raise NeedsEdgesError(NEEDS_EDGES)
 
+    def edge_weight(self, relation: str) -> Tensor | None:
+        """Return the weights of the edges that `edges` gives, [E] float64; `None` where all are 1.
+
+        **Raises:** `NeedsEdgesError` where the view has no edges to give.
+        """
+        raise NeedsEdgesError(NEEDS_EDGES)
+
     def row_samples(self) -> Tensor:
         """Return the sample of each row of the deleted type, [R] int64: what PyG calls `batch`.
 

@@ -289,9 +289,8 @@ def _call(model: nn.Module, view: View) -> Any:
 
 def _left_out(model: nn.Module, graph: CellGraph) -> str | None:
     """Return what of a graph does not reach a model that is or has a `PygModel`; `None` where all does."""
-    weighted = any(network.weight is not None for network in graph.networks.values())
-    of_pyg = any(isinstance(part, PygModel) for part in model.modules())
-    return "edge weights are not passed on to a PyG model" if weighted and of_pyg else None
+    texts = (part.left_out(graph) for part in model.modules() if isinstance(part, PygModel))
+    return next(filter(None, texts), None)
 
 
 class EquivalenceReference:
