@@ -178,12 +178,13 @@ def test_a_model_learns_a_planted_signal():
     scores = torch.stack([effect[row].sum() for row in rows]) / 3**0.5
     planted = Perturbations(Deletions.of(rows, num_nodes=nodes), scores)
     step = made(graph, "dango", "indices", loss="dango_pre_then_post", epoch=10, learning_rate=1e-2)
-    data = [loaded.batch for loaded in Loader(Batches(step.strategy, planted, 16), workers=0, pin_memory=False)]
+    data = list(Loader(Batches(step.strategy, planted, 16), workers=0, pin_memory=False))
     train, unseen = data[:15], data[15:]
 
     def error():
         with torch.no_grad():
-            parts = [(step.model(step.strategy.view(batch)) - batch.target).square().mean() for batch in unseen]
+            batches = [loaded.batch for loaded in unseen]
+            parts = [(step.model(step.strategy.view(batch)) - batch.target).square().mean() for batch in batches]
         return torch.stack(parts).mean().item()
 
     before = error()

@@ -3,6 +3,8 @@
 `edge_mask` looks up which edges the removed nodes touch, `gene_mask_cache` combines masks of single nodes,
 `stored_index` and `stored_mask` read from LMDB. Collation replicates all edges B times: `collation="pyg"` is PyG's; the
 lean one writes the same tensors once, into the one that travels.
+
+Sizes: B samples, N nodes of a type, E edges of a relation, n edges that are removed, S samples of a data set.
 """
 
 from __future__ import annotations
@@ -289,10 +291,11 @@ def pyg_batch(
     from torch_geometric.data import HeteroData
 
     def slot(name: str) -> tuple[Any, str]:
-        what, _, of = name.partition("/")
-        if not what.startswith("edge"):
-            return of, what
-        return (graph.relations[of].source, of, graph.relations[of].target), what
+        """Return the node or edge type that a batch name is of, and the field."""
+        field, _, owner = name.partition("/")
+        if not field.startswith("edge"):
+            return owner, field
+        return (graph.relations[owner].source, owner, graph.relations[owner].target), field
 
     each = []
     for i, sample in enumerate(samples):
@@ -302,15 +305,15 @@ def pyg_batch(
             data[kind].num_nodes = len(sample[f"node/{kind}"]) if f"node/{kind}" in sample else nodes
             data[kind]["removed"] = removed[kind][i]  # PyG moves on only what has "index" in its name
         for name, tensor in sample.items():
-            of, what = slot(name)
-            data[of][what] = tensor
+            kind, field = slot(name)
+            data[kind][field] = tensor
         each.append(data)
     with shared_memory(sum(tensor.nbytes for sample in samples for tensor in sample.values())):
         made: Any = PygBatch.from_data_list(each, follow_batch=["removed"])
     tensors = {"target": made["score"]}
     for name in samples[0]:
-        of, what = slot(name)
-        tensors[name] = made[of][what]
+        kind, field = slot(name)
+        tensors[name] = made[kind][field]
     for kind in graph.num_nodes:
         tensors |= {f"sample/{kind}": made[kind]["batch"], f"removed/{kind}": made[kind]["removed"]}
         tensors[f"removed_ptr/{kind}"] = made[kind]["removed_ptr"]

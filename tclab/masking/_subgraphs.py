@@ -3,6 +3,8 @@
 `subgraph` is the reference: rows of deleted nodes do not exist, and every other exact strategy must give what it gives.
 `khop_1`, `khop_2`, `khop_3` and `sampled_edges` leave more out, so they do not compute what `subgraph` computes: the
 equivalence check reports their error next to their time.
+
+Sizes: B samples, N nodes of a type, E edges of a relation, n what is left of them in a sample.
 """
 
 from __future__ import annotations
@@ -176,7 +178,6 @@ class SampledEdges(Subgraph):
         """Return the view in which each drawn edge counts for 1 / `share` edges."""
         weighted = dict(batch.tensors)
         for name in self.graph.networks:
-            edge_index = batch.tensors[f"edge_index/{name}"]
-            one = torch.ones(edge_index.size(1), dtype=torch.float64, device=edge_index.device)
-            weighted[f"edge_weight/{name}"] = batch.tensors.get(f"edge_weight/{name}", one) / self.share
+            ones = torch.ones_like(batch.tensors[f"edge_index/{name}"][0], dtype=torch.float64)
+            weighted[f"edge_weight/{name}"] = batch.tensors.get(f"edge_weight/{name}", ones) / self.share
         return super().view(replace(batch, tensors=weighted))

@@ -63,9 +63,8 @@ class Perturbations:
 
     def read(self, indices: Sequence[int]) -> Perturbations:
         """Return some samples, in the order asked for."""
-        return Perturbations(
-            self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
-        )
+        scores = self.scores.numpy()[np.asarray(indices, dtype=np.int64)]
+        return Perturbations(self.deletions.take(indices), torch.from_numpy(scores))
 
 
 TRAINING_SAMPLES = 265_851  # the training split of the published trigenic dataset

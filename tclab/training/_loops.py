@@ -29,11 +29,11 @@ def _items_for(step: Step, batches: Iterable[LoadedBatch], steps: int) -> Iterat
     if step.mode == "fixed_batch":
         yield from repeat(next(iter(batches)), steps)
         return
-    found = 0
-    for found, item in enumerate(islice(batches, steps), start=1):  # noqa: B007
+    given = 0
+    for given, item in enumerate(islice(batches, steps), start=1):  # noqa: B007
         yield item
-    if found < steps:
-        raise InputError(f"the loader gave {found} batches, expected one for each of {steps} steps")
+    if given < steps:
+        raise InputError(f"the loader gave {given} batches, expected one for each of {steps} steps")
 
 
 def run_plain(
@@ -145,7 +145,6 @@ def run_lightning(
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
         )
         trainer.fit(module, train_dataloaders=items)
     losses: list[Tensor] = module.losses

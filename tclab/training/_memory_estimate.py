@@ -84,18 +84,18 @@ def _extrapolated(strategy: Strategy, samples: Perturbations) -> Batch:
 def _line(few: Batch, more: Batch, steps: int) -> Batch:
     """Return the batch as much larger than `more`, `steps` times over, as that is larger than `few`."""
 
-    def at(fewer: int, larger: int) -> int:
+    def extended(fewer: int, larger: int) -> int:
         return larger + steps * (larger - fewer)
 
     tensors = {}
     for name, tensor in more.tensors.items():
-        shape = [max(0, at(*sides)) for sides in zip(few.tensors[name].shape, tensor.shape, strict=True)]
+        shape = [max(0, extended(*sides)) for sides in zip(few.tensors[name].shape, tensor.shape, strict=True)]
         tensors[name] = tensor.new_empty(shape)
     values = {
-        name: at(few.host_values[name], value) if isinstance(value, int) else value
+        name: extended(few.host_values[name], value) if isinstance(value, int) else value
         for name, value in more.host_values.items()
     }
-    return Batch(tensors, more.most, at(few.size, more.size), values)
+    return Batch(tensors, more.most, extended(few.size, more.size), values)
 
 
 class _LiveBytes(TorchDispatchMode):
