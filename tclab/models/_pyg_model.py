@@ -58,7 +58,6 @@ class PygModel(nn.Module):
             self.features = features
         else:
             object.__setattr__(self, "features", features)  # an nn.Buffer, too, is data here
-        self._moved: tuple[Tensor, Tensor] | None = None  # the features, and their copy on a device in a dtype
         self.networks = None if networks is None else tuple(networks)
         takes = signature(getattr(model, "_orig_mod", model).forward)  # of a compiled model the original's
         names = list(takes.parameters)
@@ -110,9 +109,6 @@ class PygModel(nn.Module):
             return "edge weights, unless the PyG model reads data.edge_weight"
         return None if self._takes_weights else "edge weights are not passed on to a PyG model"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_moved": None}  # what can be made again does not travel
-
     @property
     def _dtype(self) -> torch.dtype:
         """The dtype of the model's weights."""
@@ -120,17 +116,11 @@ class PygModel(nn.Module):
         return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
 
     def _on(self, device: torch.device) -> Tensor:
-        """Return the features on a device, in the model's dtype if they are floats; the copy is kept."""
-        given = self.features
-        wanted = (device, self._dtype if given.is_floating_point() else given.dtype)
-        if given.requires_grad or (given.device, given.dtype) == wanted:
-            return given.to(*wanted)
-        of, moved = self._moved or (None, given)
-        if of is not given or (moved.device, moved.dtype) != wanted:
-            with plain_tensors(given):
-                moved = given.to(*wanted)
-            self._moved = given, moved
-        return moved
+        """Return the features on a device, where they stay, in the model's dtype if they are floats."""
+        if self.features.device != device and not isinstance(self.features, nn.Parameter):
+            with plain_tensors(self.features):
+                object.__setattr__(self, "features", self.features.to(device))
+        return self.features.to(self._dtype) if self.features.is_floating_point() else self.features
 
     def _edges(self, view: View) -> tuple[Tensor, Tensor | None]:
         """Return the edges that are left, [2, E], by rows of the view, and their weights, [E], if there are any."""
