@@ -332,7 +332,8 @@ class EquivalenceReference:
         self._again = partial(EquivalenceReference, build, seed=seed, change=change, whole=True)
         size = sum(self.graph.num_nodes.values()) + self.graph.num_edges
         self._gradients, self._place = not place or size <= _SIZE_FOR_GRADIENTS, place
-        self._weights = {name: own.detach().clone() for name, own in model.named_parameters()}
+        self._own = copy.deepcopy(dict(model.named_parameters()))
+        self._weights = cache(self._draw)
         self.subgraph = cache(partial(self._outcome, model))
         self._hub = cache(self._hub_reference)
         self._full_size = cache(self._at_full_size)
@@ -433,22 +434,25 @@ class EquivalenceReference:
             ratios.append(Finding(FP32_RATIO * error / allowed, f"{variant}, {where}" if error > allowed else ""))
         return median_high(ratios)
 
+    def _draw(self, draw: int) -> dict[str, Tensor]:
+        """Return a draw's weights: the first are the model's own, those of others some 1 % off, and nowhere 0.
+
+        What is 0 (a bias, GIN's ε, the end of a residual branch) becomes some 0.1, or its value would not matter. It is
+        positive, as a model may take its root.
+        """
+        generator, weights = torch.Generator().manual_seed(draw), {}
+        for name, own in self._own.items():
+            noise = torch.randn(own.shape, generator=generator).to(own)
+            drawn = torch.where(own == 0, 0.1 * noise.abs(), own * (1 + 0.01 * noise)).detach()
+            weights[name] = drawn if draw > 0 and own.requires_grad else own
+        return weights
+
     @torch.no_grad()
     def load(self, model: nn.Module, variant: Variant) -> None:
-        """Give a model the weights of a variant's draw, in its dtype.
-
-        Those of the first draw are the model's own, those of others some 1 % off, and nowhere 0: what is 0 (a bias,
-        GIN's ε, the end of a residual branch) becomes some 0.1, or its value would not matter. It is positive, as a
-        model may take its root.
-        """
+        """Give a model the weights of a variant's draw, in its dtype."""
         model.to(torch.float64 if variant.dtype == "float64" else torch.float32)
-        generator = torch.Generator().manual_seed(variant.draw)
         for name, parameter in model.named_parameters():
-            own = self._weights[name]
-            if variant.draw > 0 and parameter.requires_grad:
-                noise = torch.randn(own.shape, generator=generator).to(own)
-                own = torch.where(own == 0, 0.1 * noise.abs(), own * (1 + 0.01 * noise))
-            parameter.copy_(own)
+            parameter.copy_(self._weights(variant.draw)[name])
 
     def _outcome(self, model: nn.Module, variant: Variant) -> Outcome:
         """Return a model's predictions, and the gradients of their weighted sum.
