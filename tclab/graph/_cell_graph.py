@@ -295,11 +295,9 @@ def _check_device(device: torch.device | str) -> None:
     except (TypeError, RuntimeError):
         raise unknown("device", device, ("cpu", "cuda")) from None
     if wanted.type != "cpu" and (wanted.index or 0) >= count:
-        there = counted(count, f"{wanted.type} device")
-        raise InputError(
-            f"device is '{wanted}', and torch {torch.__version__} finds {there} here; expected "
-            + (f"a number below {count}, or 'cpu'" if count else "'cpu'")
-        )
+        found = f"torch {torch.__version__} finds {counted(count, f'{wanted.type} device')} here"
+        lower = f"a number below {count}, or " if count else ""
+        raise InputError(f"device is '{wanted}', and {found}; expected {lower}'cpu'")
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:

@@ -68,20 +68,17 @@ class PygModel(nn.Module):
         try:
             takes.bind(*range(self._by_position), **dict.fromkeys(self._by_name))
         except TypeError as error:
-            raise InputError(
-                f"{type(model).__name__}.forward has other arguments ({error}), expected x, edge_index, batch and, for "
-                "weights, edge_weight; or one called data"
-            ) from error
+            wanted = "x, edge_index, batch and, for weights, edge_weight; or one called data"
+            name = type(model).__name__
+            raise InputError(f"{name}.forward has other arguments ({error}), expected {wanted}") from error
 
     def forward(self, view: View) -> Tensor:
         """Return a number for each copy, [B]."""
         kind = view.graph.deleted_type
         nodes = view.graph.num_nodes[kind]
         if len(self.features) != nodes:
-            raise InputError(
-                f"features has {len(self.features):,} rows, expected one for each of the {nodes:,} {kind} nodes of the "
-                "graph"
-            )
+            wanted = f"one for each of the {nodes:,} {kind} nodes of the graph"
+            raise InputError(f"features has {len(self.features):,} rows, expected {wanted}")
         index, weight = self._edges(view)
         keep, features = view.keep[kind], self._on(view.graph.device)
         left = keep.nonzero().squeeze(1)
@@ -105,9 +102,9 @@ class PygModel(nn.Module):
         """Return whether a graph has edge weights that do not reach the model, in words; `None` where all do."""
         if all(graph.relations[name].weight is None for name in self.networks or graph.networks):
             return None
-        if self._takes_data:
-            return "edge weights, unless the PyG model reads data.edge_weight"
-        return None if self._takes_weights else "edge weights are not passed on to a PyG model"
+        if self._takes_weights:
+            return "edge weights, unless the PyG model reads data.edge_weight" if self._takes_data else None
+        return "edge weights are not passed on to a PyG model"
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -127,18 +124,15 @@ class PygModel(nn.Module):
         indices, weights = [], []
         for name in self.networks or view.graph.networks:
             index, mask = view.edges(name)
+            kept = slice(None) if mask is None else mask.nonzero().squeeze(1)
             weight = view.edge_weight(name) if self._takes_weights else None
-            if mask is not None:
-                kept = mask.nonzero().squeeze(1)
-                index, weight = index[:, kept], None if weight is None else weight[kept]
-            indices.append(index)
-            weights.append(weight)
-        index = torch.cat(indices, 1)
+            indices.append(index[:, kept])
+            weights.append(None if weight is None else weight[kept])
         if all(weight is None for weight in weights):
-            return index, None
+            return torch.cat(indices, 1), None
         pairs = zip(indices, weights, strict=True)
         each = [torch.ones_like(ends[0]) if weight is None else weight for ends, weight in pairs]
-        return index, torch.cat([weight.to(self._dtype) for weight in each])
+        return torch.cat(indices, 1), torch.cat([weight.to(self._dtype) for weight in each])
 
 
 def _as_data(inputs: Mapping[str, Tensor], size: int) -> Any:
