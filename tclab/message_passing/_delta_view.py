@@ -73,9 +73,9 @@ class _WildTypeAndSamples(DeltaView):
     def _layer(self, x: Tensor) -> DeltaLayer | None:
         """Return the layer that reads rows `x`, known by how many they are; `None` where all rows are there.
 
-        A layer's rows are among those of the next, so that as many rows are the same rows. Sizes are compared and not
-        looked up: what `torch.compile` made of one batch then serves the next, as it is specialised to which of them
-        are equal and not to the sizes.
+        A layer's rows are among those of the next, so that two layers with as many rows read the same rows. Deleted
+        rows never differ, so that all B·N cannot. Sizes are compared and not looked up: what `torch.compile` made of
+        one batch then serves the next, as it is specialised to which of them are equal and not to the sizes.
         """
         for layer in self._layers:
             if x.size(0) == self._num_nodes + layer.nodes.size(0):

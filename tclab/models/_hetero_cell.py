@@ -129,7 +129,7 @@ class HeteroCell(nn.Module):
     def rows(self, view: View) -> Tensor:
         """Return what the first layer reads; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
-        # where dropout follows, rows differ by chance: no sample may share the wild type's
+        # later dropout makes rows differ by chance: no sample may share the wild type's, all are carried in full
         return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
 
     def encode(self, view: View) -> Tensor:

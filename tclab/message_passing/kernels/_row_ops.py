@@ -1,7 +1,7 @@
 """Rows taken by index, and values added up by row: exact in two bytes, and right in compiled code on a CPU.
 
-torch adds rows up by index in their own dtype: in bfloat16 a sum of ones ends at 256. Its `scatter_add` on a CPU alone
-does so in float32. Here floats of two bytes are added up in float32 and rounded once, in gradients, too.
+torch adds rows up by index in their own dtype: in bfloat16 a sum of ones ends at 256. Only `scatter_add` on a CPU adds
+up in float32. Here floats of two bytes are always added up in float32 and rounded once, in gradients, too.
 
 Inductor makes an `index_put` in place of `index_add`, `index_copy` and `index_fill`, of the gradient of
 `index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU its
@@ -50,7 +50,7 @@ def _added(values: Tensor, index: Tensor, rows: int, scatter: bool = False) -> T
 
 
 def summable(x: Tensor) -> Tensor:
-    """Return `x` in a dtype whose sums by `scatter_add` are rounded once; a CPU's are in every one."""
+    """Return `x` in a dtype whose sums by `scatter_add` are rounded once: on a CPU its own, on CUDA not two bytes."""
     return x if x.device.type == "cpu" else in_float32(x)
 
 

@@ -45,7 +45,7 @@ def product(a: Csr, x: Tensor, *, lasting: bool) -> Tensor:
         return tile_sums(tiles, x, rows=rows)
     if x.device.type == "cuda" and x.element_size() == 2:  # summed in bf16 itself cuSPARSE is 4 % off
         return product(a, x.float(), lasting=lasting).to(x.dtype)
-    if x.device.type == "cpu" and x.dtype != torch.float64 and len(x) == 1:
+    if x.device.type == "cpu" and x.dtype != torch.float64 and len(x) == 1:  # as `_chunks` cuts large graphs
         weights = None if a.values is None else a.values.to(x.dtype)
         bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
         return bags(a.col, x[0].detach(), a.crow).unsqueeze(0)
@@ -236,8 +236,9 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
 class _Products(torch.autograd.Function):
     """`spmm`, or `spmm_sum` where `summed`, with every derivative, forward and reverse, also under `torch.func`.
 
-    Both are linear in the rows, and each is the other's gradient on the transposed matrices. A compiler gets the custom
-    operations instead, which have a gradient alone.
+    Both are linear in the rows, and each is the other's gradient on the transposed matrices. It calls the custom
+    operations, which have a gradient and no other derivative; a compiler, which cannot trace this class, calls them
+    directly.
     """
 
     @staticmethod
