@@ -81,7 +81,7 @@ def step_rows(folder):
 SAID = {
     "where_time_goes": {"findings": "a step takes"},
     "hypotheses": {"hypotheses": "Data pipeline:"},
-    "your_model": {"check": "600 station nodes", "check-strategy": "closed_stations passed.",
+    "your_model": {"check": "600 station nodes", "check-strategy": "closed_stations passed:",
                    "loop-advice": "from 40 steps of this loop"},
     "masks": {"held-out": "predicted_filter_seconds"},
     "scaling": {"epochs": "predicted"},

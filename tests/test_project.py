@@ -145,7 +145,7 @@ def test_every_block_runs_after_those_above_it_on_its_page_by_the_wheel_alone(ro
         env={**os.environ, "PYTHONPATH": str(wheel_of(root, tmp_path))},
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    for words in ("fits", "after against before", "accounted for: host", "mine passed", "packed passed"):
+    for words in ("fits", "after against before", "accounted for: host", "9 samples: passed.", "packed passed"):
         assert words in " ".join(done.stdout.split())
     assert (tmp_path / "rows.parquet").is_file()
 
