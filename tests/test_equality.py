@@ -153,10 +153,13 @@ def _unlike_any_drawn():
     pair = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 4], [1, 2, 3, 0]])}, num_nodes=5)
     nodes = torch.arange(20)
     line = tclab.CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=20)
+    no_edge = tclab.CellGraph.from_edges({"likes": empty, "knows": empty}, num_nodes=5)
     cell_of_66 = tclab.CellGraph.synthetic(0.01, seed=1).select(["physical", "tflink"])
     return found | {
         "more samples than a word has bits": (pair, [[b % 5] for b in range(66)] + [[]]),
         "one sample alone": (pair, [[1]]),
+        "no edge at all": (no_edge, [[0], [], [4, 3]]),
+        "nothing left of any sample": (pair, [[0, 1, 2, 3, 4]] * 2),
         "a sample with nothing left": (pair, [[0, 1, 2, 3, 4], [1], []]),
         "a line, where one node more differs a layer": (line, [[3], [10, 18], []]),
         "a cell with its metabolism": (cell_of_66, [[0, 1, 2], [], [65], [7, 30], [0, 1, 2]]),

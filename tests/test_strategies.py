@@ -123,6 +123,12 @@ def test_what_no_view_can_be_made_of_is_refused(given, words):
         tclab.view(*given)
 
 
+@pytest.mark.parametrize("name", masking.names())
+def test_a_batch_of_no_sample_is_refused(name):
+    with pytest.raises(InputError, match="deletions is empty, expected at least one sample"):
+        batch_of(name, SMALL, 0)
+
+
 def test_a_strategy_of_ones_own_is_one_class_and_one_call():
     @masking.register
     class Mine(masking.get("node_mask")):

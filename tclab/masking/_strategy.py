@@ -116,7 +116,11 @@ class Strategy(ABC):
         - `indices`: their positions in the dataset that `prepare` was given. Unless given, these samples are the
           dataset: `prepare` writes into a folder that is then removed.
         - `ends`: called at the end of each stage of making the batch: "sample", "mask", "collate".
+
+        **Raises:** `InputError` for no sample at all.
         """
+        if len(perturbations) == 0:
+            raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
         if indices is None:
             with tempfile.TemporaryDirectory() as folder:
                 self.prepare(perturbations, Path(folder) / "store")
@@ -217,8 +221,6 @@ def views(
     loads, steps = kind(graph, collation=collation), kind(graph.to(device), collation=collation)
     for deletions in batches:
         wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
-        if len(wanted) == 0:
-            raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
         batch = loads.batch(Perturbations(wanted, torch.zeros(len(wanted))))
         copies = steps.view(batch.to(device))
         require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
