@@ -268,6 +268,16 @@ def test_what_is_wrong_is_a_sentence(graph):
         tclab.check(PygModel(wide, features()), graph)
 
 
+@pytest.mark.parametrize("strategy", WITH_EDGES)
+def test_a_graph_without_networks_has_nodes_to_give_and_one_with_two_types_no_edges_between_them(strategy):
+    alone = tclab.CellGraph({"person": NODES}, {}, "person")
+    with tclab.view(alone, DELETIONS, strategy) as view:
+        assert PygModel(Gin(global_mean_pool), features())(view).isfinite().all()
+    cell = tclab.CellGraph.synthetic(0.01)
+    with tclab.view(cell, [[1]], strategy) as view, pytest.raises(InputError, match="unknown network 'gpr'"):
+        PygModel(Gin(), features(cell.num_nodes["gene"]), networks=["gpr"])(view)
+
+
 def test_a_forward_with_other_arguments_is_refused_with_those_that_are_expected():
     class OfAttributes(Gin):
         def forward(self, x, edge_index, edge_attr, batch):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import InputError, need, require
-from tclab.graph._cell_graph import CellGraph
+from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._csr import plain_tensors
 from tclab.message_passing import View
 
@@ -92,10 +92,8 @@ class PygModel(nn.Module):
             by_position = list(inputs.values())[: self._by_position]
             output = self.model(*by_position, **{name: inputs.get(name) for name in self._by_name})
         if output.shape not in ((view.size,), (view.size, 1)):
-            raise InputError(
-                f"{type(self.model).__name__} gives {list(output.shape)} for {view.size} copies of the graph, "
-                f"expected [{view.size}] or [{view.size}, 1]"
-            )
+            given = f"{type(self.model).__name__} gives {list(output.shape)} for {view.size} copies of the graph"
+            raise InputError(f"{given}, expected [{view.size}] or [{view.size}, 1]")
         return output.reshape(-1)
 
     def left_out(self, graph: CellGraph) -> str | None:
@@ -121,18 +119,19 @@ class PygModel(nn.Module):
 
     def _edges(self, view: View) -> tuple[Tensor, Tensor | None]:
         """Return the edges that are left, [2, E], by rows of the view, and their weights, [E], if there are any."""
-        indices, weights = [], []
-        for name in self.networks or view.graph.networks:
+        indices, weights, names = [], [], list(view.graph.networks)
+        for name in names if self.networks is None else resolve_networks(self.networks, names):
             index, mask = view.edges(name)
             kept = slice(None) if mask is None else mask.nonzero().squeeze(1)
             weight = view.edge_weight(name) if self._takes_weights else None
             indices.append(index[:, kept])
             weights.append(None if weight is None else weight[kept])
+        edge_index = torch.cat([view.row_samples().new_empty(2, 0), *indices], 1)  # of a graph without networks, too
         if all(weight is None for weight in weights):
-            return torch.cat(indices, 1), None
+            return edge_index, None
         pairs = zip(indices, weights, strict=True)
         each = [torch.ones_like(ends[0]) if weight is None else weight for ends, weight in pairs]
-        return torch.cat(indices, 1), torch.cat([weight.to(self._dtype) for weight in each])
+        return edge_index, torch.cat([weight.to(self._dtype) for weight in each])
 
 
 def _as_data(inputs: Mapping[str, Tensor], size: int) -> Any:
