@@ -37,7 +37,8 @@ FP64_TOLERANCE = 1e-10
 FP32_RATIO = 2.0
 # draws of the weights; in bfloat16 so many activations lie within rounding of a kink that the median of 3 may be luck
 DRAWS = {"float64": 2, "float32": 3, "bfloat16": 5}
-_ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torch.finfo(torch.bfloat16).eps}
+# what is rounding alone: right strategies were off by up to 1.1e-6, 9 eps, in float32
+_ROUNDING = {"float32": 8 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torch.finfo(torch.bfloat16).eps}
 _OWN_AT_MOST = 0.15  # what `subgraph`'s own error counts as at most: no ratio to a larger one means anything
 # The gradient of a parameter that is exactly zero in theory (a bias in front of a softmax) is rounding noise. Its error
 # is taken relative to at least this share of the largest gradient.
