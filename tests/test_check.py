@@ -435,3 +435,30 @@ def test_a_check_whose_strategies_were_all_skipped_compared_nothing(graph):
     assert "every strategy was skipped." in words_of(found)
     assert "node_mask, delta skipped: the model needs single edges" in words_of(found)
     assert tclab.check(Edges, graph, strategies="node_mask, edge_mask").passed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "degree"), [(2, 1), (5, 1), (20, 0), (150, 10), (300, 100), (2000, 12), (6000, 3000)]
+)
+def test_right_strategies_pass_at_a_hub_in_bfloat16_on_graphs_of_every_size(nodes, degree):
+    """A gradient in which much cancels would be off by more than rounding, and by chance."""
+    spokes = torch.arange(1, degree + 1)
+    star = tclab.CellGraph.from_edges({"knows": torch.stack([spokes, 0 * spokes])}, num_nodes=nodes)
+    reference = EquivalenceReference(lambda part: Rumour(part).eval(), star)
+    for name in ("subgraph", "edge_mask", "node_mask", "delta"):
+        hub = reference._hub()
+        for dtype, allowed in _equivalence._AT_HUB.items():
+            (finding,) = hub._differences({_equivalence.Variant(name, dtype=dtype): allowed / 2})
+            assert finding.where == "", name
+
+
+@pytest.mark.parametrize("seed", [1, 13])
+def test_a_model_with_torchs_own_layer_norm_passes_in_bfloat16(seed):
+    """torch adds up the gradients of its weight and bias in bfloat16 where rows are, as they are for `node_mask`."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = {name: torch.randint(0, 150, (2, 300), generator=generator) for name in ("likes", "writes")}
+    people = tclab.CellGraph.from_edges(edges, num_nodes=150, node_type="person")
+    reference = EquivalenceReference(lambda part: Rumour(part).eval(), people, seed=seed)
+    for name in ("subgraph", "edge_mask", "node_mask", "delta"):
+        result = reference.compare(name, dtype="bfloat16")
+        assert result.passed, result.where
