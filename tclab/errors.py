@@ -11,7 +11,14 @@ _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not 
 
 
 class InputError(ValueError):
-    """A value that was typed is not one that tclab can use; the message is one line that says why."""
+    """A value that was typed is not one that tclab can use; the message is one line that says why.
+
+    `name` is the argument or the field of a point that has the value, where there is one.
+    """
+
+    def __init__(self, message: str = "", *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
@@ -23,7 +30,7 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     typed = str(value)
     near = get_close_matches(_MEANT.get(typed, typed), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
+    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}", name=kind)
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
@@ -32,7 +39,7 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
     **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
     """
     if not isinstance(value, kind):
-        raise InputError(f"{name} is {shown(value)}, expected {expected}")
+        raise InputError(f"{name} is {shown(value)}, expected {expected}", name=name)
 
 
 def shown(value: object) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product
 from math import inf
 from pathlib import Path
-from statistics import fmean
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.sweeps.config._fields import AtLeast1, checked
-from tclab.sweeps.config._point import Point, Points, points_of
+from tclab.sweeps.config._point import Point, Points, points_of, varying_fields
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._foretell import Foresight
 from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
 from tclab.sweeps.slurm._slurm_executor import run_on_slurm
@@ -48,7 +46,8 @@ def sweep(
     - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
     - `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
+    - `budget_seconds`: run no point that would end later, by the time that others took; those left have a row
+      `not run: …`, which is not kept.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
@@ -69,57 +68,69 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    checked("repeats", repeats, AtLeast1)
-    if slurm is not None and (budget_seconds or repeats > 1):
+    more = {} if stop is None else {"stop": stop}
+    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, progress, **more)
+    if slurm is not None and (options.budget_seconds or options.repeats > 1):
         raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
-    if budget_seconds is not None and not budget_seconds > 0:
-        raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     kept = Results(results)
-    options = SweepOptions(retry, hang_seconds, progress, stop or threading.Event(), repeats)
     with kept.swept():
-        if slurm is None:
-            tables = _run_here(wanted, kept, options, budget_seconds)
-        else:
-            tables = run_on_slurm(wanted, kept, options, slurm)
+        tables = _run_here(wanted, kept, options) if slurm is None else run_on_slurm(wanted, kept, options, slurm)
     return frame(*tables)
 
 
-def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:
-    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now.
+class _Run(NamedTuple):
+    """One run of a point of a sweep."""
 
-    - `budget`: seconds in which points may be started; `None` for no limit.
-    """
-    total, end = len(points) * options.repeats, inf if budget is None else monotonic() + budget
+    point: Point  # as it was given
+    definite: Point  # resolved
+    name: str  # of its file
+    repeat: int
+
+
+def _run_here(points: Points, results: Results, options: SweepOptions) -> list[pa.Table]:
+    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
+    budget, foresight = options.budget_seconds, Foresight()
+    end = inf if budget is None else monotonic() + budget
     why: str | None = None  # no other point is run
-    took: list[float] = []  # seconds of points that were run
-    tables: list[pa.Table] = []
+    began = False
+    definite = list(map(resolve, points))  # a file that is missing is said before the first is run
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
-    for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
-        if repeat and _status(tables[i % len(points)]) != "ok":
+    runs = [_Run(point, exact, results.name(exact, repeat), repeat)
+            for repeat in range(options.repeats) for point, exact in zip(points, definite, strict=True)]  # fmt: skip
+    kept = {run.name: rows for run in runs if options.stands(rows := results.read(run.name))}
+    for run in runs:
+        if run.name in kept:
+            foresight.learn(run.definite, kept[run.name])
+    varying = tuple(varying_fields(points))
+    tables: list[pa.Table] = []
+    for i, run in enumerate(runs):
+        if run.repeat and _status(tables[i % len(points)]) != "ok":
             continue  # its first run has no time, and no other would have one
         if options.stop.is_set():
-            tables.append(not_measured(point, STOPPED))
+            tables.append(not_measured(run.point, STOPPED))
             continue
-        definite = resolve(point)
-        name = results.name(definite, repeat)
-        rows = results.read(name)
-        kept = options.stands(rows)
-        if rows is None or not kept:
-            if why is None and monotonic() > end:
-                why = f"the budget of {budget:g} s was spent"
-            rows = not_measured(point, f"not run: {why}") if why else _run(definite, options, took)
+        rows = kept.get(run.name)
+        if rows is None and (reason := why or _beyond(run, foresight, end, budget)):
+            tables.append(not_measured(run.point, f"not run: {reason}"))
+            continue
+        if rows is None:
+            if not began and (busy := others_now()):
+                options.say(busy)
+            began = True
+            rows = _run(run.definite, options, foresight)
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
-        if not kept:
+        is_kept = run.name in kept
+        if not is_kept:
+            kept[run.name] = rows  # also for a point that is the same once it is resolved
             try:
-                results.write(rows, name)
+                results.write(rows, run.name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 why = str(error)
                 warnings.warn(f"{why}. The sweep returns what it measured, and runs no other point", stacklevel=3)
-        # the first that was run waited for its process to start, unlike the others
-        left = min((total - i - 1) * fmean(took[1:]), max(0.0, end - monotonic())) if took[1:] else None
-        options.report(Progress(i + 1, total, point, rows, kept, left))
+        left = _seconds_left([one for one in runs[i + 1 :] if one.name not in kept], foresight, end)
+        options.report(Progress(i + 1, len(runs), run.point, rows, is_kept, left, varying))
     return tables
 
 
@@ -127,14 +138,31 @@ def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
-    """Run a resolved point and return its rows; note the seconds that it took, unless it cannot be run."""
+def _beyond(run: _Run, foresight: Foresight, end: float, budget: float | None) -> str:
+    """Return why a run is not begun, where it would not end within the budget; empty where it would."""
+    if run.definite.skipped() or monotonic() + (foresight.seconds(run.definite) or 0.0) <= end:
+        return ""
+    return f"the budget of {budget:g} s was spent"
+
+
+def _seconds_left(runs: list[_Run], foresight: Foresight, end: float) -> float | None:
+    """Return how long those of some runs will take that the budget has time for; `None` where nothing tells."""
+    until = now = monotonic()
+    for run in runs:
+        if not run.definite.skipped():
+            took = foresight.seconds(run.definite)
+            if took is None:
+                return None
+            until += took if until + took <= end else 0.0
+    return until - now
+
+
+def _run(point: Point, options: SweepOptions, foresight: Foresight) -> pa.Table:
+    """Run a resolved point and return its rows; take note of the seconds that it took, unless it cannot be run."""
     if point.skipped():
         return point_rows(point)  # which says why
-    if not took and (busy := others_now()):
-        options.say(busy)
     begin = monotonic()
     # the runs of one process would share its luck
     rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, hang_seconds=options.hang_seconds)
-    took.append(monotonic() - begin)
+    foresight.learn(point, rows, monotonic() - begin)
     return rows

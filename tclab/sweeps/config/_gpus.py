@@ -24,7 +24,9 @@ def device_of(device: str) -> Literal["cpu", "cuda"]:
     if device != "cpu" and gpu_count():
         return "cuda"
     if device == "cuda":
-        raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
+        raise InputError(
+            "device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'", name="device"
+        )
     return "cpu"
 
 
@@ -36,7 +38,8 @@ def check_enough(ranks: int) -> None:
     gpus = gpu_count()
     if ranks > gpus:
         need = f"{ranks} ranks need {ranks} GPUs"
-        raise InputError(f"{need}, and this machine has {counted(gpus, 'GPU')}; expected fewer, or device='cpu'")
+        has = counted(gpus, "GPU")
+        raise InputError(f"{need}, and this machine has {has}; expected fewer, or device='cpu'", name="gpus")
 
 
 def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
@@ -53,12 +56,13 @@ def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
     """
     number = text_value(asked)
     if number != "auto" and (type(number) is not int or number < 0):
-        raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up")
+        raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up", name="gpus")
     if device == "cuda" and number not in ("auto", 0):
         return "cuda", number
     gpus = 0 if number == 0 or device == "cpu" else gpu_count()
     if device == "cuda" and not gpus:
-        raise InputError("device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'")
+        why = "device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'"
+        raise InputError(why, name="device")
     ranks = max(gpus, 1) if number == "auto" else max(number, 1)
     if gpus:
         check_enough(ranks)

@@ -95,6 +95,17 @@ def _path(name: str, value: Any, expected: str) -> str:
     return str(text)
 
 
+def _networks(name: str, value: Any) -> Any:
+    """Check a number of networks, or names, as a tuple or as a text with commas between; "all" is `None`."""
+    if isinstance(value, str):
+        value = text_value(value.strip())
+        if value in ("all", None):
+            return None
+        parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+        value = parts if parts and all(parts) else value
+    return checked(name, value, AtLeast1 | Names | None)
+
+
 def _graph(name: str, value: Any) -> str:
     from tclab.graph._cell_graph import CellGraph, keep_graph
 
@@ -152,7 +163,7 @@ class Point:
     - `strategy`: a name; see `tclab.masking.names()`.
     - `batch_size`: B, the samples in a batch of one rank.
     - `networks`: n for the first n of the graph's networks, beginning with those that the model reads, or names; `None`
-      for all that it reads.
+      or "all" for all that it reads.
     - `mode`: "data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.
     - `device`: "auto" (CUDA where there is one), "cpu" or "cuda".
     - `ranks`: how many processes train together.
@@ -199,7 +210,7 @@ class Point:
         4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
     )  # fmt: skip
-    networks: AtLeast1 | Names | None = declare(None, "reference panel", unit="networks")
+    networks: AtLeast1 | Names | None = declare(None, "reference panel", unit="networks", check=_networks)
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "panel")
     device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
     ranks: AtLeast1 = declare(1, unit="processes")
@@ -304,7 +315,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
-        raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
+        raise InputError("scale is None, expected a number above 0 (1.0 is the real size)", name="scale")
     elif kept["networks"] is not None:
         resolve_networks(kept["networks"], list(NETWORK_SIZES))
     if kept["mode"] == "empty" and kept["loop"] == "plain":
@@ -332,6 +343,14 @@ class Points(Shown, list[Point]):
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
         return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+
+
+def varying_fields(points: Iterable[Point]) -> list[str]:
+    """Return the fields that differ among some points, but for a loss that follows from the model."""
+    every = list(points)
+    names = [name for name in declarations(Point) if len({getattr(point, name) for point in every}) > 1]
+    of_models = len({(point.model, point.loss) for point in every}) == len({point.model for point in every})
+    return [name for name in names if name != "loss" or not of_models]
 
 
 def points_of(points: Iterable[Point] | Point) -> Points:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.errors import InputError
+from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import busy_text, contention_text, points_text
@@ -95,6 +96,8 @@ def columns_of(point: Point) -> dict[str, Any]:
     columns["backend"] = None if point.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(point.device)
     if isinstance(point.networks, tuple):
         columns |= {"networks": len(point.networks), "network_names": columns["networks"]}
+    elif point.networks is None and point.graph == "synthetic":  # of another graph a measurement says how many it has
+        columns["networks"] = len(point.kind.default_networks(list(NETWORK_SIZES)))
     return columns
 
 
