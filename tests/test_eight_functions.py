@@ -24,7 +24,7 @@ def named(page):
 
 def worker_here():
     """Return a worker whose `main` runs in this process: it reads a request and then none, and sends the rows."""
-    worker = Mock(alive=True, has_read={})
+    worker = Mock(alive=True, code={})
 
     def ask(request, **options):
         worker.receive.side_effect = [request, None]

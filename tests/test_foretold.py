@@ -9,7 +9,7 @@ import tclab
 from tclab import Point
 from tclab.sweeps.store._rows import columns_of, table
 
-# Seconds a sample of all networks: two quiet cores at scale 0.1, and an H100 at full size, by its recording in docs/gpu.md
+# Seconds a sample of all networks: two quiet cores at scale 0.1; an H100 at full size, by its recording in docs/gpu.md
 CPU = {"node_mask": 0.02, "delta": 0.02, "edge_mask": 0.06, "subgraph": 0.1, "indices": 0.03}
 GPU = {"node_mask": 0.002, "delta": 0.005, "edge_mask": 0.02, "subgraph": 0.06, "indices": 0.001}
 KEY = {"node_mask", "delta", "edge_mask", "subgraph"}

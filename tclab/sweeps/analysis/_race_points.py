@@ -11,9 +11,9 @@ from typing import Any
 
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import resolved_alone
+from tclab.sweeps.config._point_inputs import file_stamps, resolved_alone
 from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
-from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
+from tclab.sweeps.store._code_fingerprint import code_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race
@@ -35,7 +35,7 @@ class _Arm:
 
     def __init__(self, here: Setup) -> None:
         # it is in the record of a race, which only a race of the same points and the same code may continue
-        self.identity = {"point": here.point.to_dict(), "files": files_of(here.point)}
+        self.identity = {"point": here.point.to_dict(), "code": code_of(here.point), "files": file_stamps(here.point)}
         self._here = here
         self._batches = endless(here.loads)
         self._first = Ledger()  # shows whether the steps wait for their workers
@@ -112,8 +112,8 @@ def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
 
 def _factory(point: Point, points: Collection[Point]) -> str:
     """Return what a race's process makes the arm of a point from, one of the `points` of the race."""
-    request = {"point": point.to_dict(), "points": [one.to_dict() for one in points], "files": files_of(point)}
-    request |= {"modules": imports_of(*points)["modules"]}
+    request = {"point": point.to_dict(), "points": [one.to_dict() for one in points], "files": file_stamps(point)}
+    request |= {"modules": imports_of(*points)["modules"], "code": code_of(*points)}
     return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
 
 

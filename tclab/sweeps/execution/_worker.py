@@ -30,7 +30,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._ranks import ALONE, Ranks
 from tclab.sweeps.execution._run import request_of
-from tclab.sweeps.store._code_fingerprint import import_user_modules
+from tclab.sweeps.store._code_fingerprint import import_user_modules, loaded_code
 from tclab.sweeps.store._rows import columns_of, frame, table
 from tclab.timing._environment import environment
 
@@ -56,9 +56,13 @@ def main() -> None:
             importlib.import_module(module)
         gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
         while (request := ranks.broadcast(parent.receive)) is not None:
+            if request["modules"]:
+                import_user_modules(request["modules"], request["path"])
+            if ranks.rank == 0:  # now, too: it may die of the point
+                parent.send(code=loaded_code(request["modules"]))
             rows = rows_of_request(request, ranks)
             if ranks.rank == 0:
-                parent.send(rows=rows)
+                parent.send(rows=rows, code=loaded_code(request["modules"]))
     except BaseException as error:
         if int(count) == 1:
             raise
@@ -83,8 +87,6 @@ def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[
     A point of one rank that raises an error has one row, with its status; one of several raises it.
     """
     begin = datetime.now(UTC)
-    if request["modules"]:
-        import_user_modules(request["modules"], request["path"])
     point = Point(**request["point"])
     together = {} if ranks is ALONE else {"ranks": ranks}
     try:

@@ -126,7 +126,8 @@ class _Jobs:
         imports = imports_of(*(self.points[name] for name in names))
         requests = []
         for name in names:
-            (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
+            if self._results.read(name) is not None:  # of an earlier run, measured again
+                (self._results.folder / name).unlink()
             point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
             requests.append(json.dumps({**point, **imports, "hang_seconds": self._options.hang_seconds}))
         jobs = _submit(self._folder / "logs", self._cluster, requests)

@@ -1,6 +1,7 @@
-"""A user's own code, imported here and in other processes; and which code and files a point runs on.
+"""A user's own code, imported here and in other processes; and which code a process has loaded.
 
-Rows of an earlier version of these never stand in for it.
+Rows stand for the code that measured them: a worker says what it loaded, imports of imports among it, rows keep that,
+and where a file is another one now, neither the rows nor a worker that is warm stand in for a new measurement.
 """
 
 from __future__ import annotations
@@ -8,22 +9,23 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from importlib import import_module, invalidate_caches, reload
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tclab._child_process import SOURCE
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
+from tclab.models._model_registry import SHIPPED
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import file_stamps
 
-_STEP = ("graph", "masking", "message_passing", "models", "perturbation", "training")  # whose code a step runs
-_TCLAB = sorted(file for package in _STEP for file in (Path(__file__).parents[2] / package).rglob("*.py"))
+_LIBRARIES = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}  # folders of them
+_DIGITS = 16  # of a digest
 
 
 def import_file(path: str | Path) -> ModuleType:
@@ -60,18 +62,32 @@ def imports_of(*points: Point) -> dict[str, list[str]]:
 
     **Raises:** `InputError` for a strategy or model that was defined where no other process can import it.
     """
-    modules = set()
-    for point in points:
-        strategy, model = strategy_of(point.strategy), model_of(point.model)
-        for what, module in (("strategy", strategy.__module__), ("model", model.build.__module__)):
-            if module == "__main__":
-                raise InputError(
-                    f"the {what} {getattr(point, what)!r} is defined in a notebook or script, where its child process "
-                    "cannot find it; put it in a file of its own (%%writefile my_strategy.py) and import that"
-                )
-            if not module.startswith("tclab."):
-                modules.add(module)
-    return {"modules": sorted(modules), "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
+    modules = {_module_of(kind, point) for point in points for kind in ("strategy", "model")}
+    known = sorted(name for name in modules if not name.startswith("tclab."))
+    return {"modules": known, "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
+
+
+def _module_of(kind: str, point: Point) -> str:
+    """Return the name of the module that a point's strategy or model is defined in, which another process imports."""
+    model = model_of(point.model)
+    parts = [strategy_of(point.strategy)] if kind == "strategy" else [model.build, model.forward]
+    name = next((one for one in map(_defined_in, parts) if not one.startswith("tclab.")), _defined_in(parts[0]))
+    what, file = f"the {kind} {getattr(point, kind)!r}", getattr(sys.modules.get(name), "__file__", None) or ""
+    if name == "__main__" or (kind == "model" and name.startswith("tclab.") and point.model not in SHIPPED):
+        raise InputError(
+            f"{what} is defined in a notebook or script, where its child process cannot find it; put it in a file of "
+            "its own (%%writefile my_strategy.py), with a function of its own, and import that", name=kind,
+        )  # fmt: skip
+    if file and not os.path.exists(file):
+        raise InputError(f"{what} was read from {file}, which is no longer there", name=kind)
+    return name
+
+
+def _defined_in(part: Any) -> str:
+    """Return the name of the module of a class or a function; of a `partial` that of its function."""
+    while isinstance(part, partial):
+        part = part.func
+    return str(part.__module__)
 
 
 def import_user_modules(modules: Sequence[str], path: Sequence[str] = ()) -> None:
@@ -81,24 +97,52 @@ def import_user_modules(modules: Sequence[str], path: Sequence[str] = ()) -> Non
         import_module(module)
 
 
-def files_of(point: Point) -> dict[str, Any]:
-    """Return what tells whether files that a point reads have changed: its code's, its graph's, its samples'.
+# ---- the code that runs: tclab's files, and a user's own
 
-    The code is all of tclab's that a step runs, and the user's own modules with its strategy, that one's base classes
-    and its model. What these import in turn is not looked at.
+
+def loaded_code(modules: Sequence[str] = ()) -> dict[str, str]:
+    """Return file → SHA-256 of each Python file of tclab's that this process has loaded, and of the user's own.
+
+    The user's are those that lie beside no library, and those of the packages of `modules`; none without `modules`,
+    which are what a point's strategy and model are registered in. Names of tclab's are relative to its folder.
     """
-    modules = {kind.__module__ for kind in strategy_of(point.strategy).__mro__}
-    modules.add(model_of(point.model).build.__module__)
-    code = {"tclab": _TCLAB}
-    for name in modules:
-        file = getattr(sys.modules.get(name), "__file__", None)  # a notebook has none
-        if file is not None and not name.startswith("tclab."):
-            code[name] = [Path(file)]
-    digests = {name: _digest(tuple((file, file.stat().st_mtime_ns) for file in own)) for name, own in code.items()}
-    return {**digests, **{str(Path(path).resolve()): stamp for path, stamp in file_stamps(point).items()}}
+    found = {}
+    packages = {"tclab", *(name.partition(".")[0] for name in modules)}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        ours = name.partition(".")[0] in packages or (modules and not _LIBRARIES.intersection(Path(file).parts))
+        if ours and file.endswith(".py") and (digest := _digest_of(Path(file))):
+            found[_name_of(Path(file))] = digest
+    return found
 
 
-@lru_cache(maxsize=1024)
-def _digest(files: tuple[tuple[Path, int], ...]) -> str:
-    """Return the SHA-256 of some files' contents; the times, in ns, say when to read them again."""
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file, _ in files)).hexdigest()
+def unchanged(code: Mapping[str, str]) -> bool:
+    """Return whether files are still as `loaded_code` named them; one that is gone is not."""
+    return all(_digest_of(SOURCE / name) == digest for name, digest in code.items())
+
+
+def code_of(*points: Point) -> dict[str, str]:
+    """Return the code that a race of some points stands for, the same in each process: all of tclab's, and the own."""
+    own = loaded_code(imports_of(*points)["modules"])
+    every = [f"{file.relative_to(SOURCE)} {_digest_of(file)}" for file in sorted(SOURCE.glob("tclab/**/*.py"))]
+    whole = hashlib.sha256("\n".join(every).encode()).hexdigest()
+    return {"tclab": whole, **{name: digest for name, digest in own.items() if Path(name).is_absolute()}}
+
+
+def _name_of(file: Path) -> str:
+    file = file.absolute()
+    return str(file.relative_to(SOURCE)) if file.is_relative_to(SOURCE / "tclab") else str(file)
+
+
+def _digest_of(file: Path) -> str | None:
+    try:
+        stat = file.stat()
+        return _digest(file, stat.st_mtime_ns, stat.st_size)
+    except OSError:  # it is gone
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _digest(file: Path, mtime_ns: int, size: int) -> str:
+    """Return the SHA-256 of a file's content; its time and its size say when to read it again."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGITS]

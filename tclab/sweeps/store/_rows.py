@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import busy_text, contention_text, points_text
 from tclab.timing._step_means import mean_step
 
-SCHEMA_VERSION = 8  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
+SCHEMA_VERSION = 9  # raised when a column or a stage changes its meaning: points of an earlier one are measured again
 
 # of columns whose names end so
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": seconds_text, "bytes": bytes_text}
@@ -84,6 +85,7 @@ _COLUMNS = {**{name: _OF_POINT[name] for name in _FIRST}, **_MEASURED, **ENVIRON
 SCHEMA = pa.schema(list(_COLUMNS.items()))
 _NULLABLE = {_TEXT: pd.StringDtype(), _WHOLE: pd.Int64Dtype(), _REAL: pd.Float64Dtype(), _FLAG: pd.BooleanDtype()}
 
+_CODE = b"tclab_code"  # in the metadata of a point's rows
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
@@ -159,6 +161,17 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 def not_measured(point: Point, status: str) -> pa.Table:
     """Return the row of a point that was not measured, with why."""
     return table([{**columns_of(point), "stage": "step", "status": status}])
+
+
+def with_code(rows: pa.Table, code: Mapping[str, str]) -> pa.Table:
+    """Return a point's rows with the code that measured them, file → digest; see `code_in`."""
+    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _CODE: json.dumps(code)})
+
+
+def code_in(rows: pa.Table) -> dict[str, str]:
+    """Return the code that measured a point's rows; none where nobody said."""
+    code: dict[str, str] = json.loads((rows.schema.metadata or {}).get(_CODE, b"{}"))
+    return code
 
 
 def frame(*tables: pa.Table) -> pd.DataFrame:
