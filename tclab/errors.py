@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
 from numbers import Integral
@@ -19,6 +20,16 @@ class InputError(ValueError):
     def __init__(self, message: str = "", *, name: str | None = None) -> None:
         super().__init__(message)
         self.name = name
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Let whatever the block says is wrong be of this argument or field."""
+    try:
+        yield
+    except InputError as error:
+        error.name = name
+        raise
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:

@@ -85,8 +85,10 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
     ],
 )  # fmt: skip
 def test_bad_parameters_are_one_clear_line(parameters, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as error:
         grid(**{"scale": 0.02, "gpus": 0, **parameters})
+    (*_, name) = parameters
+    assert error.value.name in (name, name.removesuffix("s"), "model", "parameter of a grid")
 
 
 def test_each_model_has_batch_sizes_of_its_own():

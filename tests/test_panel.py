@@ -16,8 +16,9 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
-from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.store._row_files import Results
+from tclab.sweeps.store._rows import columns_of, table
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
 
@@ -70,6 +71,8 @@ PARAMETERS = [
     {"networks": "1,3,9", "batch_sizes": [8, 9], "strategies": "subgraph", "seed": 3, "budget_seconds": 2.5, "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
     {"compile": True, "retry": True, "gpus": 0, "perturbations": "data_samples/cell/aao1729_data_s1.tsv"},
+    {"workers": "0,2", "mode": "step,data", "store": "memory,json", "repeats": 2, "hang_seconds": "60", "gpus": 0},
+    {"imports": "tests/own_strategies.py", "strategies": "counts,node_mask", "perturbations": "1, 3", "gpus": 0},
 ]
 
 
@@ -98,7 +101,9 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
             exec("".join(cell["source"]), names)
     assert {resolve(point) for point in names["points"]} == {resolve(point) for point in points}
     assert given["results"] == panel.parameters["results"]
-    assert {"budget_seconds": given["budget_seconds"] or None, "retry": given["retry"]} == options
+    named = {name: given[name] for name in options}
+    assert {**named, "budget_seconds": named["budget_seconds"] or None} == options
+    assert ("import_file" in panel.python()) == ("imports" in parameters)
 
     swept = {}
     code = panel.python().replace("import tclab", "").replace("tclab.sweep", "swept")
@@ -115,12 +120,16 @@ WRONG = [  # parameter, value, the error
     ("compile", "perhaps", "compile is 'perhaps', expected True or False"),
     ("graph", "nowhere", "nowhere', expected 'synthetic' or a folder or file that exists"),
     ("results", "", "results is '', expected a folder"),
+    ("gpus", "4", "4 ranks need 4 GPUs, and this machine has 3 GPUs"),
     ("modes", "step", "unknown parameter 'modes'; did you mean 'mod"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
-def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
+def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(
+    tmp_path, name, value, words, monkeypatch
+):
+    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 3)
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
     if name in ("compile", "modes"):  # no value of their fields is wrong
@@ -174,7 +183,9 @@ def test_parameters_that_no_cell_names_go_to_the_function_that_takes_them(ran):
     ran('batch_sizes = "1,2"\ngraph = "synthetic"\n')
     assert lab.check_parameters() == []
     ran('steps = 4\nmode = "data"\nretry = True\nslurm = "time:5"\n', mode="data", retry=True, slurm="time:5")
-    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb"})
+    own = str(FOLDER.parent / "tests" / "own_strategies.py")
+    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb", "imports": own})
+    assert "crashes" in tclab.masking.names()
     assert points == {"mode": "data", "store": "lmdb"}
     assert sweep == {"retry": True, "slurm": "time:5"}
 
@@ -191,6 +202,30 @@ def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran):
 
 
 # Running
+
+
+def test_a_folder_is_opened_with_its_own_settings(tmp_path, root):
+    """Those of the panel that measured into it, or else of its rows, by a cell that names the folder alone."""
+
+    def opened(**parameters):
+        panel = lab.Panel(**parameters, results=str(tmp_path))
+        panel.take_over()
+        return panel.parameters
+
+    results = Results(tmp_path)
+    every = tclab.grid(
+        models="dango", strategies="indices", batch_sizes="2,8", networks=4, scale=0.03, gpus=0, hidden=8
+    )
+    for point in every:
+        row = {**columns_of(point), "network_names": ",".join(cell_graph_of(point).networks), "stage": "step"}
+        results.write(table([row]), results.path(point).name)
+    found = opened()
+    wanted = {"models": "dango", "batch_sizes": "2,8", "networks": "4", "scale": "0.03", "hidden": "8", "gpus": "0"}
+    assert {name: found[name] for name in wanted} == wanted
+    assert opened(scale=0.5)["batch_sizes"] == "1,2,4"  # a cell that sets something else means it
+    saved = {"given": {"scale": "0.07"}, "parameters": {"scale": "0.07", "strategies": "dense", "steps": "3"}}
+    (tmp_path / "panel.json").write_text(json.dumps(saved))
+    assert (opened()["strategies"], opened()["steps"]) == ("dense", "3")
 
 
 @pytest.mark.parametrize("text", ["{", '{"given": %s, "parameters": {"scale": "x"}}'])

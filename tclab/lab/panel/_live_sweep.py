@@ -15,10 +15,11 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab._display import counted
+from tclab.errors import unknown
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._progress import Progress
+from tclab.sweeps.execution._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import frame
 
@@ -29,7 +30,7 @@ def outlook(points: Iterable[Point], results: Path) -> str:
     """Return in words how many of some points a results folder has, and how many cannot run."""
     folder, every = Results(results), list(points)
     reasons = [reason for point in every if (reason := point.skipped())]
-    left = [point for point in every if point.skipped() is None and not folder.path(point).exists()]
+    left = [point for point in every if point.skipped() is None and folder.read_point(point) is None]
     kept = len(every) - len(reasons) - len(left)
     words = [f"{kept} of {counted(len(every), 'point')} measured"]
     if reasons:
@@ -44,6 +45,8 @@ class LiveSweep:
     line a point. No `Output` widget is used, which can hang papermill.
 
     **Arguments:** as for `tclab.sweep`; `budget_seconds` does not count on Slurm, where `time` limits each job.
+
+    **Raises:** `InputError` for an option that is unknown, or a value that it cannot have.
     """
 
     def __init__(
@@ -51,9 +54,8 @@ class LiveSweep:
         points: Iterable[Point] | Point,
         *,
         results: str | Path,
-        retry: bool = False,
-        budget_seconds: float | None = None,
         slurm: str | Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         self.points = points_of(points)
         self.results = Path(results)
@@ -61,8 +63,13 @@ class LiveSweep:
         self.error: BaseException | None = None
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
         self._local = slurm is None
-        budget = budget_seconds if self._local else None
-        self._options: dict[str, Any] = {"retry": retry, "budget_seconds": budget, "slurm": slurm}
+        for name in options:
+            if name not in OPTIONS:
+                raise unknown("option of a sweep", name, OPTIONS)
+        self._options: dict[str, Any] = {**options, "slurm": slurm}
+        if not self._local:
+            self._options["budget_seconds"] = None
+        SweepOptions(**options)  # a wrong value is said here, not in the thread
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._rows: pd.DataFrame | None = None
@@ -130,14 +137,15 @@ class LiveSweep:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
         if self._begin is None:
             return outlook(self.points, self.results) if self._local else counted(len(self.points), "point")
-        done = f"{len(self.tables)} of {counted(len(self.points), 'point')}"
+        runs = len(self.points) * int(self._options.get("repeats", 1))
+        done = f"{len(self.tables)} of {counted(runs, 'point' if runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
             return f"{done} · running" if left is None else f"{done} · about {timedelta(seconds=round(left))} left"
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
-        if len(self.tables) == len(self.points):  # also where a stop came after the last point
+        if len(self.tables) == runs:  # also where a stop came after the last point
             return f"{done} in {took}"
         why = "Stopped" if self._stop.is_set() else "The budget is spent"
         return f"{why}: {done} in {took}; run again to go on"

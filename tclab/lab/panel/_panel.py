@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from html import escape
 from time import sleep
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import ipywidgets as widgets
 
@@ -44,6 +43,10 @@ _TIPS = {
     "results": "The folder that rows are kept in.",
     "budget_seconds": "Start no point after so many seconds; 0 for no limit.",
     "retry": "Run points again that failed or ran out of memory.",
+    "hang_seconds": "End a point that takes longer.",
+    "repeats": "Runs of each point, each in a process of its own.",
+    "slurm": "Run as jobs of a cluster: partition:gpu,time:60.",
+    "imports": "Files that register strategies or models of yours.",
 }
 
 
@@ -70,7 +73,7 @@ class _Field:
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
             self.widget.rows = min(len(known), 11)
-        elif declared is not None and get_origin(declared.annotation) is Literal:
+        elif declared is not None and value in get_args(declared.annotation):
             self.widget = widgets.Dropdown(options=get_args(declared.annotation), value=value, **common)
         elif isinstance(value, bool):
             self.widget = widgets.Checkbox(value=value, indent=True, **common)
@@ -166,18 +169,17 @@ class PanelView:
         try:
             self.panel.points()
         except InputError as error:
-            self._show_problem(str(error))
+            self._show_problem(error)
         else:
-            self._show_problem("")
+            self._show_problem(None)
             self._draw_soon()
 
-    def _show_problem(self, problem: str) -> None:
-        """Show an error at the field that its first word names; below the buttons where it names none."""
-        self._problem = problem
-        word = re.match(r"(?:unknown )?(\w+)", problem)
-        names = {one.name: one.grid for one in declarations(Point).values()}
-        names |= {"network": "networks"} | {name: name for name in self.fields}
-        named = names.get(word[1]) if word else None
+    def _show_problem(self, error: BaseException | None) -> None:
+        """Show an error at the field that it names; below the buttons where it names none."""
+        self._problem = problem = "" if error is None else str(error)
+        names = {one.name: one.grid for one in declarations(Point).values()} | {"network": "networks"}
+        name = getattr(error, "name", None)
+        named = names.get(name, name)
         for name, field in self.fields.items():
             field.mark(problem if name == named else "")
             if name == named and name not in _IN_SIGHT:
@@ -198,7 +200,7 @@ class PanelView:
         try:
             self.panel.start(self._on_progress)
         except InputError as error:
-            self._show_problem(str(error))
+            self._show_problem(error)
         else:
             self._on_progress()
 
@@ -213,7 +215,7 @@ class PanelView:
         if sweep is not None:
             self.bar.max, self.bar.value = len(sweep.points), len(sweep.tables)
             self.status.value = sweep.status()
-            self._show_problem("" if sweep.error is None else str(sweep.error))
+            self._show_problem(sweep.error)
         self._draw_soon()
 
     # ---- drawing
@@ -278,9 +280,9 @@ class Panel(PanelSweep):
 
     **Arguments:**
 
-    - `parameters`: those of `notebooks/sweep.ipynb`, by the same names: `graph`, `scale`, `models`, `strategies`,
-      `batch_sizes`, `networks`, `gpus`, `mode`, `dtype`, `compile`, `perturbations`, `hidden`, `layers`, `steps` and
-      `seed` as for `tclab.grid`; `results`, `budget_seconds` (0: no limit) and `retry` as for `tclab.sweep`.
+    - `parameters`: those of `notebooks/sweep.ipynb`, by the same names: any of `tclab.grid`; `results`,
+      `budget_seconds` (0: no limit) and the other options of `tclab.sweep`; and `imports`, files that register
+      strategies or models of one's own, with commas between.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """

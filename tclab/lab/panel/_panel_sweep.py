@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,19 +15,21 @@ from msgspec import Meta
 
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError, unknown
-from tclab.lab._notebook import project_path
+from tclab.lab._notebook import import_own, project_path
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.sweeps.config._fields import checked, declarations, text_value
 from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point, Points
+from tclab.sweeps.config._point import Point, Points, varying_fields
+from tclab.sweeps.execution._progress import OPTIONS, SweepOptions
 from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame
+from tclab.sweeps.store._rows import frame, point_of
 
 _OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
-# seconds on two cores, where those of a point would be minutes
+_PATHS = ("graph", "perturbations")  # parameters that may be
+# a minute on two cores, and enough for a verdict
 _SMALL = {
-    "scale": 0.05, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2,4", "networks": 3, "gpus": "auto",
-    "steps": 8,
+    "scale": 0.1, "strategies": "subgraph,edge_mask,node_mask,delta", "batch_sizes": "1,2,4", "networks": 9,
+    "gpus": "auto", "steps": 12,
 }  # fmt: skip
 _SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
 _Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")]
@@ -39,6 +42,12 @@ def parameter_defaults() -> dict[str, Value]:
     return {name: _as_typed(value) for name, value in {**of_point, **_SMALL, **_OF_SWEEP}.items()}
 
 
+def known_parameters() -> tuple[str, ...]:
+    """Return all that a panel takes: the parameters of its form, any other of `tclab.grid`, options of a sweep."""
+    of_grid = [one.grid for one in declarations(Point).values() if one.grid != "ranks"]
+    return tuple(dict.fromkeys([*parameter_defaults(), *of_grid, *OPTIONS, "imports"]))
+
+
 def _as_typed(value: Any) -> Value:
     """Return a value as text with commas between several, which `tclab.grid` reads; a switch as a `bool`."""
     if isinstance(value, (list, tuple)):
@@ -47,18 +56,31 @@ def _as_typed(value: Any) -> Value:
     return text.lower() == "true" if text.lower() in ("true", "false") else text
 
 
+def settings_of(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the parameters of the points that some rows are of, as a panel's fields have them."""
+    steps = rows[rows["stage"] == "step"]
+    points = [point_of(row) for row in steps.dropna(subset="network_names").to_dict("records")]
+    if not points:
+        return {}
+    counts = sorted({int(count) for count in steps["networks"].dropna()})
+    found: dict[str, Any] = {"networks": counts, "gpus": 0 if points[0].device == "cpu" else points[0].ranks}
+    for name in {*varying_fields(points), *points[0].changed()} - {"networks", "device", "ranks", "loss"}:
+        declared = declarations(Point)[name]
+        found[declared.grid] = list(dict.fromkeys(declared.cell(getattr(point, name)) for point in points))
+    return {name: str(_as_typed(value)) for name, value in found.items()}
+
+
 class PanelSweep:
     """The sweep that a panel's parameters describe; see `Panel`."""
 
     def __init__(self, **parameters: Any) -> None:
-        usual = parameter_defaults()
         for name in parameters:
-            if name not in usual:
-                raise unknown("parameter", name, usual)
+            if name not in known_parameters():
+                raise unknown("parameter", name, known_parameters())
         self._given = {name: _as_typed(value) for name, value in parameters.items()}
-        self.parameters: dict[str, Value] = {**usual, **self._given}  # those of its fields, once it is shown
-        for name in ("mode", "dtype", "compile"):  # a field of the form has one value
-            declarations(Point)[name].checked(self.parameters[name])
+        # those of its fields, once it is shown
+        self.parameters: dict[str, Value] = {**parameter_defaults(), **self._given}
+        self._imports = import_own(str(self.parameters.get("imports", "")))
         self.points()
         self.sweep: LiveSweep | None = None  # the last that was started
         self._swept: dict[str, Value] = {}  # the parameters that it was started with
@@ -68,7 +90,7 @@ class PanelSweep:
     def folder(self) -> Path:
         """The results folder, wherever the kernel was started; `InputError` where none is named."""
         if not str(self.parameters["results"]).strip():
-            raise InputError(f"results is {self.parameters['results']!r}, expected a folder")
+            raise InputError(f"results is {self.parameters['results']!r}, expected a folder", name="results")
         return project_path(str(self.parameters["results"]))
 
     @property
@@ -88,35 +110,37 @@ class PanelSweep:
         """
         _ = self.folder, self._options()
         given = self._grid()
-        if given["graph"] != "synthetic":
-            given["graph"] = str(project_path(str(given["graph"])))
-        if not str(given["perturbations"]).replace(",", "").isdigit():  # a file
-            given["perturbations"] = str(project_path(str(given["perturbations"])))
-        return grid(**given)
+        return grid(**given, **{name: project_path(self.parameters[name]) for name in _PATHS})
 
     def _grid(self) -> dict[str, Any]:
-        return {name: value for name, value in self.parameters.items() if name not in _OF_SWEEP}
+        others = (*OPTIONS, *_PATHS, "results", "imports")
+        return {name: value for name, value in self.parameters.items() if name not in others}
 
     def _options(self) -> dict[str, Any]:
-        budget = checked("budget_seconds", text_value(str(self.parameters["budget_seconds"])), _Budget)
-        return {"retry": checked("retry", self.parameters["retry"], bool), "budget_seconds": budget or None}
+        options = {name: text_value(self.parameters[name]) for name in OPTIONS if name in self.parameters}
+        budget = checked("budget_seconds", options["budget_seconds"], _Budget)
+        options["budget_seconds"] = budget or None
+        slurm = {} if options.get("slurm") is None else {"slurm": options.pop("slurm")}
+        SweepOptions(**{name: value for name, value in options.items() if name != "slurm"})
+        return options | slurm
 
     def papermill(self, out: str = "out.ipynb") -> str:
         """Return the papermill command that runs the same points, from the project's folder."""
         words = ["papermill", "notebooks/sweep.ipynb", out]
         for name, value in self.parameters.items():
             # papermill makes numbers of what looks like one: a folder called 2024 has to be given raw
-            words += ["-r" if name in ("graph", "perturbations", "results") else "-p", name, str(value)]
+            words += ["-r" if name in (*_PATHS, "results", "imports") else "-p", name, str(value)]
         return shlex.join(words)
 
     def python(self) -> str:
         """Return Python code that runs the same points, in the project's folder."""
         typed = {name: text_value(str(value)) for name, value in self._grid().items()}
-        typed |= {name: self.parameters[name] for name in ("graph", "perturbations")}  # a folder may be called 2024
+        typed |= {name: self.parameters[name] for name in _PATHS}  # a folder may be called 2024
         given = "".join(f"    {name}={value!r},\n" for name, value in typed.items())
         options = {"results": self.parameters["results"], **self._options()}
         of_sweep = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        return f"import tclab\n\npoints = tclab.grid(\n{given})\nrows = tclab.sweep(points, {of_sweep})\n"
+        own = "".join(f"tclab.lab.import_file({path!r})\n" for path in self._imports)
+        return f"import tclab\n\n{own}points = tclab.grid(\n{given})\nrows = tclab.sweep(points, {of_sweep})\n"
 
     def tables(self) -> list[pa.Table]:
         """Return the rows of each point that has some: of its sweep so far, or those that its results folder keeps.
@@ -130,7 +154,7 @@ class PanelSweep:
             return []
         keys = [(folder.folder, point) for point in self.points()]
         for key in keys:
-            if key not in self._kept and (table := folder.read(folder.path(key[1]).name)) is not None:
+            if key not in self._kept and (table := folder.read_point(key[1])) is not None:
                 self._kept[key] = table
         return [self._kept[key] for key in keys if key in self._kept]
 
@@ -142,18 +166,21 @@ class PanelSweep:
         """Go on where the last panel with this results folder was left, so that no restart loses anything.
 
         That is the sweep that this kernel still runs into the folder; or the fields of the last sweep, by a panel
-        whose cell had the same parameters.
+        whose cell had the same parameters, or for a cell that names the folder alone. Such a cell takes those of the
+        folder's rows where no panel measured them.
         """
         before = _last_started.get(self.folder)
         if before is not None and before.running:
             self.sweep, self._swept, self.parameters = before.sweep, before._swept, before.parameters
             return
-        try:
-            saved = json.loads((self.folder / _SAVED).read_text())
-            if saved["given"] == self._given:
-                self.parameters = PanelSweep(**saved["parameters"]).parameters
-        except (OSError, ValueError, TypeError, KeyError):
-            return  # no file, a damaged one, or settings that cannot be here
+        alone = set(self._given) <= {"results", "imports"}
+        with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged file, or settings that cannot be here
+            if (file := self.folder / _SAVED).exists():
+                saved = json.loads(file.read_text())
+                settings = saved["parameters"] if alone or saved["given"] == self._given else {}
+            else:
+                settings = settings_of(Results(self.folder).frame()) if alone and self.folder.is_dir() else {}
+            self.parameters = PanelSweep(**{**self.parameters, **settings, **self._given}).parameters
 
     def start(self, listener: Callable[[], None] | None = None) -> LiveSweep:
         """Start a sweep of its points into its results folder, and return at once; points that are kept are read.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
-from tclab.errors import InputError, require, shown, unknown
+from tclab.errors import InputError, about, require, shown, unknown
 from tclab.sweeps.config._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 from tclab.sweeps.config._gpus import device_of
 
@@ -317,7 +317,8 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     elif kept["scale"] is None:
         raise InputError("scale is None, expected a number above 0 (1.0 is the real size)", name="scale")
     elif kept["networks"] is not None:
-        resolve_networks(kept["networks"], list(NETWORK_SIZES))
+        with about("networks"):
+            resolve_networks(kept["networks"], list(NETWORK_SIZES))
     if kept["mode"] == "empty" and kept["loop"] == "plain":
         raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")

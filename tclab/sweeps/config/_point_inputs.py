@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab.errors import InputError, require
+from tclab.errors import InputError, about, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Perturbations
@@ -76,7 +76,7 @@ def check_files(point: Point) -> None:
         why = f"graph is {point.graph!r}, expected 'synthetic' or a folder or file that exists"
         raise InputError(why, name="graph")
     if point.networks is not None:
-        resolve_networks(point.networks, network_names(point))
+        _networks_of(point)
 
 
 def file_stamps(point: Point) -> dict[str, Stamp]:
@@ -105,7 +105,9 @@ def _networks_of(point: Point) -> list[str]:
     """Return the names of the networks that a point runs on, those that its model reads first."""
     every = network_names(point)
     read = point.kind.default_networks(every)
-    return read if point.networks is None else resolve_networks(point.networks, list(dict.fromkeys([*read, *every])))
+    with about("networks"):
+        wanted = list(dict.fromkeys([*read, *every]))
+        return read if point.networks is None else resolve_networks(point.networks, wanted)
 
 
 def _whole(point: Point) -> CellGraph:

@@ -17,6 +17,7 @@ from tclab.sweeps.config._point import Point
 
 _Seconds = Annotated[float, Meta(gt=0, description="a number above 0")] | None
 _KINDS: dict[str, Any] = {"retry": bool, "budget_seconds": _Seconds, "hang_seconds": _Seconds, "repeats": AtLeast1}
+OPTIONS = (*_KINDS, "slurm")  # of a sweep, that a notebook, the panel and the command take
 _NAMED = ("model", "strategy", "batch_size", "networks", "ranks")  # fields that a line of progress has in any case
 
 

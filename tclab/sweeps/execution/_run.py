@@ -20,6 +20,7 @@ from tclab.errors import require
 from tclab.sweeps.config._gpus import check_enough
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._progress import SweepOptions
 from tclab.sweeps.store._code_fingerprint import imports_of, unchanged
 from tclab.sweeps.store._rows import frame, not_measured, table, with_code
 from tclab.timing._environment import conditions, contention, usable_cores
@@ -53,7 +54,8 @@ def run(point: Point, *, fresh: bool = False, hang_seconds: float | None = None)
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
     require("point", point, Point, "a tclab.Point")
-    return frame(point_rows(resolve(point), fresh=fresh, hang_seconds=hang_seconds))
+    limit = SweepOptions(hang_seconds=hang_seconds).hang_seconds
+    return frame(point_rows(resolve(point), fresh=fresh, hang_seconds=limit))
 
 
 def point_rows(point: Point, **limits: Any) -> pa.Table:

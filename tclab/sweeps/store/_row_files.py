@@ -53,7 +53,7 @@ class Results:
 
     def __init__(self, folder: str | Path) -> None:
         if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
-            raise InputError(f"results is {folder!r}, expected a folder")
+            raise InputError(f"results is {folder!r}, expected a folder", name="results")
         self.folder = Path(folder).expanduser()
 
     @contextmanager
@@ -68,7 +68,7 @@ class Results:
         with held(self.folder / _SWEEP) as owner:
             if owner is not None:
                 why = f"into which {owner} sweeps: wait for its end, or name another folder"
-                raise InputError(f"results is {str(self.folder)!r}, {why}")
+                raise InputError(f"results is {str(self.folder)!r}, {why}", name="results")
             yield
 
     @staticmethod
@@ -106,6 +106,10 @@ class Results:
             if (rows := _read(file)) is not None and unchanged(code_in(rows)):
                 return rows
         return None
+
+    def read_point(self, point: Point) -> pa.Table | None:
+        """Return the rows of a point's first run here, or `None`."""
+        return self.read(self.path(point).name)
 
     def write(self, rows: pa.Table, name: str) -> None:
         """Keep a point's rows in a file of that name, in place of earlier ones; those of other code stay beside them.
