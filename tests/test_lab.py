@@ -9,6 +9,7 @@ from stage_rows import HOST, RUN, WORKER, drawn, every_mode, lost, point_rows, r
 
 import tclab
 from tclab import lab
+from tclab.lab.reports._axes import axis_sentences
 from tclab.lab.reports._cells import one_point_each, stage_parts
 from tclab.lab.reports._findings import answer
 from tclab.sweeps.store._rows import frame, mean_columns, table
@@ -79,6 +80,46 @@ def test_only_rows_that_are_alike_are_compared():
     assert "node_mask is the fastest, 4,000 samples a second. It is 100 × [" in answered(*both)
     two = answered(*both, *({**one, "scale": 1.0} for one in both))
     assert two.count("scale 1.0: node_mask is the fastest") == 1
+
+
+def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
+    seconds = {"node_mask": {1: 0.1, 2: 0.1, 8: 0.1}, "dense": {1: 0.1, 2: 0.15, 8: 0.4}, "edge_mask": {1: 0.1, 8: 0.8}}
+    rows = [row(name, took, batch_size=size) for name, each in seconds.items() for size, took in each.items()]
+    few = [(name, count) for name in ("node_mask", "dense") for count in (1, 3)]
+    rows += [row(name, 0.01 * count, batch_size=8, networks=count) for name, count in few]
+    made = framed(*rows, row("khop_1", 0.001, batch_size=8, exact=False), lost("subgraph", "oom"))
+    (first,) = axis_sentences(made)
+    assert first == "node_mask trains the most: 80 samples/s, 8× edge_mask's 10."
+    (sizes,) = axis_sentences(made, "batch_size")
+    ahead = "from batch 2 on node_mask trains the most: 80 samples/s, 8× edge_mask's 10 at batch 8"
+    assert sizes == f"At batch 1 all 3 strategies are level; {ahead}."
+    (counts,) = axis_sentences(made, "networks")
+    level = "At 1 network and 3 networks dense and node_mask are level"
+    assert counts.startswith(f"{level}; at 9 networks node_mask trains the most: 80 ")
+    for by, sentence in (("strategy", first), ("batch_size", sizes), ("networks", counts)):
+        title = lab.charts.throughput(made, by).to_dict()["title"]["text"]
+        assert " ".join(" ".join(title).split()) == sentence
+    lone = framed(row("node_mask", 0.1))
+    assert axis_sentences(lone) == ["node_mask trains 40 samples/s."]
+    alone = "Measured at 9 networks alone: set networks 1,3,9 for a line over the number of networks."
+    assert axis_sentences(lone, "networks") == [alone]
+    busy = axis_sentences(framed(*({**one, "contention": "9.0 s"} for one in rows)), "batch_size")
+    why = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
+    assert busy == [why]
+
+
+def test_the_answer_and_its_chart_are_of_the_same_cell():
+    """A setting that was run at another size has an answer of its own, and its bar says the size."""
+    wide = [row(name, took, hidden=16) for name, took in (("node_mask", 0.1), ("dense", 0.2), ("edge_mask", 0.3))]
+    other = [row(name, took, hidden=32, batch_size=2) for name, took in (("node_mask", 0.2), ("edge_mask", 0.1))]
+    made = framed(*wide, *other)
+    two = ("node_mask", "edge_mask")
+    of_both = {"hidden 16 · batch 4": (*two, "dense"), "hidden 32 · batch 2": two}
+    dots = drawn(lab.charts.throughput(made), "sure")
+    assert {dot["line"] for dot in dots} == {f"{name} · {size}" for size, names in of_both.items() for name in names}
+    for sentences in (answer(made), axis_sentences(made)):
+        for one, setting in zip(sentences, ("hidden 16", "hidden 32"), strict=True):
+            assert one.partition(": ")[0].endswith(f"hetero_cell, {setting}")
 
 
 def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():

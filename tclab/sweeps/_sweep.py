@@ -114,9 +114,10 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
             tables.append(not_measured(run.point, f"not run: {reason}"))
             continue
         if rows is None:
-            if not began and (busy := others_now()):
-                options.say(busy)
-            began = True
+            if not (began or run.definite.skipped()):
+                began = True
+                if busy := others_now():
+                    options.say(busy)
             rows = _run(run.definite, options, foresight)
         tables.append(rows)
         if _status(rows).startswith("not run"):

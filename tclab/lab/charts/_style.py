@@ -105,7 +105,7 @@ def machine_text(where: str | None = None, result: Any = None) -> str:
     return f"{named}{' · busy' * busy}"
 
 
-def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any:
+def chart_title(text: str | list[str], *lines: str, rows: pd.DataFrame | None = None) -> Any:
     """Return the title of a chart, with lines below it, at the left; empty ones are left out.
 
     Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
@@ -13,6 +14,7 @@ from tclab._display import bytes_text, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
+from tclab.lab.reports._axes import AXES, along, axis_sentences
 from tclab.lab.reports._cells import (
     adds_up,
     against_the_fastest,
@@ -40,7 +42,7 @@ _KIND_OF = {
 }
 _KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
 _COLOURED = 4  # lines of a model
-_AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
+_WRAPPED = 78  # letters of a line of a title
 
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
@@ -63,39 +65,50 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
 
     **Raises:** `InputError` for another `by`.
     """
-    if by != "strategy" and by not in _AXES:
-        raise unknown("axis of throughput", by, ["strategy", *_AXES])
+    if by != "strategy" and by not in AXES:
+        raise unknown("axis of throughput", by, ["strategy", *AXES])
     rows = with_labels(in_one_mode(rows_of(rows)))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     return _overview(fullest(rows)) if by == "strategy" else _over(rows, by)
 
 
+def _title(rows: pd.DataFrame, by: str) -> list[str]:
+    """Return what rows say of an axis as the lines of a title."""
+    sentences = axis_sentences(rows, by) or ["No exact strategy was measured"]
+    return [line for sentence in sentences for line in wrap(sentence, _WRAPPED, subsequent_indent="  ")]
+
+
 def _overview(cell: pd.DataFrame) -> Any:
+    title = chart_title(_title(cell, "strategy"), "line: 95 % interval", rows=cell)
     if cell["model"].nunique() == 1:
         cell = cell.assign(label=_without_model(cell))
+    for column, name in (("batch_size", "batch"), ("networks", "networks")):
+        if (cell.groupby("model")[column].nunique() > 1).any():  # settings whose answers are at different sizes
+            cell = cell.assign(label=cell["label"] + f" · {name} " + cell[column].astype(str))
     found = step_throughput(one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
-    said = found["label"].map(_verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")]))
+    words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
+    said = found["label"].map({label: text.partition(":")[0] for label, text in words.items()})
     ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
     speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
     dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
+    dots["why"] = [words.get(label, "") for label in found["label"]]
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
     parts = _kinds_of_stages(cell)
     parts["value"] /= parts.groupby("bar")["value"].transform("sum")
     bars = found[["label"]].rename(columns={"label": "bar"})  # in the order of the dots
     parts = bars.merge(parts, how="left").fillna({"part": "other", "value": 0.0})
-    heads = ["samples a second · bytes of a batch · against the fastest", "where a step's time goes"]
+    heads = ["samples/s · size of a batch · verdict against the fastest", "where a step's time goes"]
     small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
     both = [
-        ratios(dots, small[0], axis="samples a second (logarithmic)", colours=colours, one=None, width=260),
-        stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=260),
+        ratios(dots, small[0], axis="samples/s (logarithmic, more is better)", colours=colours, one=None, width=230),
+        stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=230),
     ]
-    title = chart_title("Which strategy is the fastest", "line: 95 % interval", rows=cell)
     return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
 
 
@@ -123,13 +136,10 @@ def _kinds_of_stages(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over(rows: pd.DataFrame, by: str) -> Any:
-    """Return a line a strategy over one axis, at the value of the other that has the most points."""
-    other = "networks" if by == "batch_size" else "batch_size"
-    steps = step_throughput(one_run_each(rows))
+    """Return a line a strategy over one axis, at the value of the other that the answer has."""
+    steps = along(rows, by)
     ok = steps[steps["status"] == "ok"]
-    counts = ok.groupby(["model", other])["label"].size().reset_index()
-    best = counts.sort_values(["label", other]).groupby("model").tail(1)[["model", other]]
-    ok, lost = ok.merge(best), steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])].merge(best)
+    lost = steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])]
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
     coloured = _in_colour(comparable(ok), by)
     many = ok.groupby("model")["label"].transform("nunique") > _COLOURED
@@ -139,13 +149,12 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
     grey = "grey: others, named under the mouse" if found["faint"].any() else ""
     said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
-    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=rows.merge(best))
-    ticks = sorted(found["x"].astype(float).unique())
-    if len(ticks) < 2:
-        only = f"{ticks[0]:g} alone" if ticks else "nothing"
-        return empty_chart(f"{_AXES[by]}: {only} was measured.").properties(title=title)
+    text = _title(rows, by)
+    if found["x"].nunique() < 2:
+        return empty_chart("\n".join(text)).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
+    title = chart_title(text, said, rows=steps)
     width = 440 if found["panel"].nunique() == 1 else 300
-    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", width=width)
+    return lines(found, title, x=AXES[by], y="samples/s (logarithmic, more is better)", width=width, height=220)
 
 
 def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
@@ -208,7 +217,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "overview": throughput,
     "over batch size": partial(throughput, by="batch_size"),
-    "over edge types": partial(throughput, by="networks"),
+    "over networks": partial(throughput, by="networks"),
     "stages of a step": stages,
 }
 

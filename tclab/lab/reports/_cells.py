@@ -82,14 +82,20 @@ def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def fullest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each model, the rows of the cell that the most exact strategies ran in, the largest of them."""
+    """Return the rows of the cell that the most exact strategies ran in, the largest of them.
+
+    That is one for each model and, of rows `with_labels`, for each setting: the cell of the answer, of its sentence and
+    its chart.
+    """
     named = rows.assign(network_names=rows["network_names"].fillna(""))
+    of = ["model", "setting"] if "setting" in rows else ["model"]
+    cell = [*of, *_CELL[1:]]
     ok = named[(named["status"] == "ok") & (named["stage"] == "step")]
     exact = ok["exact"].fillna(True).astype(bool)
     ok = ok[exact] if exact.any() else ok
-    counts = ok.groupby(_CELL)["strategy"].nunique().reset_index()
-    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby("model").tail(1)
-    return named.merge(best[_CELL], on=_CELL)
+    counts = ok.groupby(cell)["strategy"].nunique().reset_index()
+    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby(of).tail(1)
+    return named.merge(best[cell], on=cell)
 
 
 def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
