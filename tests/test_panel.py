@@ -261,6 +261,45 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     assert "which cannot be written" in marked(view)["results"]
 
 
+def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_grey(tmp_path, monkeypatch):
+    """A slow edge_mask beside node_mask: a change may pay; the race says whether it does."""
+    raced = []
+
+    def measure(advice, **options):
+        raced.append(options)
+        first, *others = advice.suggestions or advice.unsure
+        return replace(advice, suggestions=(replace(first, measured=pair),), unsure=tuple(others))
+
+    made = rows(step("edge_mask", 0.9, seed=0), step("node_mask", 0.1, seed=1))
+    pair = tclab.compare(made, made).pairs[0]
+    monkeypatch.setattr("tclab.timing._advice.Advice.measure", measure)
+    monkeypatch.setattr("tclab.lab.panel._panel.PanelView._able", lambda view: 1 - len(raced))
+    view = view_of(tmp_path)
+    assert view.again_button.disabled
+    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    view.choice.value = view.choice.options[1]
+    drawn(view)
+    assert view.offer.value == "1 change may pay: race it"
+    assert "<b>node_mask trains the most: 40 samples/s" in view.answer.value
+    assert not view.race_button.disabled
+    view.race_button.click()
+    while view._racing:
+        time.sleep(0.01)
+    assert raced == [{"budget_seconds": 60.0, "progress": False}]
+    drawn(view)
+    assert view.race_button.disabled
+    assert view.offer.value == pair.sentence
+    before = view.fields["scale"].widget.value
+    set_to(view, "scale", "-1")
+    assert "tclab-stale" in view._results._dom_classes
+    set_to(view, "scale", before)
+    assert "tclab-stale" not in view._results._dom_classes
+    started = []
+    monkeypatch.setattr(view.panel, "start", lambda listener: started.append(view.panel.parameters["repeats"]))
+    view.again_button.click()
+    assert started == ["2"]
+
+
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
     view = view_of(tmp_path)
     assert "Nothing to show" in title_of(view)

@@ -19,6 +19,8 @@ from tclab.errors import unknown
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._foretell import Foresight
 from tclab.sweeps.execution._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import frame
@@ -27,12 +29,21 @@ STOPPING = "stopping: the point under way takes a moment to end"
 
 
 def outlook(points: Iterable[Point], results: Path) -> str:
-    """Return in words how many of some points a results folder has, and how many cannot run."""
-    folder, every = Results(results), list(points)
+    """Return in words how many of some points a results folder has, how long the others take, and how many cannot run.
+
+    How long is foretold by the rows that there are.
+    """
+    folder, every, foresight = Results(results), list(points), Foresight()
     reasons = [reason for point in every if (reason := point.skipped())]
-    left = [point for point in every if point.skipped() is None and folder.read_point(point) is None]
-    kept = len(every) - len(reasons) - len(left)
-    words = [f"{kept} of {counted(len(every), 'point')} measured"]
+    able = [(resolve(point), folder.read_point(point)) for point in every if point.skipped() is None]
+    for point, rows in able:
+        if rows is not None:
+            foresight.learn(point, rows)
+    left = [point for point, rows in able if rows is None]
+    words = [f"{len(able) - len(left)} of {counted(len(every), 'point')} measured"]
+    took = [seconds for point in left if (seconds := foresight.seconds(point)) is not None]
+    if took:
+        words.append(f"the others take about {timedelta(seconds=round(sum(took)))}")
     if reasons:
         words.append(f"{len(reasons)} cannot run ({reasons[0].removeprefix('skipped: ')})")
     return " · ".join(words)

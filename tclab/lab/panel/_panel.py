@@ -10,22 +10,27 @@ from typing import Any, get_args
 
 import ipywidgets as widgets
 
-from tclab._display import Sentences
+from tclab._display import Sentences, counted
 from tclab.errors import InputError
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.panel._live_sweep import STOPPING, outlook
 from tclab.lab.panel._panel_sweep import PanelSweep, Value
+from tclab.lab.reports._axes import AXES, axis_sentences
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
 from tclab.models import names as model_names
+from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._grid import listed
+from tclab.sweeps.config._grid import KEY, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import Rows
+from tclab.timing._advice import Advice
 
+_RACE_SECONDS = 60.0  # of all changes together
+_STYLE = "<style>.tclab-stale {opacity: 0.35}</style>"  # of results beside a field that is wrong
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
@@ -69,7 +74,7 @@ class _Field:
         }
         self.lists = name in ("strategies", "models")
         if self.lists:
-            known = strategy_names() if name == "strategies" else model_names()
+            known = [*dict.fromkeys([*KEY, *strategy_names()])] if name == "strategies" else model_names()
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
             self.widget.rows = min(len(known), 11)
@@ -107,41 +112,50 @@ class PanelView:
         self.panel = panel
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
         self.run_button = _button("Run", "play", "primary", "measure the points that the results folder lacks")
+        self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
+        self.race_button = _button("Race", "flag-checkered", "", "race the changes that may pay, a minute in all")
         self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what is measured is kept")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status, self.message = widgets.Label(), widgets.HTML()
         self.answer, self.table, self.findings = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.advice, self.offer = widgets.HTML(), widgets.Label()  # what may pay, and in a line how many changes
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
-        self.chart = widgets.Output(layout=widgets.Layout(height="400px", overflow="auto"))
+        self.chart = widgets.Output(layout=widgets.Layout(min_height="400px", overflow="auto"))
         self.line = widgets.Textarea(rows=4, layout=widgets.Layout(width="auto"))
         self.code = widgets.Textarea(rows=14, layout=widgets.Layout(width="auto"))
         self.box = self._laid_out()
-        self._problem = ""
+        self._problem, self._racing = "", False
+        self._advice: Advice | None = None
+        self._advised: tuple[Any, ...] = ()  # when the rows were measured that it is of
         self._drawing, self._draw_waits = threading.Lock(), False
         for field in self.fields.values():
             field.widget.observe(self._on_change, names="value")
         self.choice.observe(lambda _: self._draw_soon(), names="value")
         self.run_button.on_click(lambda _: self._run())
         self.stop_button.on_click(lambda _: self._stop())
+        self.again_button.on_click(lambda _: self._measure_again())
+        self.race_button.on_click(lambda _: self._race())
         if panel.sweep is not None and panel.running:
             panel.sweep.listen(self._on_progress)
         self._offer_strategies()
         self._on_progress()
 
     def _laid_out(self) -> Any:
-        for name in ("status", "message", "answer", "table", "findings", "chart"):
+        for name in ("status", "message", "answer", "table", "findings", "chart", "advice", "offer"):
             getattr(self, name).add_class(f"tclab-{name}")
         more = [name for name in self.fields if name not in _IN_SIGHT]
         self._more = widgets.Accordion([_grid(self._boxes(more))], titles=("More",), selected_index=None)
         form = widgets.HBox([_column(title, self._boxes(names)) for title, names in _COLUMNS.items()])
         tabs = widgets.Tab(
-            [widgets.VBox([self.choice, self.chart]), self.table, self.findings, widgets.VBox([self.line, self.code])],
-            titles=("Charts", "Table", "Findings", "papermill, Python"),
-        )
-        buttons = widgets.HBox(
-            [self.run_button, self.stop_button, self.bar, self.status], layout=widgets.Layout(flex_flow="row wrap")
-        )
-        return widgets.VBox([form, self._more, buttons, self.message, self.answer, tabs])
+            [widgets.VBox([self.choice, self.chart]), self.table, self.findings, self.advice,
+             widgets.VBox([self.line, self.code])],
+            titles=("Charts", "Table", "Findings", "Advice", "papermill, Python"),
+        )  # fmt: skip
+        wrapped = widgets.Layout(flex_flow="row wrap")
+        buttons = widgets.HBox([self.run_button, self.stop_button, self.bar, self.status], layout=wrapped)
+        next_steps = widgets.HBox([self.again_button, self.race_button, self.offer], layout=wrapped)
+        self._results = widgets.VBox([self.answer, next_steps, tabs])
+        return widgets.VBox([widgets.HTML(_STYLE), form, self._more, buttons, self.message, self._results])
 
     def _boxes(self, names: Sequence[str]) -> list[Any]:
         return [self.fields[name].box for name in names]
@@ -185,11 +199,14 @@ class PanelView:
             if name == named and name not in _IN_SIGHT:
                 self._more.selected_index = 0
         self.message.value = "" if named in self.fields else _error_html(problem)
+        (self._results.add_class if problem else self._results.remove_class)("tclab-stale")
         self._show_buttons()
 
     def _show_buttons(self) -> None:
         running = self.panel.running
-        self.run_button.disabled = running or bool(self._problem)
+        self.run_button.disabled = running or self._racing or bool(self._problem)
+        self.again_button.disabled = self.run_button.disabled or self._advice is None
+        self.race_button.disabled = self.run_button.disabled or not self._able()
         self.stop_button.disabled = not running
         for field in self.fields.values():
             field.widget.disabled = running  # fields, status and chart are of one sweep
@@ -203,6 +220,39 @@ class PanelView:
             self._show_problem(error)
         else:
             self._on_progress()
+
+    def _measure_again(self) -> None:
+        repeats = self.fields["repeats"].widget
+        repeats.value = str(int(repeats.value) + 1)
+        self._run()
+
+    def _able(self) -> int:
+        """Return how many changes can be raced with the present one."""
+        every = () if self._advice is None else (*self._advice.suggestions, *self._advice.unsure)
+        return sum(one.race is not None and one.measured is None for one in every)
+
+    def _race(self) -> None:
+        self._racing, self.offer.value = True, f"racing for {_RACE_SECONDS:g} s, beside making the candidates ready"
+        self._show_buttons()
+        threading.Thread(target=self._race_once, daemon=True).start()
+
+    def _race_once(self) -> None:
+        assert self._advice is not None
+        try:
+            self._advice = self._advice.measure(budget_seconds=_RACE_SECONDS, progress=False)
+        except Exception as error:  # of a thread: it would be shown nowhere else
+            self.message.value = _error_html(f"{type(error).__name__}: {error}")
+        self._racing = False
+        self._show_advice()
+
+    def _show_advice(self) -> None:
+        """Show the advice, and offer a race of what may pay."""
+        able, advice = self._able(), self._advice
+        raced = [] if advice is None else [one.measured.sentence for one in advice.suggestions if one.measured]
+        changes = counted(able, "change")
+        self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else " ".join(raced[:1])
+        self.advice.value = "" if advice is None else advice._repr_html_()
+        self._show_buttons()
 
     def _stop(self) -> None:
         if self.panel.sweep is not None:
@@ -248,8 +298,14 @@ class PanelView:
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
         self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
-        self.answer.value = f'<div style="line-height:1.4"><b>{escape(found[0])}</b></div>' if found else ""
-        self.findings.value = Sentences(found)._repr_html_()
+        answers = [sentence for by in ("strategy", *AXES) for sentence in axis_sentences(rows, by)] if found else []
+        bold = "<br>".join(map(escape, dict.fromkeys(answers or found[:1])))
+        self.answer.value = f'<div style="line-height:1.4"><b>{bold}</b></div>' if found else ""
+        self.findings.value = Sentences([*answers, *found])._repr_html_()
+        measured = tuple(rows["measured_at"]) if found else ()
+        if measured != self._advised:  # or a race's results would be gone
+            self._advice, self._advised = (advise(rows) if found else None), measured
+            self._show_advice()
 
 
 def _error_html(problem: str) -> str:
@@ -257,9 +313,9 @@ def _error_html(problem: str) -> str:
 
 
 def _button(text: str, icon: str, style: str, tip: str) -> Any:
-    layout = widgets.Layout(width="100px")
+    layout = widgets.Layout(width="auto", min_width="100px")
     made = widgets.Button(description=text, icon=icon, button_style=style, tooltip=tip, layout=layout)
-    made.add_class(f"tclab-{text.lower()}")
+    made.add_class(f"tclab-{text.lower().replace(' ', '-')}")
     return made
 
 

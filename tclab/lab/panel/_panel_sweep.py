@@ -24,7 +24,7 @@ from tclab.sweeps.execution._progress import OPTIONS, SweepOptions
 from tclab.sweeps.store._row_files import Results
 from tclab.sweeps.store._rows import frame, point_of
 
-_OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False}
+_OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False, "repeats": 1}
 _PATHS = ("graph", "perturbations")  # parameters that may be
 # a minute on two cores, and enough for a verdict
 _SMALL = {
@@ -84,7 +84,7 @@ class PanelSweep:
         self.points()
         self.sweep: LiveSweep | None = None  # the last that was started
         self._swept: dict[str, Value] = {}  # the parameters that it was started with
-        self._kept: dict[tuple[Path, Point], pa.Table] = {}  # rows that were read
+        self._kept: dict[tuple[Path, Point, int], pa.Table] = {}  # rows that were read
 
     @property
     def folder(self) -> Path:
@@ -121,7 +121,7 @@ class PanelSweep:
         budget = checked("budget_seconds", options["budget_seconds"], _Budget)
         options["budget_seconds"] = budget or None
         slurm = {} if options.get("slurm") is None else {"slurm": options.pop("slurm")}
-        SweepOptions(**{name: value for name, value in options.items() if name != "slurm"})
+        SweepOptions(**options)
         return options | slurm
 
     def papermill(self, out: str = "out.ipynb") -> str:
@@ -152,9 +152,10 @@ class PanelSweep:
         folder = Results(self.folder)
         if not folder.folder.is_dir():
             return []
-        keys = [(folder.folder, point) for point in self.points()]
+        runs = range(self._options()["repeats"])
+        keys = [(folder.folder, point, repeat) for repeat in runs for point in self.points()]
         for key in keys:
-            if key not in self._kept and (table := folder.read_point(key[1])) is not None:
+            if key not in self._kept and (table := folder.read_point(*key[1:])) is not None:
                 self._kept[key] = table
         return [self._kept[key] for key in keys if key in self._kept]
 

@@ -20,7 +20,7 @@ _USUAL: dict[str, dict[str, Any]] = {
 }
 # Run first, so that a short budget covers them: the fastest, what others train with, DANGO's, and the reference. The
 # quick ones stand first: a time that they took foretells those of the slow ones.
-_FIRST = ("node_mask", "delta", "edge_mask", "indices", "subgraph")
+KEY = ("node_mask", "delta", "edge_mask", "indices", "subgraph")
 # At least so many steps where there is no model: they are short.
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
@@ -111,9 +111,9 @@ def grid(
     scale = usual["scale"] if scale == "auto" else text_value(scale)
     common = {"graph": graph, "scale": scale, "device": device, "ranks": ranks}
     check_files(Point(graph=graph))
-    key: Sequence[str] = _FIRST
+    key: Sequence[str] = KEY
     if strategies == "auto":
-        named = [name for name in dict.fromkeys([*_FIRST, *strategy_names()]) if strategy_of(name).exact]
+        named = [name for name in dict.fromkeys([*KEY, *strategy_names()]) if strategy_of(name).exact]
     else:
         key = named = [str(name) for name in listed("strategies", strategies)]
     batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
@@ -167,7 +167,7 @@ def axis(name: str, value: Any) -> list[Any]:
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
-    """Return the choices of networks; by default one, a third and all of the graph's for `_FIRST`, else those read."""
+    """Return the choices of networks; by default one, a third and all of the graph's for `KEY`, else those read."""
     from tclab.sweeps.config._point_inputs import network_names
 
     if networks != "auto":
@@ -175,7 +175,7 @@ def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[An
     if not masked:
         return [None]
     count = len(network_names(Point(**chosen)))
-    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
+    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in KEY else [count]
 
 
 def _answer_first(points: list[Point], key: Sequence[str]) -> Points:

@@ -107,9 +107,9 @@ class Results:
                 return rows
         return None
 
-    def read_point(self, point: Point) -> pa.Table | None:
-        """Return the rows of a point's first run here, or `None`."""
-        return self.read(self.path(point).name)
+    def read_point(self, point: Point, repeat: int = 0) -> pa.Table | None:
+        """Return the rows of one of a point's runs here, or `None`."""
+        return self.read(self.name(resolve(point), repeat))
 
     def write(self, rows: pa.Table, name: str) -> None:
         """Keep a point's rows in a file of that name, in place of earlier ones; those of other code stay beside them.
