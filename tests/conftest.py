@@ -51,6 +51,25 @@ TOGETHER = {
 }
 
 
+# What a cell of a notebook must have found, notebook → cell → a condition: nbval alone sees exceptions, and their saved
+# outputs are stripped.
+FINDS = {
+    "sweep.ipynb": {"answer": "any('node_mask' in one for one in lab.findings(rows))",
+                    "by-networks": "{*rows['strategy']} == {'edge_mask', 'node_mask', 'indices'}",
+                    "advice": "advice.subject.startswith('from ')"},
+    "explore.ipynb": {"table": "rows['status'].eq('ok').any()", "advice": "advice is not none_yet"},
+    "scaling.ipynb": {"epochs": "len(epochs) == len(epoch_points) > 0"},
+    "masks.ipynb": {"race": "{pair.a for pair in race.pairs} | {pair.b for pair in race.pairs} == {*arms}",
+                    "held-out": "len(measured) == len(unseen) > 0"},
+    "where_time_goes.ipynb": {"findings": "any('a step takes' in one for one in lab.findings(rows, 'steps'))"},
+    "trust.ipynb": {"race": "len(race.pairs) > 0"},
+    "trace.ipynb": {"findings": "len(report.findings) > 0"},
+    "cell_graph.ipynb": {"reach": "len(rows) > 0"},
+    "your_model.ipynb": {"stages": "rows['status'].eq('ok').any()"},
+    "hypotheses.ipynb": {"ratios-table": "len(ratios) > 0"},
+}  # fmt: skip
+
+
 def pytest_collection_modifyitems(config, items):
     # what is imported is no garbage: each collection of a race or a measurement would look 0.2 s there
     gc.freeze()
@@ -65,6 +84,8 @@ def pytest_collection_modifyitems(config, items):
                 # as papermill's -p does; by its defaults each runs in tests/test_notebooks.py
                 smaller = item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
+            if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
+                item.cell.source += f"\nassert {found}"
 
 
 _kernels = []  # of this process, one at most
