@@ -27,8 +27,8 @@ from scipy.stats import binomtest
 
 from tclab import Point
 from tclab.sweeps import race_points
+from tclab.sweeps._race_points import PROCESSES
 from tclab.sweeps.analysis._compare_runs import pairs_of_runs
-from tclab.sweeps.analysis._race_points import PROCESSES
 from tclab.timing._race import EARLY
 from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tclab.graph._cell_graph import CellGraph
     from tclab.masking._strategy import view
     from tclab.message_passing._shared_graph import SharedGraph
+    from tclab.sweeps._fits import fits
+    from tclab.sweeps._grid import grid
+    from tclab.sweeps._point import Point
+    from tclab.sweeps._row_files import rows_of as rows
+    from tclab.sweeps._run import run
     from tclab.sweeps._sweep import sweep
     from tclab.sweeps.analysis._advise import advise
     from tclab.sweeps.analysis._compare_runs import compare
-    from tclab.sweeps.config._grid import grid
-    from tclab.sweeps.config._point import Point
-    from tclab.sweeps.execution._run import run
-    from tclab.sweeps.predict._fits import fits
-    from tclab.sweeps.store._row_files import rows_of as rows
     from tclab.training._check import check
 
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 _NAMES = {
     "CellGraph": "tclab.graph._cell_graph:CellGraph",
     "InputError": "tclab.errors:InputError",
-    "fits": "tclab.sweeps.predict._fits:fits",
-    "Point": "tclab.sweeps.config._point:Point",
+    "fits": "tclab.sweeps._fits:fits",
+    "Point": "tclab.sweeps._point:Point",
     "SharedGraph": "tclab.message_passing._shared_graph:SharedGraph",
     "advise": "tclab.sweeps.analysis._advise:advise",
     "check": "tclab.training._check:check",
     "compare": "tclab.sweeps.analysis._compare_runs:compare",
-    "grid": "tclab.sweeps.config._grid:grid",
-    "rows": "tclab.sweeps.store._row_files:rows_of",
-    "run": "tclab.sweeps.execution._run:run",
+    "grid": "tclab.sweeps._grid:grid",
+    "rows": "tclab.sweeps._row_files:rows_of",
+    "run": "tclab.sweeps._run:run",
     "sweep": "tclab.sweeps._sweep:sweep",
     "view": "tclab.masking._strategy:view",
 }

@@ -135,8 +135,8 @@ def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
     pytest_sessionfinish()
-    if "tclab.sweeps.execution._run" in sys.modules:  # children that are kept warm for the next point
-        sys.modules["tclab.sweeps.execution._run"].close_workers()
+    if "tclab.sweeps._run" in sys.modules:  # children that are kept warm for the next point
+        sys.modules["tclab.sweeps._run"].close_workers()
     left = left_behind(os.environ[MARK])
     assert not left, f"processes were left behind: {left}"
 

@@ -16,9 +16,9 @@ from test_compare import step
 from test_notebooks import FOLDER, ROOT
 
 from tclab import lab
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, table
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, table
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -12,10 +12,10 @@ import tclab
 from tclab import lab, timing
 from tclab.command._point_verbs import _end
 from tclab.lab.reports._findings import answer
-from tclab.sweeps.execution import _run
-from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
-from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps import _run
+from tclab.sweeps._epoch import Costs, Epoch, Prediction
+from tclab.sweeps._machine_label import busy_text, graph_text, this_machine
+from tclab.sweeps._rows import not_measured
 from tclab.timing._environment import conditions
 from tclab.timing._race import Races
 

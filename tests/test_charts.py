@@ -19,7 +19,7 @@ from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.reports._findings import answer
 from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 from tclab.masking import names
-from tclab.sweeps.store._rows import Rows, frame_html
+from tclab.sweeps._rows import Rows, frame_html
 from tclab.timing._ledger import STAGES
 
 

@@ -7,10 +7,10 @@ import torch
 
 import tclab
 from tclab import InputError, lab, sweeps
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.predict import _cost_model as cost_model
+from tclab.sweeps import _cost_model as cost_model
+from tclab.sweeps._cost_model import CostModel, rows_of_cells
+from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps.predict import cells, fit_costs, roofline
-from tclab.sweeps.predict._cost_model import CostModel, rows_of_cells
 
 TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 

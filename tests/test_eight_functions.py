@@ -6,7 +6,7 @@ from pathlib import PurePath
 from unittest.mock import Mock
 
 import tclab
-from tclab.sweeps.execution import _run, _worker
+from tclab.sweeps import _run, _worker
 
 # "3. in it `main` in `_worker.py` …": a function, and the file that it is in, or "there", in that of the one before
 LINE = re.compile(r"^\d\. (?:in it )?`([\w.]+)`(?: \([^)]*\))? (?:in `([\w/]+\.py)`|there)", re.MULTILINE)

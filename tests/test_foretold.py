@@ -7,7 +7,7 @@ from test_notebooks import FOLDER, defaults
 
 import tclab
 from tclab import Point
-from tclab.sweeps.store._rows import columns_of, table
+from tclab.sweeps._rows import columns_of, table
 
 # Seconds a sample of all networks: two quiet cores at scale 0.1; an H100 at full size, by its recording in docs/gpu.md
 CPU = {"node_mask": 0.02, "delta": 0.02, "edge_mask": 0.06, "subgraph": 0.1, "indices": 0.03}
@@ -62,7 +62,7 @@ def test_by_its_defaults_two_minutes_on_two_cores_answer_all_three_axes(tmp_path
 
 
 def test_by_its_defaults_the_sweep_answers_on_gpus_at_full_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 4)
+    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 4)
     Machine(monkeypatch, GPU, start=25, check=4, around=4)
     points = tclab.grid(gpus=4)
     assert {(p.ranks, p.device, p.scale) for p in points} == {(4, "cuda", 1.0)}

@@ -12,7 +12,7 @@ from tclab import lab
 from tclab.lab.reports._axes import axis_sentences
 from tclab.lab.reports._cells import one_point_each, stage_parts
 from tclab.lab.reports._findings import answer
-from tclab.sweeps.store._rows import frame, mean_columns, table
+from tclab.sweeps._rows import frame, mean_columns, table
 
 
 def framed(*made):

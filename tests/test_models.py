@@ -24,7 +24,7 @@ from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.models._layers import GINUpdate, HyperSAGNN, LayerNorm, Linear, _blocks, _product
 from tclab.models._losses import log_cosh, sup_cr
 from tclab.perturbation import Deletions
-from tclab.sweeps.execution._overheads import make_dense_targets
+from tclab.sweeps._overheads import make_dense_targets
 from tclab.timing import syncs
 
 

@@ -13,11 +13,11 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
-from tclab.sweeps.analysis._race_points import _factory, race_arm
-from tclab.sweeps.config._point_inputs import cell_graph_of, screen_of
-from tclab.sweeps.store._code_fingerprint import loaded_code, unchanged
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import not_measured, with_code
+from tclab.sweeps._fingerprint import loaded_code, unchanged
+from tclab.sweeps._point_inputs import cell_graph_of, screen_of
+from tclab.sweeps._race_points import _factory, race_arm
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured, with_code
 from tclab.timing import _environment
 
 RIGHT = """

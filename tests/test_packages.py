@@ -23,7 +23,11 @@ FOLDER = Path(tclab.__file__).parent
 PACKAGES = ["timing", "trace", "graph", "perturbation", "readers", "message_passing", "masking", "models", "training",
             "sweeps", "lab", "case_study", "command"]  # fmt: skip
 STANDALONE = {"timing", "trace"}  # serve somebody without a graph: they import only the single modules
-SWEEPS = ["config", "store", "execution", "predict", "analysis", "slurm", "_sweep"]
+# modules of `tclab/sweeps/`, in the order in which they may import one another
+SWEEPS = ["_fields", "_gpus", "_point", "_point_inputs", "_grid", "config", "_machine_label", "_rows", "_fingerprint",
+          "_row_files", "_overheads", "_ranks", "_step_rows", "_measure", "_progress", "_run", "_worker", "_foretell",
+          "_inside", "_race_points", "_fits", "_cost_model", "predict", "_epoch", "analysis", "_slurm",
+          "_sweep"]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(FOLDER.rglob("*.py"))
@@ -50,7 +54,7 @@ def imports(module):
 
 
 def part(module, depth):
-    """Return the name at some depth of a dotted one: of tclab.sweeps.store._rows at 1 sweeps; "" where none is."""
+    """Return the name at some depth of a dotted one: of tclab.sweeps._rows at 1 sweeps; "" where none is."""
     names = module.split(".")
     return names[depth] if names[0] == "tclab" and len(names) > depth else ""
 

@@ -16,9 +16,9 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab.panel._panel import PanelView
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, table
+from tclab.sweeps._point_inputs import cell_graph_of, resolve
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, table
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
 
@@ -129,7 +129,7 @@ WRONG = [  # parameter, value, the error
 def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(
     tmp_path, name, value, words, monkeypatch
 ):
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 3)
+    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 3)
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
     if name in ("compile", "modes"):  # no value of their fields is wrong

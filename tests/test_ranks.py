@@ -16,7 +16,7 @@ from tclab._child_process import end_with_parent
 from tclab.models import MleWassSupCR
 from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.perturbation import Deletions, Perturbations
-from tclab.sweeps.execution._run import threads_of
+from tclab.sweeps._run import threads_of
 from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_plain

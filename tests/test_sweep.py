@@ -9,12 +9,12 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._progress import Progress, print_progress
-from tclab.sweeps.execution._run import close_workers
-from tclab.sweeps.store._code_fingerprint import import_file
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, not_measured, table
+from tclab.sweeps._fingerprint import import_file
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import Progress, print_progress
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, not_measured, table
+from tclab.sweeps._run import close_workers
 
 
 def tiny(**fields):
@@ -235,7 +235,7 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
 
 
 def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 0)
+    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
         ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),

@@ -95,7 +95,7 @@ def taking(options: Mapping[str, Any]) -> Callable[[Verb], Verb]:
 
 def import_own(files: Iterable[Path] | None) -> None:
     """Import the files of `--import`."""
-    from tclab.sweeps.store._code_fingerprint import import_file
+    from tclab.sweeps._fingerprint import import_file
 
     for file in files or ():
         import_file(file)

@@ -15,10 +15,10 @@ from cyclopts import Group, Parameter
 from tclab._display import Sentences, bullets
 from tclab.command._app import Own, import_own, show, taking
 from tclab.errors import InputError, MissingExtraError
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._grid import axis
-from tclab.sweeps.config._grid import grid as grid_of
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._grid import axis
+from tclab.sweeps._grid import grid as grid_of
+from tclab.sweeps._point import Point
 from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1
@@ -127,7 +127,7 @@ def run(*, hang_seconds: float | None = None, own: Own = None, json: bool = Fals
 
     - `hang_seconds`: end it if it takes longer.
     """
-    from tclab.sweeps.execution._run import run as run_point
+    from tclab.sweeps._run import run as run_point
 
     import_own(own)
     return _end(run_point(_point(point), hang_seconds=hang_seconds), json)
@@ -149,7 +149,7 @@ def race(
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
     - `record`: a file, with which the same command goes on after an interrupt (budget included).
     """
-    from tclab.sweeps.analysis._race_points import race_points
+    from tclab.sweeps._race_points import race_points
 
     import_own(own)
     more = {} if processes is None else {"processes": processes or None}
@@ -165,7 +165,7 @@ def fits(*, memory_bytes: int | None = None, own: Own = None, json: bool = False
 
     - `memory_bytes`: bytes that a process may take.
     """
-    from tclab.sweeps.predict._fits import fits as fits_of
+    from tclab.sweeps._fits import fits as fits_of
 
     import_own(own)
     found = fits_of(_point(point), memory_bytes=memory_bytes)

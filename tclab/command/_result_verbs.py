@@ -26,7 +26,7 @@ def _rows(path: Path) -> Any:
 
     **Raises:** `InputError` where there are none: for a program an empty folder is no answer.
     """
-    from tclab.sweeps.store._row_files import rows_of
+    from tclab.sweeps._row_files import rows_of
 
     rows = rows_of(path)
     if rows.empty:

@@ -15,7 +15,7 @@ from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings
 from tclab.lab.reports._graphs import network_table, reach_rows
 from tclab.lab.reports._tables import equivalence, machine
-from tclab.sweeps.store._code_fingerprint import import_file
+from tclab.sweeps._fingerprint import import_file
 
 __all__ = [
     "LiveSweep",

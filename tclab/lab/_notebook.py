@@ -13,9 +13,9 @@ import pandas as pd
 
 from tclab._display import Shown
 from tclab.errors import require
-from tclab.sweeps.config._grid import names_numbers
-from tclab.sweeps.store._code_fingerprint import import_file
-from tclab.sweeps.store._rows import frame_html
+from tclab.sweeps._fingerprint import import_file
+from tclab.sweeps._grid import names_numbers
+from tclab.sweeps._rows import frame_html
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
 _VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs

@@ -13,9 +13,9 @@ from tclab.lab._notebook import import_own
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.panel._panel_sweep import known_parameters
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._progress import OPTIONS
+from tclab.sweeps._grid import grid
+from tclab.sweeps._point import Point
+from tclab.sweeps._progress import OPTIONS
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 # what a function's `**` argument stands for

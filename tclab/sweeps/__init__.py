@@ -15,20 +15,20 @@ need(__name__, "sweep", "pandas", "pyarrow")
 if TYPE_CHECKING:
     from tclab.sweeps import config as config
     from tclab.sweeps import predict as predict
-    from tclab.sweeps.analysis._inside import inside as inside
-    from tclab.sweeps.analysis._race_points import loop_of as loop_of
-    from tclab.sweeps.analysis._race_points import race_points as race_points
-    from tclab.sweeps.execution._worker import run_as_rank as run_as_rank
-    from tclab.sweeps.predict._epoch import run_epoch as run_epoch
+    from tclab.sweeps._epoch import run_epoch as run_epoch
+    from tclab.sweeps._inside import inside as inside
+    from tclab.sweeps._race_points import loop_of as loop_of
+    from tclab.sweeps._race_points import race_points as race_points
+    from tclab.sweeps._worker import run_as_rank as run_as_rank
 
 _NAMES = {
     "config": "config",
-    "inside": "analysis._inside:inside",
-    "loop_of": "analysis._race_points:loop_of",
+    "inside": "_inside:inside",
+    "loop_of": "_race_points:loop_of",
     "predict": "predict",
-    "race_points": "analysis._race_points:race_points",
-    "run_as_rank": "execution._worker:run_as_rank",
-    "run_epoch": "predict._epoch:run_epoch",
+    "race_points": "_race_points:race_points",
+    "run_as_rank": "_worker:run_as_rank",
+    "run_epoch": "_epoch:run_epoch",
 }
 __all__ = [*_NAMES]
 __dir__ = __all__.copy  # completion offers these

@@ -14,14 +14,14 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.sweeps.config._point import Point, Points, points_of, varying_fields
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._foretell import Foresight
-from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
-from tclab.sweeps.slurm._slurm_executor import run_on_slurm
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame, not_measured
+from tclab.sweeps._foretell import Foresight
+from tclab.sweeps._point import Point, Points, points_of, varying_fields
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import Progress, SweepOptions, print_progress
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import frame, not_measured
+from tclab.sweeps._run import STOPPED, others_now, point_rows
+from tclab.sweeps._slurm import run_on_slurm
 
 
 def sweep(

@@ -12,8 +12,8 @@ from tclab.lab.charts._marks import lines
 from tclab.lab.charts._style import chart_title, empty_chart
 from tclab.lab.reports._cells import ratio_of_rows, records
 from tclab.lab.reports._tables import rows_of_points
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._row_files import Runs
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs
 
 _GRAPHS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7")  # as Okabe and Ito, in the order of the graphs
 _SHARES = {

@@ -30,8 +30,8 @@ from tclab.lab.reports._cells import (
     with_labels,
 )
 from tclab.lab.reports._tables import rows_of_points
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED
 
 # Stages of a step as the overview has them; each has the colour of the one that names it.

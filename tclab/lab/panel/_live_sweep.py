@@ -17,13 +17,13 @@ import pyarrow as pa
 from tclab._display import counted
 from tclab.errors import unknown
 from tclab.lab._notebook import has_front_end
+from tclab.sweeps._foretell import Foresight
+from tclab.sweeps._point import Point, points_of
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import frame
 from tclab.sweeps._sweep import sweep
-from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._foretell import Foresight
-from tclab.sweeps.execution._progress import OPTIONS, Progress, SweepOptions
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame
 
 STOPPING = "stopping: the point under way takes a moment to end"
 

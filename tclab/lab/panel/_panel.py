@@ -22,11 +22,11 @@ from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
 from tclab.models import names as model_names
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._grid import KEY, listed
+from tclab.sweeps._point import Point
+from tclab.sweeps._rows import Rows
 from tclab.sweeps.analysis._advise import advise
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._grid import KEY, listed
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._rows import Rows
 from tclab.timing._advice import Advice
 
 _RACE_SECONDS = 60.0  # of all changes together

@@ -17,12 +17,12 @@ from tclab._io import atomic_write, writing
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import import_own, project_path
 from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.sweeps.config._fields import checked, declarations, text_value
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point, Points, varying_fields
-from tclab.sweeps.execution._progress import OPTIONS, SweepOptions
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame, point_of
+from tclab.sweeps._fields import checked, declarations, text_value
+from tclab.sweeps._grid import grid
+from tclab.sweeps._point import Point, Points, varying_fields
+from tclab.sweeps._progress import OPTIONS, SweepOptions
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import frame, point_of
 
 _OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False, "repeats": 1}
 _PATHS = ("graph", "perturbations")  # parameters that may be

@@ -18,7 +18,7 @@ from tclab.lab.reports._cells import (
     step_throughput,
     with_labels,
 )
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps._row_files import Runs, rows_of
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
 _TYPED = {"batch_size": "batch_sizes 1,2,4,8", "networks": "networks 1,3,9"}

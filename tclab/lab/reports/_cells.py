@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from tclab.masking._strategy import BASELINES
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._machine_label import graph_name
+from tclab.sweeps._point import Point
+from tclab.sweeps._rows import keys_of
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, SHARED, WITHOUT_REPEATS, pairs_of_runs
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import graph_name
-from tclab.sweeps.store._rows import keys_of
 from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import Pair

@@ -22,9 +22,9 @@ from tclab.lab.reports._cells import (
     why_undecided,
     with_labels,
 )
-from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import without_time
+from tclab.sweeps._machine_label import busy_text, of_this_machine, ranks_text, where_measured
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import without_time
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
 

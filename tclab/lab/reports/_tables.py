@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from tclab.errors import require
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS, cell_text
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import ENVIRONMENT_COLUMNS, cell_text
 from tclab.timing._environment import environment
 from tclab.timing._verdict import Pair
 

@@ -15,14 +15,14 @@ from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
 from tclab.message_passing._view import NEEDS_EDGES
 from tclab.models._model_registry import SHIPPED
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._machine_label import busy_text, of_this_machine, where_measured
+from tclab.sweeps._point import Point
+from tclab.sweeps._race_points import race_points
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import keys_of, point_of, python_value
+from tclab.sweeps._run import others_now
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
-from tclab.sweeps.analysis._race_points import race_points
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._run import others_now
-from tclab.sweeps.store._machine_label import busy_text, of_this_machine, where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._point import Point
 
 _FIXED_SECONDS = 5.0  # around the steps, until a setting has shown it: the check, the graph, the workers
 _SIZES = ("batch_size", "networks")  # what the seconds of a step are taken to be proportional to

@@ -19,11 +19,11 @@ from tclab._display import Display, Shown, counted, seconds_text
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps.config._fields import AtLeast1, checked
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
-from tclab.sweeps.execution._measure import Setup, check_equivalence, loader_options, setup
-from tclab.sweeps.execution._run import rows_of_task
+from tclab.sweeps._fields import AtLeast1, checked
+from tclab.sweeps._measure import Setup, check_equivalence, loader_options, setup
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import resolved_alone, screen_of
+from tclab.sweeps._run import rows_of_task
 from tclab.timing import Ledger
 from tclab.timing._environment import busy_notes, conditions, contention, environment
 from tclab.timing._step_means import Estimate, cycle_of, mean_step

@@ -26,12 +26,12 @@ from tclab._limits import out_of_memory
 from tclab._version import __version__
 from tclab.errors import InputError, require
 from tclab.message_passing._view import NeedsEdgesError
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._ranks import ALONE, Ranks
-from tclab.sweeps.execution._run import request_of
-from tclab.sweeps.store._code_fingerprint import import_user_modules, loaded_code
-from tclab.sweeps.store._rows import columns_of, frame, table
+from tclab.sweeps._fingerprint import import_user_modules, loaded_code
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._ranks import ALONE, Ranks
+from tclab.sweeps._rows import columns_of, frame, table
+from tclab.sweeps._run import request_of
 from tclab.timing._environment import environment
 
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
@@ -52,7 +52,7 @@ def main() -> None:
         if int(count) > 1:
             ranks = Ranks(device)
         # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
-        for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
+        for module in ("tclab.sweeps._measure", "torch_geometric.utils"):
             importlib.import_module(module)
         gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
         while (request := ranks.broadcast(parent.receive)) is not None:

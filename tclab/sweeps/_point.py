@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, about, require, shown, unknown
-from tclab.sweeps.config._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
-from tclab.sweeps.config._gpus import device_of
+from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
+from tclab.sweeps._gpus import device_of
 
 if TYPE_CHECKING:
     from tclab.masking import Strategy
@@ -32,7 +32,7 @@ Width = Annotated[int, Meta(ge=2, le=10**9, description="a whole number of at le
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
 
 
-# ---- the overheads of the case study by name; `sweeps/execution/_overheads.py` is what they do
+# ---- the overheads of the case study by name; `sweeps/_overheads.py` is what they do
 
 
 @dataclass(frozen=True)

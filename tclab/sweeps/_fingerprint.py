@@ -22,7 +22,7 @@ from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.models._model_registry import SHIPPED
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._point import Point
 
 _LIBRARIES = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}  # folders of them
 _DIGITS = 16  # of a digest

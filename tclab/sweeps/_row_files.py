@@ -24,10 +24,10 @@ from tclab._io import atomic_write, held, writing
 from tclab._source import guarded
 from tclab._version import __version__
 from tclab.errors import InputError, require
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import file_stamps, resolve
-from tclab.sweeps.store._code_fingerprint import unchanged
-from tclab.sweeps.store._rows import SCHEMA_VERSION, aligned, code_in, frame, with_code
+from tclab.sweeps._fingerprint import unchanged
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import file_stamps, resolve
+from tclab.sweeps._rows import SCHEMA_VERSION, aligned, code_in, frame, with_code
 from tclab.timing._environment import fingerprint
 
 _SWEEP = ".running-sweep"  # which whoever sweeps holds

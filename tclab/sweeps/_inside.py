@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves
 
 from tclab.errors import InputError, require
 from tclab.message_passing import View
-from tclab.sweeps.config._fields import AtLeast1, checked
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import check_equivalence, setup
+from tclab.sweeps._fields import AtLeast1, checked
+from tclab.sweeps._measure import check_equivalence, setup
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import resolved_alone
 from tclab.timing import Ledger
 
 STAGES = ("forward", "backward")

@@ -22,12 +22,13 @@ from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.message_passing.kernels._tile_sums import forget_tiles
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import OVERHEADS, Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, samples_of, screen_of
-from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
-from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
-from tclab.sweeps.store._rows import columns_of
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._overheads import add_overheads, apply_to_model
+from tclab.sweeps._point import OVERHEADS, Point
+from tclab.sweeps._point_inputs import cell_graph_of, file_stamps, samples_of, screen_of
+from tclab.sweeps._ranks import ALONE, Ranks
+from tclab.sweeps._rows import columns_of
+from tclab.sweeps._step_rows import RankMeasurement, rows_of_ranks, timelines
 from tclab.timing import Ledger, syncs
 from tclab.timing._call_costs import peak_memory_bytes, release_memory, reset_peak_memory
 from tclab.timing._environment import conditions

@@ -8,9 +8,9 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
-from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._point import Point, Points, applicable_overheads, model_of, strategy_of
+from tclab.sweeps._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
+from tclab.sweeps._gpus import ranks_of
+from tclab.sweeps._point import Point, Points, applicable_overheads, model_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
 # What suits the machine. Of fewer steps than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict can come
@@ -99,7 +99,7 @@ def grid(
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
     from tclab.masking import names as strategy_names
-    from tclab.sweeps.config._point_inputs import check_files
+    from tclab.sweeps._point_inputs import check_files
 
     known = declarations(Point)
     names = [one.grid for one in known.values()]
@@ -168,7 +168,7 @@ def axis(name: str, value: Any) -> list[Any]:
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
     """Return the choices of networks; by default one, a third and all of the graph's for `KEY`, else those read."""
-    from tclab.sweeps.config._point_inputs import network_names
+    from tclab.sweeps._point_inputs import network_names
 
     if networks != "auto":
         return axis("networks", networks)

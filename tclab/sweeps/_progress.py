@@ -12,8 +12,8 @@ import pyarrow as pa
 from msgspec import Meta
 
 from tclab._display import say
-from tclab.sweeps.config._fields import AtLeast1, checked, declarations, text_value
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._fields import AtLeast1, checked, declarations, text_value
+from tclab.sweeps._point import Point
 
 _Seconds = Annotated[float, Meta(gt=0, description="a number above 0")] | None
 _KINDS: dict[str, Any] = {"retry": bool, "budget_seconds": _Seconds, "hang_seconds": _Seconds, "repeats": AtLeast1}

@@ -38,11 +38,11 @@ from tclab.message_passing._shared_view import dense_sum
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
-from tclab.sweeps.config._fields import AtLeast1, checked
-from tclab.sweeps.config._grid import Listed, listed
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._run import rows_of_task
+from tclab.sweeps._fields import AtLeast1, checked
+from tclab.sweeps._grid import Listed, listed
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._run import rows_of_task
 from tclab.timing._call_costs import least_seconds
 from tclab.timing._environment import busy_notes, conditions, contention
 

@@ -19,14 +19,14 @@ import pyarrow as pa
 from tclab._child_process import SOURCE
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, require, unknown
-from tclab.sweeps.config._fields import AtLeast1, checked, read_options, text_value
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import absolute, resolve
-from tclab.sweeps.execution._progress import Progress, SweepOptions
-from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
-from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps._fields import AtLeast1, checked, read_options, text_value
+from tclab.sweeps._fingerprint import import_user_modules, imports_of
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import absolute, resolve
+from tclab.sweeps._progress import Progress, SweepOptions
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured
+from tclab.sweeps._run import STOPPED, close_workers, point_rows
 from tclab.timing._environment import SOFTWARE, environment
 
 _OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number

@@ -16,9 +16,9 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of
-from tclab.sweeps.execution._measure import step_of
+from tclab.sweeps._measure import step_of
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import cell_graph_of, resolve, samples_of
 from tclab.timing._environment import gpu_free_bytes
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL

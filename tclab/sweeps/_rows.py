@@ -14,9 +14,9 @@ import pyarrow as pa
 from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.errors import InputError
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import busy_text, contention_text, points_text
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._machine_label import busy_text, contention_text, points_text
+from tclab.sweeps._point import Point
 from tclab.timing._step_means import mean_step
 
 SCHEMA_VERSION = 9  # raised when a column or a stage changes its meaning: points of an earlier one are measured again

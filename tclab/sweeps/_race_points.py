@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from tclab.errors import InputError, require
-from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import file_stamps, resolved_alone
-from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
-from tclab.sweeps.store._code_fingerprint import code_of, import_user_modules, imports_of
+from tclab.sweeps._fingerprint import code_of, import_user_modules, imports_of
+from tclab.sweeps._measure import Setup, check_equivalence, setup
+from tclab.sweeps._point import ALLOCATORS, Point
+from tclab.sweeps._point_inputs import file_stamps, resolved_alone
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race
@@ -114,7 +114,7 @@ def _factory(point: Point, points: Collection[Point]) -> str:
     """Return what a race's process makes the arm of a point from, one of the `points` of the race."""
     request = {"point": point.to_dict(), "points": [one.to_dict() for one in points], "files": file_stamps(point)}
     request |= {"modules": imports_of(*points)["modules"], "code": code_of(*points)}
-    return f"tclab.sweeps.analysis._race_points:race_arm:{json.dumps(request)}"
+    return f"tclab.sweeps._race_points:race_arm:{json.dumps(request)}"
 
 
 def race_points(

@@ -17,21 +17,21 @@ import pyarrow as pa
 from tclab._child_process import ChildProcess
 from tclab._limits import field_of
 from tclab.errors import require
-from tclab.sweeps.config._gpus import check_enough
-from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._progress import SweepOptions
-from tclab.sweeps.store._code_fingerprint import imports_of, unchanged
-from tclab.sweeps.store._rows import frame, not_measured, table, with_code
+from tclab.sweeps._fingerprint import imports_of, unchanged
+from tclab.sweeps._gpus import check_enough
+from tclab.sweeps._point import ALLOCATORS, Point
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import SweepOptions
+from tclab.sweeps._rows import frame, not_measured, table, with_code
 from tclab.timing._environment import conditions, contention, usable_cores
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 Code = dict[str, str]  # file → digest, of the code that measured
 STOPPED = "not run: stopped"
-_WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests
+_WORKER = "tclab.sweeps._worker"  # the module that answers requests
 _LOOK_SECONDS = 0.2  # between looks whether the point is to be stopped
 _OTHERS = 0.5  # cores that others keep busy, from which they are in the way of a sweep that wants all of them
-_MEASURE = "tclab.sweeps.execution._measure:measure"
+_MEASURE = "tclab.sweeps._measure:measure"
 
 
 def run(point: Point, *, fresh: bool = False, hang_seconds: float | None = None) -> pd.DataFrame:

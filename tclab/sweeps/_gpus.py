@@ -6,7 +6,7 @@ from typing import Literal
 
 from tclab._display import counted
 from tclab.errors import InputError
-from tclab.sweeps.config._fields import text_value
+from tclab.sweeps._fields import text_value
 
 
 def gpu_count() -> int:
