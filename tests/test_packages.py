@@ -26,7 +26,7 @@ STANDALONE = {"timing", "trace"}  # serve somebody without a graph: they import 
 # modules of `tclab/sweeps/`, in the order in which they may import one another
 SWEEPS = ["_fields", "_gpus", "_point", "_point_inputs", "_grid", "config", "_machine_label", "_rows", "_fingerprint",
           "_row_files", "_overheads", "_ranks", "_step_rows", "_measure", "_progress", "_run", "_worker", "_foretell",
-          "_inside", "_race_points", "_fits", "_cost_model", "predict", "_epoch", "analysis", "_slurm",
+          "_inside", "_race_points", "_fits", "predict", "_epoch", "analysis", "_slurm",
           "_sweep"]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -11,8 +11,7 @@ from typing import Any
 from tclab.errors import unknown
 from tclab.lab._notebook import import_own
 from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._panel import Panel
-from tclab.lab.panel._panel_sweep import known_parameters
+from tclab.lab.panel._panel import Panel, known_parameters
 from tclab.sweeps._grid import grid
 from tclab.sweeps._point import Point
 from tclab.sweeps._progress import OPTIONS

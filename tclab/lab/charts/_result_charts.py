@@ -13,9 +13,9 @@ from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import GREY, STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.charts._trace_charts import trace_chart
 from tclab.lab.reports._tables import pairs_against
-from tclab.sweeps._cost_model import CostModel
 from tclab.sweeps._epoch import Epoch
 from tclab.sweeps.analysis._compare_runs import Comparison
+from tclab.sweeps.predict import CostModel
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
 from tclab.timing._ledger import SUMS

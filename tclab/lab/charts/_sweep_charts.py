@@ -14,21 +14,8 @@ from tclab._display import bytes_text, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
+from tclab.lab.reports import _cells as cells
 from tclab.lab.reports._axes import AXES, along, axis_sentences
-from tclab.lab.reports._cells import (
-    adds_up,
-    against_the_fastest,
-    comparable,
-    figure_text,
-    fullest,
-    in_one_mode,
-    one_run_each,
-    reference_of,
-    stage_parts,
-    step_throughput,
-    why_undecided,
-    with_labels,
-)
 from tclab.lab.reports._tables import rows_of_points
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -67,10 +54,10 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     """
     if by != "strategy" and by not in AXES:
         raise unknown("axis of throughput", by, ["strategy", *AXES])
-    rows = with_labels(in_one_mode(rows_of(rows)))
+    rows = cells.with_labels(cells.in_one_mode(rows_of(rows)))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    return _overview(fullest(rows)) if by == "strategy" else _over(rows, by)
+    return _overview(cells.fullest(rows)) if by == "strategy" else _over(rows, by)
 
 
 def _title(rows: pd.DataFrame, by: str) -> list[str]:
@@ -86,14 +73,14 @@ def _overview(cell: pd.DataFrame) -> Any:
     for column, name in (("batch_size", "batch"), ("networks", "networks")):
         if (cell.groupby("model")[column].nunique() > 1).any():  # settings whose answers are at different sizes
             cell = cell.assign(label=cell["label"] + f" · {name} " + cell[column].astype(str))
-    found = step_throughput(one_run_each(cell))
+    found = cells.step_throughput(cells.one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
     words = _verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")])
     said = found["label"].map({label: text.partition(":")[0] for label, text in words.items()})
     ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
-    speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
+    speed = found["samples_per_second"].map(cells.figure_text, na_action="ignore").where(ok, status)
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
     dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
@@ -119,16 +106,16 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
     for _, group in steps[exact].groupby(["model", "setting"], sort=False):
         labels = dict(zip(group["strategy"], group["label"], strict=True))
         if len(labels) > 1:
-            pairs = against_the_fastest(group)[1]
+            pairs = cells.against_the_fastest(group)[1]
             words |= {labels[name]: "as fast" for name, pair in pairs.items() if pair.verdict == SAME}
-            words |= {labels[name]: f"undecided: {why_undecided(pair)}" for name, pair in pairs.items()
+            words |= {labels[name]: f"undecided: {cells.why_undecided(pair)}" for name, pair in pairs.items()
                       if pair.verdict == UNDECIDED}  # fmt: skip
     return words
 
 
 def _kinds_of_stages(rows: pd.DataFrame) -> pd.DataFrame:
     """Return bar, part and seconds a step of each kind of stage, on the timeline that the step is timed on."""
-    chosen = one_run_each(rows)
+    chosen = cells.one_run_each(rows)
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
     chosen = chosen[(chosen["status"] == "ok") & main & chosen["stage"].isin(list(STAGE_COLOURS))]
     part = chosen["stage"].map(_KIND_OF).fillna("other").rename("part")
@@ -141,7 +128,7 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     ok = steps[steps["status"] == "ok"]
     lost = steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])]
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
-    coloured = _in_colour(comparable(ok), by)
+    coloured = _in_colour(cells.comparable(ok), by)
     many = ok.groupby("model")["label"].transform("nunique") > _COLOURED
     columns = {"strategy": "kind", by: "x", "samples_per_second": "y"}
     found = ok[[*columns, "low", "high"]].rename(columns=columns)
@@ -168,7 +155,7 @@ def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
         several = group.groupby("label")[by].transform("nunique") > 1
         ranked = group.assign(several=several).sort_values(["several", "samples_per_second"], ascending=False)
         fastest = ranked.drop_duplicates(by).sort_values(by, ascending=False)["label"]
-        compared = ranked[ranked["strategy"] == reference_of(list(ranked["strategy"]))]["label"].mode()
+        compared = ranked[ranked["strategy"] == cells.reference_of(list(ranked["strategy"]))]["label"].mode()
         first = [*fastest[:1], *compared[:1], *fastest, *ranked["label"]]
         chosen += list(dict.fromkeys(first))[:_COLOURED]
     return chosen
@@ -194,11 +181,11 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     rows = rows_of(rows) if points is None else rows_of_points(rows, points)
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    cell = fullest(rows)
-    found = stage_parts(cell)
+    cell = cells.fullest(rows)
+    found = cells.stage_parts(cell)
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
-    drawn = found["accounted"].map(adds_up).astype(bool)
+    drawn = found["accounted"].map(cells.adds_up).astype(bool)
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})

@@ -8,16 +8,7 @@ import pandas as pd
 
 from tclab._display import counted, first_of
 from tclab.errors import unknown
-from tclab.lab.reports._cells import (
-    comparable,
-    figure_text,
-    fullest,
-    in_one_mode,
-    one_run_each,
-    reference_of,
-    step_throughput,
-    with_labels,
-)
+from tclab.lab.reports import _cells as cells
 from tclab.sweeps._row_files import Runs, rows_of
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
@@ -32,8 +23,8 @@ def along(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     The other axis has, for each model and setting, its value in the cell that is the answer: see `fullest`.
     """
     other = "networks" if by == "batch_size" else "batch_size"
-    cells = fullest(rows)[["model", "setting", other]].drop_duplicates()
-    return step_throughput(one_run_each(rows)).merge(cells)
+    answer = cells.fullest(rows)[["model", "setting", other]].drop_duplicates()
+    return cells.step_throughput(cells.one_run_each(rows)).merge(answer)
 
 
 def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
@@ -46,10 +37,10 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     """
     if by not in ("strategy", *AXES):
         raise unknown("axis of a sweep", by, ["strategy", *AXES])
-    rows = with_labels(comparable(in_one_mode(rows_of(rows))))
+    rows = cells.with_labels(cells.comparable(cells.in_one_mode(rows_of(rows))))
     if rows.empty:
         return []
-    steps = along(rows, by) if by in AXES else step_throughput(one_run_each(fullest(rows)))
+    steps = along(rows, by) if by in AXES else cells.step_throughput(cells.one_run_each(cells.fullest(rows)))
     groups = list(steps.groupby(["model", "setting"], sort=False))
     said = []
     for (model, setting), group in groups:
@@ -101,11 +92,11 @@ def _leaders(steps: pd.DataFrame) -> tuple[list[str], str]:
     best = ranked.iloc[0]
     near = ranked["samples_per_second"] * (1 + _LEVEL) >= best["samples_per_second"]
     others = [name for name in ranked["strategy"] if name != best["strategy"]]
-    text = f"{figure_text(best['samples_per_second'])} samples/s"
+    text = f"{cells.figure_text(best['samples_per_second'])} samples/s"
     if others:
-        reference = reference_of(others)
+        reference = cells.reference_of(others)
         speed = ranked[ranked["strategy"] == reference]["samples_per_second"].iloc[0]
-        text += f", {figure_text(best['samples_per_second'] / speed)}× {reference}'s {figure_text(speed)}"
+        text += f", {cells.figure_text(best['samples_per_second'] / speed)}× {reference}'s {cells.figure_text(speed)}"
     return list(ranked[near | (ranked["high"] >= best["low"])]["strategy"]), text
 
 
