@@ -57,8 +57,19 @@ def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
         return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
-    title = chart_title("Samples a second, over those of the fewest ranks", more, rows=pd.concat(sides.values()))
+    title = chart_title(_efficiencies(found), more, rows=pd.concat(sides.values()))
     return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240)
+
+
+def _efficiencies(found: list[dict[str, Any]]) -> list[str]:
+    """Return what the most ranks bring, a line for each kind of scaling."""
+    said = []
+    for panel in dict.fromkeys(one["panel"] for one in found):
+        reached = [one for one in found if one["panel"] == panel and one["text"] and not one["dashed"]]
+        best = max(reached, key=lambda one: (one["x"], one["y"]))
+        more = f"{best['y']:.3g}× the samples/s on {best['x']:g} ranks, an efficiency of {best['text']}"
+        said.append(f"{panel.partition(':')[0].capitalize()} scaling: {best['line']} has {more}")
+    return said
 
 
 def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
