@@ -24,6 +24,7 @@ from tclab.lab._notebook import drawn_by_jupyter, has_front_end, import_own, pro
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.panel._live_sweep import STOPPING, LiveSweep, outlook
 from tclab.lab.reports._axes import AXES, axis_sentences
+from tclab.lab.reports._cells import records
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
@@ -73,7 +74,7 @@ def _as_typed(value: Any) -> Value:
 def settings_of(rows: pd.DataFrame) -> dict[str, str]:
     """Return the parameters of the points that some rows are of, as a panel's fields have them."""
     steps = rows[rows["stage"] == "step"]
-    points = [point_of(row) for row in steps.dropna(subset="network_names").to_dict("records")]
+    points = [point_of(row) for row in records(steps.dropna(subset="network_names"))]
     if not points:
         return {}
     counts = sorted({int(count) for count in steps["networks"].dropna()})
@@ -211,7 +212,7 @@ class Panel:
                 settings = saved["parameters"] if alone or saved["given"] == self._given else {}
             else:
                 settings = settings_of(Results(self.folder).frame()) if alone and self.folder.is_dir() else {}
-            self.parameters = Panel(**{**self.parameters, **settings, **self._given}).parameters
+            self.parameters = Panel(**{**self.parameters, **settings, "results": self.parameters["results"]}).parameters
 
     def start(self, listener: Callable[[], None] | None = None) -> LiveSweep:
         """Start a sweep of its points into its results folder, and return at once; points that are kept are read.
@@ -423,7 +424,7 @@ class PanelView:
         """Show an error at the field that it names; below the buttons where it names none."""
         self._problem = problem = "" if error is None else str(error)
         names = {one.name: one.grid for one in declarations(Point).values()} | {"network": "networks"}
-        name = getattr(error, "name", None)
+        name = str(getattr(error, "name", None))
         named = names.get(name, name)
         for name, field in self.fields.items():
             field.mark(problem if name == named else "")

@@ -48,7 +48,7 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
         if group["contention"].notna().any():
             sentence = _BUSY
         if len(groups) > 1 and sentence != _BUSY:
-            sentence = f"{', '.join(filter(None, (model, setting)))}: {sentence}"
+            sentence = f"{', '.join(filter(None, map(str, (model, setting))))}: {sentence}"
         elif not sentence.startswith(tuple(group["strategy"])):
             sentence = sentence[0].upper() + sentence[1:]
         said.append(sentence)
