@@ -158,7 +158,7 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
     assert strategies.value == "indices"
     assert "node_mask" not in strategies.widget.options
     set_to(view, "models", ("hetero_cell",))
-    assert "node_mask" in strategies.widget.options
+    assert {"node_mask", "delta", "edge_mask", "subgraph"} == {*strategies.widget.options[:4]}  # above the fold
     assert "indices" not in strategies.widget.options
 
 

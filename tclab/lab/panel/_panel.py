@@ -287,6 +287,11 @@ _TIPS = {
 }
 
 
+def _strategies() -> list[str]:
+    """Return the names of all strategies, those that matter first: a list shows eleven."""
+    return list(dict.fromkeys([*KEY, *strategy_names()]))
+
+
 def _strategy_tip() -> str:
     lines = (f"{name}: {(strategy_of(name).__doc__ or '').partition(chr(10))[0]}" for name in strategy_names())
     return "\n".join(["Several with Ctrl or Shift.", *lines])
@@ -306,7 +311,7 @@ class _Field:
         }
         self.lists = name in ("strategies", "models")
         if self.lists:
-            known = [*dict.fromkeys([*KEY, *strategy_names()])] if name == "strategies" else model_names()
+            known = _strategies() if name == "strategies" else model_names()
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
             self.widget.rows = min(len(known), 11)
@@ -404,7 +409,7 @@ class PanelView:
         """Offer the strategies that serve one of the chosen models, and choose the first where none is left."""
         kinds = [model_of(name) for name in self.fields["models"].widget.value if name in model_names()]
         widget = self.fields["strategies"].widget
-        serving = [name for name in strategy_names() if any(kind.served_by(strategy_of(name)) for kind in kinds)]
+        serving = [name for name in _strategies() if any(kind.served_by(strategy_of(name)) for kind in kinds)]
         chosen = [name for name in widget.value if name in serving or name == "auto"]
         if kinds:
             widget.options = [*(["auto"] if "auto" in chosen else []), *serving]
