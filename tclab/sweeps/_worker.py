@@ -58,8 +58,8 @@ def main() -> None:
         while (request := ranks.broadcast(parent.receive)) is not None:
             if request["modules"]:
                 import_user_modules(request["modules"], request["path"])
-            if ranks.rank == 0:  # now, too: it may die of the point
-                parent.send(code=loaded_code(request["modules"]))
+            # now, too: it may die of the point; the others wait, or a message of theirs would be written into this one
+            ranks.broadcast(lambda modules=request["modules"]: parent.send(code=loaded_code(modules)))
             rows = rows_of_request(request, ranks)
             if ranks.rank == 0:
                 parent.send(rows=rows, code=loaded_code(request["modules"]))
