@@ -101,8 +101,11 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
         assert " ".join(" ".join(title).split()) == sentence
     lone = framed(row("node_mask", 0.1))
     assert axis_sentences(lone) == ["node_mask trains 40 samples/s."]
-    alone = "Measured at 9 networks alone: set networks 1,3,9 for a line over the number of networks."
-    assert axis_sentences(lone, "networks") == [alone]
+    alone = "Measured at 9 networks alone: {}, for a line over the number of networks."
+    assert axis_sentences(lone, "networks") == [alone.format("set networks 1,3,9")]
+    cut = framed(row("node_mask", 0.1, contention="9.0 s"), lost("node_mask", "not run: the budget of 9 s was spent"))
+    again = "run the sweep again, whose budget left others out"
+    assert axis_sentences(cut, "networks") == [alone.format(again)]
     busy = axis_sentences(framed(*({**one, "contention": "9.0 s"} for one in rows)), "batch_size")
     why = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
     assert busy == [why]

@@ -37,16 +37,22 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     """
     if by not in ("strategy", *AXES):
         raise unknown("axis of a sweep", by, ["strategy", *AXES])
-    rows = cells.with_labels(cells.comparable(cells.in_one_mode(rows_of(rows))))
+    every = rows_of(rows)
+    rows = cells.with_labels(cells.comparable(cells.in_one_mode(every)))
     if rows.empty:
         return []
     steps = along(rows, by) if by in AXES else cells.step_throughput(cells.one_run_each(cells.fullest(rows)))
     groups = list(steps.groupby(["model", "setting"], sort=False))
     said = []
     for (model, setting), group in groups:
-        sentence = _over(group, by) if by in AXES else _at_one_size(group)
-        if group["contention"].notna().any():
+        alone = by in AXES and group[by].nunique() < 2
+        if alone:
+            left = bool(every["status"].str.startswith("not run").any())
+            sentence = _alone(by, group[by].iloc[0], left=left)
+        elif group["contention"].notna().any():
             sentence = _BUSY
+        else:
+            sentence = _over(group, by) if by in AXES else _at_one_size(group)
         if len(groups) > 1 and sentence != _BUSY:
             sentence = f"{', '.join(filter(None, map(str, (model, setting))))}: {sentence}"
         elif not sentence.startswith(tuple(group["strategy"])):
@@ -64,8 +70,6 @@ def _at_one_size(steps: pd.DataFrame) -> str:
 
 def _over(steps: pd.DataFrame, by: str) -> str:
     values = sorted(steps[by].dropna().unique())
-    if len(values) < 2:
-        return f"measured at {_at(by, values[0])} alone: set {_TYPED[by]} for a line over the {AXES[by]}."
     leads = [(value, _leaders(steps[steps[by] == value])[0]) for value in values]
     ahead, parts = "", []
     for names, group in groupby(leads, key=lambda lead: sorted(lead[1])):
@@ -80,6 +84,11 @@ def _over(steps: pd.DataFrame, by: str) -> str:
         parts.append(f"{where} {ahead}")
     last = steps[steps[by] == values[-1]]
     return f"{'; '.join(parts)}: {_leaders(last)[1]} at {_at(by, values[-1])}."
+
+
+def _alone(by: str, value: float, *, left: bool) -> str:
+    do = "run the sweep again, whose budget left others out" if left else f"set {_TYPED[by]}"
+    return f"measured at {_at(by, value)} alone: {do}, for a line over the {AXES[by]}."
 
 
 def _at(by: str, value: float) -> str:
