@@ -14,6 +14,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -59,7 +60,7 @@ def main() -> None:
             if request["modules"]:
                 import_user_modules(request["modules"], request["path"])
             # now, too: it may die of the point; the others wait, or a message of theirs would be written into this one
-            ranks.broadcast(lambda modules=request["modules"]: parent.send(code=loaded_code(modules)))
+            ranks.broadcast(partial(parent.send, code=loaded_code(request["modules"])))
             rows = rows_of_request(request, ranks)
             if ranks.rank == 0:
                 parent.send(rows=rows, code=loaded_code(request["modules"]))
