@@ -2,6 +2,7 @@
 convolutions over it.
 """
 
+from tclab.message_passing._changed_rows import ChangedRows
 from tclab.message_passing._shared_convs import (
     SharedGATv2Conv,
     SharedGCNConv,
@@ -15,6 +16,7 @@ from tclab.message_passing._shared_view import SharedView
 from tclab.message_passing._view import View
 
 __all__ = [
+    "ChangedRows",
     "SharedGATv2Conv",
     "SharedGCNConv",
     "SharedGINConv",

@@ -14,18 +14,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import InputError, require, shown, unknown
+from tclab.message_passing._changed_rows import ChangedRows, Joined, check_changed, reach, reach_of_degrees
 from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
-from tclab.message_passing.kernels._edge_blocks import edge_attention
+from tclab.message_passing.kernels._edge_blocks import Edges, edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
 Features = Tensor | tuple[Tensor, Tensor | None]
+Changed = ChangedRows | tuple[ChangedRows, ChangedRows]
 EdgeType = tuple[str, str, str]
 # arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
 _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
@@ -78,7 +81,7 @@ def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
 
 
 class _Call(NamedTuple):
-    """What a convolution is called with, checked, rows of deleted nodes zero."""
+    """What a convolution is called with, checked: every row of every sample, rows of deleted nodes zero."""
 
     x: Tensor  # [N_source, B, F]
     own: Tensor | None  # [N_target, B, F], what a target adds of itself
@@ -87,9 +90,87 @@ class _Call(NamedTuple):
     cut: Tensor | None
     left: Tensor | None  # [N_target, B] bool, which targets are not deleted; None where none is
 
+    def over(self, shared: SharedGraph) -> _Call:
+        """Return this call over a graph of the same edges in the same order."""
+        return self._replace(shared=shared)
+
     def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
         """Return the reduction of `x: [N_source, B, H]` over each target's kept edges, [N_target, B, H]."""
         return self.shared(x, self.sides, reduce=reduce, cut=self.cut)
+
+    def edges(self, x: Tensor, *, loops: bool) -> Edges:
+        """Return the kept edges, of which each reads a row of `x: [N_source, B, ...]`; see `SharedGraph.edges`."""
+        return self.shared.edges(self.sides, self.cut, x, loops=loops)
+
+    def degree(self, dtype: torch.dtype) -> Tensor:
+        """Return the weights of the edges into each target, [N, B], of a graph of one kind of nodes."""
+        sends, receives = self.sides
+        degree = self.shared.degree(sends, self.x.size(1), cut=self.cut, weighted=True, dtype=dtype)
+        return degree if receives is None else degree * receives
+
+    def of_targets(self, values: Tensor) -> Tensor:
+        """Return `values: [N]`, a number a node, for each target's row, [N, 1]."""
+        return values.unsqueeze(1)
+
+    def targets_of(self, x: Tensor) -> Tensor:
+        """Return the rows of targets, of the rows of all nodes as sources, for a graph of one kind of nodes."""
+        return x
+
+    def sources_of(self, x: Tensor) -> Tensor:
+        """Return the rows of sources, of those of all targets, for a graph of one kind of nodes."""
+        return x
+
+
+class _ChangedCall:
+    """A `_Call` whose rows are tables, [N_source + D, 1, F] and [N_target + T, 1, F]; see `ChangedRows`."""
+
+    left = None
+
+    def __init__(
+        self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
+    ) -> None:
+        self.x, self._keys, self._sources, self._targets = sources.rows.unsqueeze(1), keys, sources, targets
+        self.shared = shared
+        self._joined = Joined(shared, sources, targets, keys, cut)
+        self._of_targets = torch.cat([torch.arange(targets.num_nodes, device=keys.device), targets.position(keys)])
+
+    @property
+    def own(self) -> Tensor:
+        """What a target adds of itself, [N_target + T, 1, F]."""
+        return take_rows(self._targets.rows, self._of_targets).unsqueeze(1)
+
+    def over(self, shared: SharedGraph) -> _ChangedCall:
+        """Return this call over a graph of the same edges in the same order."""
+        new = copy(self)
+        new.shared, new._joined = shared, self._joined.over(shared)
+        return new
+
+    def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
+        """Return the reduction of `x: [N_source + D, 1, H]` over each target's kept edges, [N_target + T, 1, H]."""
+        return self._joined(x, reduce=reduce)
+
+    def edges(self, x: Tensor, *, loops: bool) -> Edges:
+        """Return the kept edges, of which each reads a row of `x: [N_source + D, 1, ...]`."""
+        return self._joined.edges((None, None), None, x, loops=loops)
+
+    def degree(self, dtype: torch.dtype) -> Tensor:
+        """Return the weights of the edges into each target's row, [N + T, 1]."""
+        return self._joined.degree(None, 1, self.x.device, weighted=True, dtype=dtype)
+
+    def of_targets(self, values: Tensor) -> Tensor:
+        """Return `values: [N]`, a number a node, for each target's row, [N + T, 1]."""
+        return torch.cat([values, values[self._keys % max(len(values), 1)]]).unsqueeze(1)
+
+    def targets_of(self, x: Tensor) -> Tensor:
+        """Return the rows of targets, of the rows of all nodes as sources, for a graph of one kind of nodes."""
+        return take_rows(x, self._of_targets)
+
+    def sources_of(self, x: Tensor) -> Tensor:
+        """Return the rows of sources, [N + D, ...], of those of all targets, for a graph of one kind of nodes."""
+        assert self._sources.keys is not None  # each of them is kept, and so among the targets' keys
+        n = self._sources.num_nodes
+        of_keys = n + torch.searchsorted(self._keys, self._sources.keys)
+        return take_rows(x, torch.cat([torch.arange(n, device=of_keys.device), of_keys]))
 
 
 class _SharedConv(nn.Module, ABC):
@@ -110,25 +191,36 @@ class _SharedConv(nn.Module, ABC):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    @overload
+    def forward(self, x: Features, shared: SharedGraph, keep: Keep | None = None, **others: object) -> Tensor: ...
+
+    @overload
+    def forward(self, x: Changed, shared: SharedGraph, keep: None = None, **others: object) -> ChangedRows: ...
+
     def forward(
-        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
-    ) -> Tensor:
+        self, x: Any, shared: SharedGraph, keep: Any = None, *, cut: Tensor | None = None, **others: object
+    ) -> Any:
         """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
 
         F' is `out_channels`, of attention times its heads where they are side by side, and what `nn` makes for GIN.
 
         **Arguments:**
 
-        - `x`: [N, B, F], or both sides' (of a bipartite graph).
+        - `x`: [N, B, F], or both sides' (of a bipartite graph); or `ChangedRows`, and `ChangedRows` are returned.
         - `shared`: the graph of all samples.
-        - `keep`, `cut`: as for a `SharedGraph`.
+        - `keep`, `cut`: as for a `SharedGraph`; `ChangedRows` say themselves which nodes are kept.
         - `others`: what PyG's has besides (`edge_weight`, `edge_attr`, `size`, `return_attention_weights`): `None`.
 
         **Raises:** `InputError` for what does not fit.
         """
         require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
         _refuse(others)
-        sources, own = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
+        sources, own = x if isinstance(x, tuple) else (x, None if shared.bipartite else x)
+        if isinstance(sources, ChangedRows):
+            if keep is not None:
+                raise InputError("keep is given, expected None: ChangedRows say which nodes each sample deletes")
+            sources, own, keys = self._reach(sources, own, shared, cut)
+            return self._changed(sources, own, shared, cut, keys)
         for rows, n in ((sources, shared.num_sources), (own, shared.num_targets)):
             if rows is not None and (rows.dim() != 3 or rows.size(0) != n):
                 raise InputError(f"x is {list(rows.shape)}, expected [{n}, B, F]")
@@ -142,8 +234,34 @@ class _SharedConv(nn.Module, ABC):
             own = only_kept(own, left)
         return only_kept(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
 
+    def _reach(
+        self, sources: ChangedRows, targets: ChangedRows | None, shared: SharedGraph, cut: Tensor | None
+    ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
+        """Return the rows that `_changed` reads, and the keys [T] of those that can differ after it; see `reach`."""
+        check_changed(sources, targets, shared)
+        assert targets is not None
+        if cut is not None:
+            shared.checked(cut, sources.size)
+        if self._reads_degrees() and not shared.bipartite and sources.keys is not None:
+            sources = targets = sources.with_rows(reach_of_degrees(shared, sources, cut))
+        return sources, targets, reach(shared, sources, targets, cut)
+
+    def _changed(
+        self, sources: ChangedRows, targets: ChangedRows, shared: SharedGraph, cut: Tensor | None, keys: Tensor | None
+    ) -> ChangedRows:
+        """Return the rows of targets: the wild type's and those of `keys: [T]`, or, for `None`, every sample's."""
+        if keys is None:
+            grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
+            masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
+            return targets.every(to_rows(self.forward(grids, shared, masks, cut=cut)))
+        return targets.like(self._convolved(_ChangedCall(shared, sources, targets, keys, cut)).squeeze(1), keys)
+
+    def _reads_degrees(self) -> bool:
+        """Return whether what a source sends depends on its own degree."""
+        return False
+
     @abstractmethod
-    def _convolved(self, call: _Call) -> Tensor: ...
+    def _convolved(self, call: _Call | _ChangedCall) -> Tensor: ...
 
 
 class SharedGCNConv(_SharedConv):
@@ -184,32 +302,34 @@ class SharedGCNConv(_SharedConv):
         self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
 
-    def _convolved(self, call: _Call) -> Tensor:
+    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
         if call.shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
         sent, loops = _row_by_row(self.lin, call.x), call.shared.self_loops(call.x.device)
         own = loops.total  # [N] float64, what each node's own row weighs
         if self.add_self_loops:  # PyG fills in 1 where the edges have no weights, improved or not
             own = loops.last.nan_to_num(2.0 if self.improved and call.shared.weighted else 1.0)
-        call = call._replace(shared=loops.others)
+        call = call.over(loops.others)
         if self.normalize:
             root = self._roots(call, own, sent.dtype)
-            sent = sent * root
-        out = call.sum(sent) + sent * own.to(sent.dtype).view(-1, 1, 1)
+            sent = sent * call.sources_of(root)
+        out = call.sum(sent) + call.targets_of(sent) * call.of_targets(own.to(sent.dtype)).unsqueeze(-1)
         if self.normalize:
             out = out * root
         return out if self.bias is None else out + self.bias
 
-    def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return one over the root of each node's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
+    def _reads_degrees(self) -> bool:
+        return self.normalize and not self.cached
+
+    def _roots(self, call: _Call | _ChangedCall, own: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return one over the root of each target's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
         if self.cached:
-            degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
+            whole = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
+            degree = call.of_targets(whole.squeeze(1))
         else:
-            sends, receives = call.sides
-            degree = call.shared.degree(sends, call.x.size(1), cut=call.cut, weighted=True, dtype=exact)
-            degree = degree if receives is None else degree * receives
-        root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
+            degree = call.degree(exact)
+        root = (degree + call.of_targets(own.to(exact))).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
 
     def extra_repr(self) -> str:
@@ -250,7 +370,8 @@ class SharedGINConv(_SharedConv):
                 module.reset_parameters()  # type: ignore[operator]
         nn.init.constant_(self.eps, self.initial_eps)
 
-    def _convolved(self, call: _Call) -> Tensor:
+    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
+        self._check_norm(call)
         out = call.sum(call.x)
         if call.own is not None:
             out = out + (1 + self.eps) * call.own
@@ -258,6 +379,12 @@ class SharedGINConv(_SharedConv):
             return _row_by_row(self.nn, out)
         rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
         return add_rows(self.nn(take_rows(rows, left)), left, len(rows)).unflatten(0, out.shape[1::-1]).transpose(0, 1)
+
+    def _check_norm(self, call: _Call | _ChangedCall) -> None:
+        if isinstance(call, _ChangedCall) and any(
+            isinstance(module, _ACROSS_ROWS) and module.training for module in self.nn.modules()
+        ):
+            raise InputError("nn has a batch norm in training, expected none with ChangedRows: it needs every row")
 
 
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
@@ -310,7 +437,7 @@ class SharedSAGEConv(_SharedConv):
             assert isinstance(linear, nn.Linear)
             linear.reset_parameters()
 
-    def _convolved(self, call: _Call) -> Tensor:
+    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
         sent = _row_by_row(self.lin, call.x).relu() if self.project else call.x
         out = _row_by_row(self.lin_l, call.sum(sent, self.aggr.replace("add", "sum")))
         if self.root_weight and call.own is not None:
@@ -379,14 +506,18 @@ class SharedGATv2Conv(_SharedConv):
         bound = math.sqrt(6.0 / (self.heads + self.out_channels))
         nn.init.uniform_(self.att, -bound, bound)
 
-    def _convolved(self, call: _Call) -> Tensor:
-        if self.add_self_loops and call.shared.bipartite and call.sides != (None, None):
+    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
+        if (
+            self.add_self_loops
+            and call.shared.bipartite
+            and (isinstance(call, _ChangedCall) or call.sides != (None, None))
+        ):
             raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
         if call.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads, dropout = (self.heads, self.out_channels), self.dropout if self.training else 0.0
         x_l, x_r = self.lin_l(call.x).unflatten(-1, heads), self.lin_r(call.own).unflatten(-1, heads)
-        edges = call.shared.edges(call.sides, call.cut, x_l, loops=self.add_self_loops)
+        edges = call.edges(x_l, loops=self.add_self_loops)
         out = edge_attention(x_l, x_r, self.att[0], edges, slope=self.negative_slope, dropout=dropout)
         out = out.flatten(2) if self.concat else out.mean(2)
         if self.res is not None:
@@ -445,6 +576,8 @@ class SharedHeteroConv(nn.Module):
         **Raises:** `InputError` for what does not fit.
         """
         _refuse(others)
+        if any(isinstance(x, ChangedRows) for x in x_dict.values()):
+            return self._changed(x_dict, shared_dict, keep_dict, cut_dict or {})
         keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
         for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
@@ -456,6 +589,40 @@ class SharedHeteroConv(nn.Module):
             part = conv(both[0], shared_dict[edge_type], both[1], cut=cuts.get(edge_type))
             found.setdefault(target, []).append(part)
         return {target: self._grouped(parts) for target, parts in found.items()}
+
+    def _changed(
+        self,
+        x_dict: Mapping[str, ChangedRows],
+        shared_dict: Mapping[EdgeType, SharedGraph],
+        keep_dict: object,
+        cuts: Mapping[EdgeType, Tensor],
+    ) -> dict[str, ChangedRows]:
+        """Return `forward` for rows that differ: of each node type those that any of its relations can change."""
+        if keep_dict is not None:
+            raise InputError("keep_dict is given, expected None: ChangedRows say which nodes each sample deletes")
+        relations = [edge_type for edge_type in self.edge_types if edge_type in shared_dict]
+        convs = dict(zip(self.edge_types, self.convs.values(), strict=True))
+        calls = {}
+        reached: dict[str, list[Tensor | None]] = {}
+        for relation in relations:
+            source, _, target = relation
+            calls[relation] = convs[relation]._reach(
+                x_dict[source], x_dict.get(target), shared_dict[relation], cuts.get(relation)
+            )
+            reached.setdefault(target, []).append(calls[relation][-1])
+        keys = {
+            target: None if any(part is None for part in parts) else torch.cat(parts).unique()
+            for target, parts in reached.items()
+        }
+        found: dict[str, list[ChangedRows]] = {}
+        for relation, (sources, targets, _) in calls.items():
+            target = relation[2]
+            part = convs[relation]._changed(sources, targets, shared_dict[relation], cuts.get(relation), keys[target])
+            found.setdefault(target, []).append(part)
+        return {
+            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2))
+            for target, parts in found.items()
+        }
 
     def _grouped(self, parts: list[Tensor]) -> Tensor:
         if self.aggr is None:

@@ -175,7 +175,7 @@ class SharedGraph:
     def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool = True) -> Tensor:
         """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
         size = x.size(1)
-        edge, sample = self._checked(cut, size)
+        edge, sample = self.checked(cut, size)
         edge_index, weight = self._kept(_edges, x.device)
         source, target = edge_index.index_select(1, edge).long()
         messages = take_rows(x.transpose(0, 1).flatten(0, 1), sample * self.num_sources + source)
@@ -184,7 +184,7 @@ class SharedGraph:
         summed = add_rows(messages, sample * self.num_targets + target, size * self.num_targets)
         return summed.view(size, self.num_targets, -1).transpose(0, 1)
 
-    def _checked(self, cut: Tensor, size: int) -> Tensor:
+    def checked(self, cut: Tensor, size: int) -> Tensor:
         n = self.num_edges
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
             raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
@@ -228,7 +228,7 @@ class SharedGraph:
         by_target = self._kept(_edges_by_target, x.device, loops, edges_a_block(x))
         mask = None
         if cut is not None:
-            edge, sample = self._checked(cut, size)
+            edge, sample = self.checked(cut, size)
             position = by_target.position.index_select(0, edge).long()
             mask = add_rows(torch.ones_like(sample), position * size + sample, (len(by_target.source) + 1) * size)
             mask = (mask > 0).view(-1, size)

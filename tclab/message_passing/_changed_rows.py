@@ -1,0 +1,338 @@
+"""`ChangedRows`: the rows of B samples of one graph, of which few differ from those of the whole graph, the wild type.
+
+A layer makes a row of a sample different from the wild type's only where a neighbour was deleted, an edge was cut, or a
+neighbour's row differed before. So it is enough to compute the wild type once and, for each sample, the rows that can
+differ: `reach` says which they are, and `Joined` is the graph that computes both in one product.
+
+Shapes: N nodes (N_s sources, N_t targets), B samples, F features, E edges; D rows of sources differ before a layer, T
+rows of targets after it. A *key* is sample · N + node, one number for a node of a sample. A *table* [N + D, F] is the
+wild type's rows, then those that differ, by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError, require
+from tclab.graph._csr import Csr, SparseMatrix, group
+from tclab.message_passing._shared_graph import SharedGraph, _edges_by_target, _sides, _values
+from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows
+from tclab.perturbation import Deletions
+
+# Above this share of all rows and edges of B samples a layer computes whole samples
+WHOLE = 0.5
+
+
+class ChangedRows:
+    """The rows of B samples of one graph, each without some of its nodes: the wild type's and those that differ.
+
+    The layers `SharedGCNConv`, `SharedGINConv`, `SharedSAGEConv`, `SharedGATv2Conv` and `SharedHeteroConv` take it in
+    the place of features and a mask, and return it. What it holds is what they return for whole samples, and so are
+    gradients: of weights, of `x` through the wild type and through every sample.
+
+    >>> import torch
+    >>> from tclab import SharedGraph
+    >>> from tclab.message_passing import ChangedRows, SharedSAGEConv
+    >>> line = SharedGraph(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]), num_nodes=5)  # 0 → 1 → 2 → 3 → 4
+    >>> x = torch.randn(5, 8)
+    >>> rows = SharedSAGEConv(8, 16)(ChangedRows(x, deletions=[[0], [3], []]), line).map(torch.relu)
+    >>> rows  # sample 0 changes node 1, sample 1 changes node 4
+    ChangedRows(3 samples, 5 nodes; 2 rows differ)
+    >>> rows.mean().shape
+    torch.Size([3, 16])
+
+    **Arguments:**
+
+    - `x`: [N, F], the features of the whole graph.
+    - `deletions`: for each sample the nodes that it deletes, or `Deletions` on the device of `x`.
+    - `own`: [2, n] int64, a node and its sample: rows of a sample that differ from the start, each pair once.
+    - `values`: [n, F], what these rows hold.
+
+    **Raises:** `InputError` for what does not fit.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        deletions: Deletions | Iterable[Sequence[int] | Tensor],
+        *,
+        own: Tensor | None = None,
+        values: Tensor | None = None,
+    ) -> None:
+        if x.dim() != 2 or not x.is_floating_point():
+            raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows")
+        self.num_nodes = len(x)
+        if not isinstance(deletions, Deletions):
+            deletions = Deletions.of(deletions, num_nodes=self.num_nodes).to(x.device)
+        self.size = len(deletions)
+        self.deleted = deletions.rows(self.num_nodes).sort().values  # [M] keys
+        self.rows = x  # the table, or every row of every sample, [B · N, F]
+        self.keys: Tensor | None = self.deleted[:0]  # [D], of the rows that differ; None where every row is there
+        if own is not None or values is not None:
+            self.keys, order = _own_keys(own, values, x, self.size).sort()
+            if is_in(self.keys, self.deleted).any():
+                raise InputError("own has a row of a node that its sample deletes, expected rows that are kept")
+            self.rows = torch.cat([x, take_rows(values, order)])
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return these rows after a function of rows [R, F], which must treat each row by itself (ReLU, Linear).
+
+        It sees the wild type's rows once: what it drops out of them is dropped out of every sample.
+        """
+        return self.like(function(self.rows))
+
+    def like(self, rows: Tensor, keys: Tensor | None = None) -> Self:
+        """Return other rows of the same samples; of the same nodes unless `keys` are given."""
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__, rows=rows)
+        if keys is not None:
+            new.keys = keys
+        return new
+
+    def every(self, rows: Tensor) -> Self:
+        """Return `rows: [B · N, F]`, every row of every sample, sample after sample."""
+        new = self.like(rows)
+        new.keys = None
+        return new
+
+    def with_rows(self, keys: Tensor) -> Self:
+        """Return these rows, with those of `keys: [n]` among the ones that differ, whether they do or not."""
+        assert self.keys is not None
+        both = torch.cat([self.keys, keys]).unique()
+        nodes = torch.arange(self.num_nodes, device=both.device)
+        return self.like(take_rows(self.rows, torch.cat([nodes, self.position(both)])), both)
+
+    def position(self, keys: Tensor) -> Tensor:
+        """Return the row of the table that each node of a sample has, [n] int64, of `keys: [n]`."""
+        if self.keys is None:
+            return keys
+        found = torch.searchsorted(self.keys, keys)
+        return torch.where(is_in(keys, self.keys), self.num_nodes + found, keys % max(self.num_nodes, 1))
+
+    def keep(self) -> Tensor:
+        """Return which nodes each sample keeps, [N, B] bool."""
+        kept = torch.ones(self.size * self.num_nodes, dtype=torch.bool, device=self.rows.device)
+        return kept.index_fill_(0, self.deleted, False).view(self.size, self.num_nodes).t()
+
+    def grid(self) -> Tensor:
+        """Return every row of every sample, [N, B, F]; zero for nodes that are deleted."""
+        every = torch.arange(self.size * self.num_nodes, device=self.rows.device)
+        rows = self.rows if self.keys is None else take_rows(self.rows, self.position(every))
+        samples = rows.flatten(1).unflatten(0, (self.size, self.num_nodes))
+        return masked_rows(samples, self.keep().t()).unflatten(-1, rows.shape[1:]).transpose(0, 1)
+
+    def take(self, nodes: Tensor, samples: Tensor) -> Tensor:
+        """Return the rows of some nodes, each of its sample, [n, F]; zero for nodes that are deleted.
+
+        **Arguments:**
+
+        - `nodes`, `samples`: [n] int64.
+        """
+        keys = samples * self.num_nodes + nodes
+        return masked_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))
+
+    def sum(self) -> Tensor:
+        """Return the sum over each sample's kept rows, [B, F]: PyG's `global_add_pool`; added up in float32 or more."""
+        return self._sum().to(self.rows.dtype)
+
+    def _sum(self) -> Tensor:
+        if self.keys is None:
+            return in_float32(self.grid()).sum(0)
+        nodes = torch.cat([self.keys, self.deleted])
+        wild_type = take_rows(self.rows, nodes % max(self.num_nodes, 1))
+        changes = torch.cat([self.rows[self.num_nodes :], self.rows.new_zeros(len(self.deleted), *self.rows.shape[1:])])
+        changes = in_float32(changes) - in_float32(wild_type)
+        total = in_float32(self.rows[: self.num_nodes]).sum(0)
+        return total + add_rows(changes, nodes // max(self.num_nodes, 1), self.size)
+
+    def mean(self) -> Tensor:
+        """Return the mean over each sample's kept rows, [B, F]: PyG's `global_mean_pool`; 0 where none is kept."""
+        deleted = torch.bincount(self.deleted // max(self.num_nodes, 1), minlength=self.size)
+        kept = (self.num_nodes - deleted).clamp_min(1).view(-1, *[1] * (self.rows.dim() - 1))
+        return (self._sum() / kept).to(self.rows.dtype)
+
+    def __repr__(self) -> str:
+        differing = "every row is there" if self.keys is None else f"{len(self.keys)} rows differ"
+        return f"ChangedRows({self.size} samples, {self.num_nodes} nodes; {differing})"
+
+
+def _own_keys(own: Tensor | None, values: Tensor | None, x: Tensor, size: int) -> Tensor:
+    require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
+    require("values", values, Tensor, "[n, F]: what the rows of own hold")
+    assert own is not None
+    assert values is not None
+    if own.dim() != 2 or own.size(0) != 2 or own.dtype != torch.int64:
+        raise InputError(f"own is {list(own.shape)} {own.dtype}, expected [2, n] torch.int64: nodes, samples")
+    if values.shape != (own.size(1), *x.shape[1:]):
+        raise InputError(
+            f"values are {list(values.shape)}, expected {[own.size(1), *x.shape[1:]]}, a row a pair of own"
+        )
+    if bool((own < 0).any()) or bool((own[0] >= len(x)).any()) or bool((own[1] >= size).any()):
+        raise InputError(f"own has an index outside the {len(x)} nodes and {size} samples")
+    keys = own[1] * len(x) + own[0]
+    if len(keys.unique()) < len(keys):
+        raise InputError("own lists the same (node, sample) pair twice; list each pair once")
+    return keys
+
+
+def is_in(keys: Tensor, among: Tensor) -> Tensor:
+    """Return which of `keys` are `among: [n]` int64, sorted."""
+    with_end = torch.cat([among, among.new_full((1,), -1)])
+    return with_end[torch.searchsorted(among, keys)] == keys
+
+
+def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the entries of some rows of a matrix, one row after the other.
+
+    **Returns:** of each entry which of `rows` it is of, and where it stands in `csr.col`, [n] int64 each.
+    """
+    begin = csr.crow[rows].long()
+    length = csr.crow[rows + 1].long() - begin
+    which = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), length)
+    return which, torch.arange(len(which), device=rows.device) + (begin - length.cumsum(0) + length)[which]
+
+
+def check_changed(sources: object, targets: object, shared: SharedGraph) -> None:
+    """Raise an `InputError` where `ChangedRows` do not fit a graph or one another."""
+    for side, rows, n in (("sources", sources, shared.num_sources), ("targets", targets, shared.num_targets)):
+        require(f"x's {side}", rows, ChangedRows, "ChangedRows of both sides of a bipartite graph: (sources, targets)")
+        assert isinstance(rows, ChangedRows)
+        if rows.num_nodes != n:
+            raise InputError(f"x's {side} are {rows.num_nodes} nodes, expected the graph's {n}")
+    assert isinstance(sources, ChangedRows)
+    assert isinstance(targets, ChangedRows)
+    if sources.size != targets.size:
+        raise InputError(f"x's sources are {sources.size} samples, its targets {targets.size}; expected as many")
+
+
+def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None) -> Tensor | None:
+    """Return the keys [T] of the targets whose rows can differ from the wild type's after a layer, sorted.
+
+    `None` where they and their edges are more than the share `WHOLE` of those of all samples.
+    """
+    if sources.keys is None or targets.keys is None:
+        return None
+    keys = _reached(shared, torch.cat([sources.keys, sources.deleted]), sources, targets, cut, targets.keys)
+    crow = shared._kept(_sides, keys.device)[0].crow
+    nodes = keys % max(targets.num_nodes, 1)
+    edges = int((crow[nodes + 1] - crow[nodes]).sum())
+    return keys if len(keys) + edges <= WHOLE * sources.size * (shared.num_targets + shared.num_edges) else None
+
+
+def reach_of_degrees(shared: SharedGraph, rows: ChangedRows, cut: Tensor | None) -> Tensor:
+    """Return the keys [n] of the nodes whose degree differs from the wild type's, sorted."""
+    return _reached(shared, rows.deleted, rows, rows, cut, rows.deleted[:0])
+
+
+def _reached(
+    shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, more: Tensor
+) -> Tensor:
+    """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
+    _, by_source = shared._kept(_sides, keys.device)
+    which, position = entries(by_source, keys % max(sources.num_nodes, 1))
+    sample = (keys // max(sources.num_nodes, 1))[which]
+    parts = [more, sample * targets.num_nodes + by_source.col[position]]
+    if cut is not None:
+        parts.append(cut[1] * targets.num_nodes + shared._kept(_targets_of_edges, cut.device)[cut[0]])
+    reached = torch.cat(parts).unique()
+    return reached[~is_in(reached, targets.deleted)]
+
+
+def _targets_of_edges(shared: SharedGraph) -> Tensor:
+    return shared._edge_index[1].long()
+
+
+def _positions_of_edges(shared: SharedGraph) -> Tensor:
+    """Return where each edge stands among the edges by target, [E] int64."""
+    return torch.argsort(group(shared._edge_index[1].long(), shared.num_targets).items)
+
+
+class Joined(SharedGraph):
+    """The graph of one layer: the wild type's edges, and those into the T rows that differ after it.
+
+    Its sources are the table of sources, [N_s + D], and its targets the table of targets, [N_t + T].
+    """
+
+    def __init__(
+        self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
+    ) -> None:
+        self._shared = shared
+        by_target, _ = shared._kept(_sides, keys.device)
+        n_s, n_t = max(sources.num_nodes, 1), max(targets.num_nodes, 1)
+        row, position = entries(by_target, keys % n_t)  # of each edge which of `keys` it goes into; where it stands
+        sample = (keys // n_t)[row]
+        from_keys = sample * sources.num_nodes + by_target.col[position]
+        left = ~is_in(from_keys, sources.deleted)
+        if cut is not None:
+            of_cut = (cut[1] * max(shared.num_edges, 1) + shared._kept(_positions_of_edges, cut.device)[cut[0]]).sort()
+            left &= ~is_in(sample * max(shared.num_edges, 1) + position, of_cut.values)
+        self._row, self._position, from_keys = row[left], position[left], from_keys[left]
+        self._source = sources.position(from_keys)
+        self._is_loop = from_keys % n_s == (keys % n_t)[self._row]  # of a graph of one kind of nodes
+        self._of_row = sources.position(keys)  # where each of the T rows is among sources, if they are of one kind
+        self.bipartite, self.weighted, self._weight = True, shared.weighted, shared._weight
+        self.num_sources, self.num_targets = sources.num_nodes + len(sources.keys), targets.num_nodes + len(keys)
+        self.num_edges = shared.num_edges + len(self._row)
+
+    def over(self, shared: SharedGraph) -> Joined:
+        """Return this graph over another of the same edges in the same order."""
+        new = copy(self)
+        new._shared, new.weighted, new._weight = shared, shared.weighted, shared._weight
+        return new
+
+    def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
+        shared = self._shared
+        by_target, by_source = shared._kept(_sides, x.device)
+        if weighted and shared.weighted:
+            values, values_by_source = shared._kept(_values, x.device, x.dtype)
+            by_target, by_source = by_target._replace(values=values), by_source._replace(values=values_by_source)
+        added = values = None
+        if by_target.values is not None:
+            added = by_target.values[self._position]
+            values = torch.cat([by_target.values, added])
+        lengths = torch.bincount(self._row, minlength=self.num_targets - shared.num_targets)
+        crow = torch.cat([by_target.crow, by_target.crow[-1] + lengths.cumsum(0)]).int()
+        csr = Csr(crow, torch.cat([by_target.col, self._source.int()]), values)
+        return SparseMatrix(csr, self._transposed(by_source, added), lasting=False)
+
+    def _transposed(self, by_source: Csr, added: Tensor | None) -> Csr:
+        """Return the matrix by source: each source's edges of the wild type, then those into rows that differ."""
+        ptr, order = group(self._source, self.num_sources)
+        before = by_source.crow.new_full((self.num_sources + 1,), int(by_source.crow[-1]), dtype=torch.int64)
+        before[: len(by_source.crow)] = by_source.crow
+        n = len(by_source.col)
+        place = torch.arange(n, device=ptr.device) + torch.repeat_interleave(ptr[:-1], before.diff(), output_size=n)
+        added_place = torch.arange(len(order), device=ptr.device) + before[1:][self._source[order]]
+        both = torch.cat([place, added_place])
+
+        def spread(values: Tensor, of_added: Tensor) -> Tensor:
+            return values.new_empty(len(both)).index_copy_(
+                0, both, torch.cat([values, of_added[order].to(values.dtype)])
+            )
+
+        columns = spread(by_source.col, self._row + self._shared.num_targets)
+        values = None if by_source.values is None or added is None else spread(by_source.values, added)
+        return Csr((before + ptr).int(), columns, values)
+
+    def edges(self, sides: object, cut: None, x: Tensor, *, loops: bool = False) -> Edges:
+        """Return the single edges, for an operation that goes through them by blocks."""
+        shared, most = self._shared, edges_a_block(x)
+        if self._weight is not None:
+            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        given = shared._kept(_edges_by_target, x.device, loops, most)
+        edge_index = torch.stack([self._source, self._row])
+        rows = self.num_targets - shared.num_targets
+        if loops:  # each row's own in place of those that it has
+            own = torch.stack([self._of_row, torch.arange(rows, device=x.device)])
+            edge_index = torch.cat([edge_index[:, ~self._is_loop], own], dim=1)
+        added = sort_edges(edge_index, self.num_sources, rows, loops=False, most=most)
+        e, t = len(given.source), shared.num_targets
+        blocks = given.blocks + [(a + e, b + t, c + e, d + t) for a, b, c, d in added.blocks]
+        source, target = torch.cat([given.source, added.source]), torch.cat([given.target, added.target + t])
+        return Edges(EdgesByTarget(source, target, given.position, blocks), None, None, None, loops)
