@@ -20,13 +20,15 @@ from torch import Tensor
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
-from tclab.message_passing._shared_graph import SharedGraph, _edges_by_target, _sides, _values
+from tclab.message_passing._shared_graph import SharedGraph, Sides, _edges_by_target, _sides, _values
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows
 from tclab.perturbation import Deletions
 
-# Above this share of all rows and edges of B samples a layer computes whole samples
-WHOLE = 0.5
+# What a layer takes, in units of what one row's products take, at a width of 64 (`benchmarks/sparse.py --share`).
+# An edge into a row that differs has to be looked up and sorted first; one of the graph's own has been, once.
+CHANGED_EDGE, OWN_EDGE = 0.4, 0.03
+WHOLE = 1.0  # whole samples are computed where rows that differ would take more than this share of their time
 
 
 class ChangedRows:
@@ -75,7 +77,8 @@ class ChangedRows:
         self.rows = x  # the table, or every row of every sample, [B · N, F]
         self.keys: Tensor | None = self.deleted[:0]  # [D], of the rows that differ; None where every row is there
         if own is not None or values is not None:
-            self.keys, order = _own_keys(own, values, x, self.size).sort()
+            keys, values = _checked(own, values, x, self.size)
+            self.keys, order = keys.sort()
             if is_in(self.keys, self.deleted).any():
                 raise InputError("own has a row of a node that its sample deletes, expected rows that are kept")
             self.rows = torch.cat([x, take_rows(values, order)])
@@ -112,8 +115,8 @@ class ChangedRows:
         """Return the row of the table that each node of a sample has, [n] int64, of `keys: [n]`."""
         if self.keys is None:
             return keys
-        found = torch.searchsorted(self.keys, keys)
-        return torch.where(is_in(keys, self.keys), self.num_nodes + found, keys % max(self.num_nodes, 1))
+        index, found = search(keys, self.keys)
+        return torch.where(found, self.num_nodes + index, keys % max(self.num_nodes, 1))
 
     def keep(self) -> Tensor:
         """Return which nodes each sample keeps, [N, B] bool."""
@@ -162,7 +165,8 @@ class ChangedRows:
         return f"ChangedRows({self.size} samples, {self.num_nodes} nodes; {differing})"
 
 
-def _own_keys(own: Tensor | None, values: Tensor | None, x: Tensor, size: int) -> Tensor:
+def _checked(own: Tensor | None, values: Tensor | None, x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the keys of rows of a sample's own, and the rows."""
     require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
     require("values", values, Tensor, "[n, F]: what the rows of own hold")
     assert own is not None
@@ -178,13 +182,18 @@ def _own_keys(own: Tensor | None, values: Tensor | None, x: Tensor, size: int) -
     keys = own[1] * len(x) + own[0]
     if len(keys.unique()) < len(keys):
         raise InputError("own lists the same (node, sample) pair twice; list each pair once")
-    return keys
+    return keys, values
+
+
+def search(keys: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where each of `keys` is `among: [n]` int64, sorted, and whether it is there at all."""
+    index = torch.searchsorted(among, keys)
+    return index, torch.cat([among, among.new_full((1,), -1)])[index] == keys
 
 
 def is_in(keys: Tensor, among: Tensor) -> Tensor:
     """Return which of `keys` are `among: [n]` int64, sorted."""
-    with_end = torch.cat([among, among.new_full((1,), -1)])
-    return with_end[torch.searchsorted(among, keys)] == keys
+    return search(keys, among)[1]
 
 
 def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +223,7 @@ def check_changed(sources: object, targets: object, shared: SharedGraph) -> None
 def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None) -> Tensor | None:
     """Return the keys [T] of the targets whose rows can differ from the wild type's after a layer, sorted.
 
-    `None` where they and their edges are more than the share `WHOLE` of those of all samples.
+    `None` where to compute them would take longer than to compute every row of every sample.
     """
     if sources.keys is None or targets.keys is None:
         return None
@@ -222,7 +231,9 @@ def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: 
     crow = shared._kept(_sides, keys.device)[0].crow
     nodes = keys % max(targets.num_nodes, 1)
     edges = int((crow[nodes + 1] - crow[nodes]).sum())
-    return keys if len(keys) + edges <= WHOLE * sources.size * (shared.num_targets + shared.num_edges) else None
+    wild_type = shared.num_targets + OWN_EDGE * shared.num_edges
+    changed = wild_type + len(keys) + CHANGED_EDGE * edges
+    return keys if changed <= WHOLE * sources.size * wild_type else None
 
 
 def reach_of_degrees(shared: SharedGraph, rows: ChangedRows, cut: Tensor | None) -> Tensor:
@@ -277,22 +288,31 @@ class Joined(SharedGraph):
         self._is_loop = from_keys % n_s == (keys % n_t)[self._row]  # of a graph of one kind of nodes
         self._of_row = sources.position(keys)  # where each of the T rows is among sources, if they are of one kind
         self.bipartite, self.weighted, self._weight = True, shared.weighted, shared._weight
-        self.num_sources, self.num_targets = sources.num_nodes + len(sources.keys), targets.num_nodes + len(keys)
+        self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
         self.num_edges = shared.num_edges + len(self._row)
+        self._matrices: dict[tuple[bool, torch.dtype | None], SparseMatrix] = {}
 
     def over(self, shared: SharedGraph) -> Joined:
         """Return this graph over another of the same edges in the same order."""
         new = copy(self)
-        new._shared, new.weighted, new._weight = shared, shared.weighted, shared._weight
+        new._shared, new.weighted, new._weight, new._matrices = shared, shared.weighted, shared._weight, {}
         return new
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
+        weighted = weighted and self.weighted
+        key = (weighted, x.dtype if weighted else None)
+        if key not in self._matrices:
+            self._matrices[key] = self._make_matrix(x, weighted)
+        return self._matrices[key]
+
+    def _make_matrix(self, x: Tensor, weighted: bool) -> SparseMatrix:
         shared = self._shared
         by_target, by_source = shared._kept(_sides, x.device)
-        if weighted and shared.weighted:
+        if weighted:
             values, values_by_source = shared._kept(_values, x.device, x.dtype)
             by_target, by_source = by_target._replace(values=values), by_source._replace(values=values_by_source)
-        added = values = None
+        added: Tensor | None = None
+        values: Tensor | None = None
         if by_target.values is not None:
             added = by_target.values[self._position]
             values = torch.cat([by_target.values, added])
@@ -307,21 +327,20 @@ class Joined(SharedGraph):
         before = by_source.crow.new_full((self.num_sources + 1,), int(by_source.crow[-1]), dtype=torch.int64)
         before[: len(by_source.crow)] = by_source.crow
         n = len(by_source.col)
-        place = torch.arange(n, device=ptr.device) + torch.repeat_interleave(ptr[:-1], before.diff(), output_size=n)
-        added_place = torch.arange(len(order), device=ptr.device) + before[1:][self._source[order]]
-        both = torch.cat([place, added_place])
+        shift = torch.repeat_interleave(ptr[:-1], before.diff(), output_size=n)
+        index_of_added = torch.arange(len(order), device=ptr.device) + before[1:][self._source[order]]
+        index = torch.cat([torch.arange(n, device=ptr.device) + shift, index_of_added])
 
         def spread(values: Tensor, of_added: Tensor) -> Tensor:
-            return values.new_empty(len(both)).index_copy_(
-                0, both, torch.cat([values, of_added[order].to(values.dtype)])
-            )
+            both = torch.cat([values, of_added[order].to(values.dtype)])
+            return values.new_empty(len(index)).index_copy_(0, index, both)
 
         columns = spread(by_source.col, self._row + self._shared.num_targets)
         values = None if by_source.values is None or added is None else spread(by_source.values, added)
         return Csr((before + ptr).int(), columns, values)
 
-    def edges(self, sides: object, cut: None, x: Tensor, *, loops: bool = False) -> Edges:
-        """Return the single edges, for an operation that goes through them by blocks."""
+    def edges(self, sides: Sides, cut: Tensor | None, x: Tensor, *, loops: bool = False) -> Edges:
+        """Return the single edges, for an operation that goes through them by blocks; what is deleted or cut is not."""
         shared, most = self._shared, edges_a_block(x)
         if self._weight is not None:
             raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")

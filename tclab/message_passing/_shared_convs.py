@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any, NamedTuple, overload
 
@@ -192,10 +192,14 @@ class _SharedConv(nn.Module, ABC):
             nn.init.zeros_(self.bias)
 
     @overload
-    def forward(self, x: Features, shared: SharedGraph, keep: Keep | None = None, **others: object) -> Tensor: ...
+    def forward(
+        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
+    ) -> Tensor: ...
 
     @overload
-    def forward(self, x: Changed, shared: SharedGraph, keep: None = None, **others: object) -> ChangedRows: ...
+    def forward(
+        self, x: Changed, shared: SharedGraph, keep: None = None, *, cut: Tensor | None = None, **others: object
+    ) -> ChangedRows: ...
 
     def forward(
         self, x: Any, shared: SharedGraph, keep: Any = None, *, cut: Tensor | None = None, **others: object
@@ -244,7 +248,7 @@ class _SharedConv(nn.Module, ABC):
             shared.checked(cut, sources.size)
         if self._reads_degrees() and not shared.bipartite and sources.keys is not None:
             sources = targets = sources.with_rows(reach_of_degrees(shared, sources, cut))
-        return sources, targets, reach(shared, sources, targets, cut)
+        return sources, targets, None if self._needs_every_row() else reach(shared, sources, targets, cut)
 
     def _changed(
         self, sources: ChangedRows, targets: ChangedRows, shared: SharedGraph, cut: Tensor | None, keys: Tensor | None
@@ -258,6 +262,10 @@ class _SharedConv(nn.Module, ABC):
 
     def _reads_degrees(self) -> bool:
         """Return whether what a source sends depends on its own degree."""
+        return False
+
+    def _needs_every_row(self) -> bool:
+        """Return whether what becomes of a row depends on the others, as by a batch norm in training."""
         return False
 
     @abstractmethod
@@ -371,7 +379,6 @@ class SharedGINConv(_SharedConv):
         nn.init.constant_(self.eps, self.initial_eps)
 
     def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
-        self._check_norm(call)
         out = call.sum(call.x)
         if call.own is not None:
             out = out + (1 + self.eps) * call.own
@@ -380,11 +387,9 @@ class SharedGINConv(_SharedConv):
         rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
         return add_rows(self.nn(take_rows(rows, left)), left, len(rows)).unflatten(0, out.shape[1::-1]).transpose(0, 1)
 
-    def _check_norm(self, call: _Call | _ChangedCall) -> None:
-        if isinstance(call, _ChangedCall) and any(
-            isinstance(module, _ACROSS_ROWS) and module.training for module in self.nn.modules()
-        ):
-            raise InputError("nn has a batch norm in training, expected none with ChangedRows: it needs every row")
+    def _needs_every_row(self) -> bool:
+        norms = [module for module in self.nn.modules() if isinstance(module, _ACROSS_ROWS)]
+        return any(norm.training or norm.running_mean is None for norm in norms)
 
 
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
@@ -556,18 +561,18 @@ class SharedHeteroConv(nn.Module):
 
     def forward(
         self,
-        x_dict: Mapping[str, Tensor],
+        x_dict: Mapping[str, Any],
         shared_dict: Mapping[EdgeType, SharedGraph],
         keep_dict: Mapping[str, Tensor | None] | None = None,
         *,
         cut_dict: Mapping[EdgeType, Tensor] | None = None,
         **others: object,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Return for each node type that something goes into its rows.
 
         **Arguments:**
 
-        - `x_dict`: node type → [N, B, F].
+        - `x_dict`: node type → [N, B, F], or of every type `ChangedRows`, and `ChangedRows` are returned.
         - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
         - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
         - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
@@ -580,9 +585,7 @@ class SharedHeteroConv(nn.Module):
             return self._changed(x_dict, shared_dict, keep_dict, cut_dict or {})
         keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
-        for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
-            if edge_type not in shared_dict:
-                continue
+        for edge_type, conv in self._of(shared_dict):
             source, _, target = edge_type
             x, keep = x_dict[source], keeps.get(source)
             both = (x, keep) if source == target else ((x, x_dict.get(target)), (keep, keeps.get(target)))
@@ -600,29 +603,30 @@ class SharedHeteroConv(nn.Module):
         """Return `forward` for rows that differ: of each node type those that any of its relations can change."""
         if keep_dict is not None:
             raise InputError("keep_dict is given, expected None: ChangedRows say which nodes each sample deletes")
-        relations = [edge_type for edge_type in self.edge_types if edge_type in shared_dict]
-        convs = dict(zip(self.edge_types, self.convs.values(), strict=True))
-        calls = {}
-        reached: dict[str, list[Tensor | None]] = {}
-        for relation in relations:
+        given: dict[EdgeType, tuple[ChangedRows, ChangedRows]] = {}
+        reached: dict[str, Tensor | None] = {}  # by node type; None for all
+        for relation, conv in self._of(shared_dict):
             source, _, target = relation
-            calls[relation] = convs[relation]._reach(
-                x_dict[source], x_dict.get(target), shared_dict[relation], cuts.get(relation)
-            )
-            reached.setdefault(target, []).append(calls[relation][-1])
-        keys = {
-            target: None if any(part is None for part in parts) else torch.cat(parts).unique()
-            for target, parts in reached.items()
-        }
+            rows = x_dict[source], x_dict.get(target)
+            *both, keys = conv._reach(*rows, shared_dict[relation], cuts.get(relation))
+            given[relation], before = (both[0], both[1]), reached.get(target, keys)
+            reached[target] = None if keys is None or before is None else torch.cat([before, keys]).unique()
         found: dict[str, list[ChangedRows]] = {}
-        for relation, (sources, targets, _) in calls.items():
-            target = relation[2]
-            part = convs[relation]._changed(sources, targets, shared_dict[relation], cuts.get(relation), keys[target])
+        for relation, conv in self._of(shared_dict):
+            target, cut = relation[2], cuts.get(relation)
+            part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
             found.setdefault(target, []).append(part)
         return {
             target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2))
             for target, parts in found.items()
         }
+
+    def _of(self, shared_dict: Mapping[EdgeType, SharedGraph]) -> Iterator[tuple[EdgeType, _SharedConv]]:
+        """Yield the relations that have a graph, with their convolutions."""
+        for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
+            if edge_type in shared_dict:
+                assert isinstance(conv, _SharedConv)
+                yield edge_type, conv
 
     def _grouped(self, parts: list[Tensor]) -> Tensor:
         if self.aggr is None:
