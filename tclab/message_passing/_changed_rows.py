@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
-from tclab.message_passing._shared_graph import SharedGraph, Sides, _edges_by_target, _sides, _values
+from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, _edges_by_target, _sides, _values
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows
 from tclab.perturbation import Deletions
@@ -286,16 +286,40 @@ class Joined(SharedGraph):
         self._row, self._position, from_keys = row[left], position[left], from_keys[left]
         self._source = sources.position(from_keys)
         self._is_loop = from_keys % n_s == (keys % n_t)[self._row]  # of a graph of one kind of nodes
-        self._of_row = sources.position(keys)  # where each of the T rows is among sources, if they are of one kind
-        self.bipartite, self.weighted, self._weight = True, shared.weighted, shared._weight
+        self._keys, self._position_of_keys = keys, targets.position(keys)
+        if (
+            not shared.bipartite and sources.keys is not None
+        ):  # where the sources that differ are among the targets: they are kept, so each is
+            self._among_targets = targets.num_nodes + torch.searchsorted(keys, sources.keys)
+        self.bipartite, self.weighted = shared.bipartite, shared.weighted
         self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
-        self.num_edges = shared.num_edges + len(self._row)
         self._matrices: dict[tuple[bool, torch.dtype | None], SparseMatrix] = {}
+
+    def own(self, targets: ChangedRows) -> Tensor:
+        """Return the rows of targets before the layer, [N_t + T, F]."""
+        return self._with_wild_type(targets.rows, self._position_of_keys)
+
+    def of_targets(self, x: Tensor) -> Tensor:
+        """Return the rows of targets, [N + T, ...], of `x: [N + D, ...]`; for a graph of one kind of nodes."""
+        return self._with_wild_type(x, self._position_of_keys)
+
+    def of_sources(self, x: Tensor) -> Tensor:
+        """Return the rows of sources, [N + D, ...], of `x: [N + T, ...]`; for a graph of one kind of nodes."""
+        return self._with_wild_type(x, self._among_targets)
+
+    def _with_wild_type(self, x: Tensor, index: Tensor) -> Tensor:
+        return take_rows(x, torch.cat([torch.arange(self._shared.num_targets, device=index.device), index]))
+
+    def self_loops(self, device: torch.device) -> SelfLoops:
+        """Return the self-loops of the nodes of the N + T targets."""
+        loops, n = self._shared.self_loops(device), max(self._shared.num_targets, 1)
+        total, last = (torch.cat([of_nodes, of_nodes[self._keys % n]]) for of_nodes in (loops.total, loops.last))
+        return SelfLoops(self.over(loops.others), total, last)
 
     def over(self, shared: SharedGraph) -> Joined:
         """Return this graph over another of the same edges in the same order."""
         new = copy(self)
-        new._shared, new.weighted, new._weight, new._matrices = shared, shared.weighted, shared._weight, {}
+        new._shared, new.weighted, new._matrices = shared, shared.weighted, {}
         return new
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
@@ -309,19 +333,15 @@ class Joined(SharedGraph):
         shared = self._shared
         by_target, by_source = shared._kept(_sides, x.device)
         if weighted:
-            values, values_by_source = shared._kept(_values, x.device, x.dtype)
-            by_target, by_source = by_target._replace(values=values), by_source._replace(values=values_by_source)
-        added: Tensor | None = None
-        values: Tensor | None = None
-        if by_target.values is not None:
-            added = by_target.values[self._position]
-            values = torch.cat([by_target.values, added])
+            by_both = shared._kept(_values, x.device, x.dtype)
+            by_target, by_source = by_target._replace(values=by_both[0]), by_source._replace(values=by_both[1])
+        values = None if by_target.values is None else torch.cat([by_target.values, by_target.values[self._position]])
         lengths = torch.bincount(self._row, minlength=self.num_targets - shared.num_targets)
         crow = torch.cat([by_target.crow, by_target.crow[-1] + lengths.cumsum(0)]).int()
         csr = Csr(crow, torch.cat([by_target.col, self._source.int()]), values)
-        return SparseMatrix(csr, self._transposed(by_source, added), lasting=False)
+        return SparseMatrix(csr, self._transposed(by_source, values), lasting=False)
 
-    def _transposed(self, by_source: Csr, added: Tensor | None) -> Csr:
+    def _transposed(self, by_source: Csr, values: Tensor | None) -> Csr:
         """Return the matrix by source: each source's edges of the wild type, then those into rows that differ."""
         ptr, order = group(self._source, self.num_sources)
         before = by_source.crow.new_full((self.num_sources + 1,), int(by_source.crow[-1]), dtype=torch.int64)
@@ -331,24 +351,23 @@ class Joined(SharedGraph):
         index_of_added = torch.arange(len(order), device=ptr.device) + before[1:][self._source[order]]
         index = torch.cat([torch.arange(n, device=ptr.device) + shift, index_of_added])
 
-        def spread(values: Tensor, of_added: Tensor) -> Tensor:
-            both = torch.cat([values, of_added[order].to(values.dtype)])
-            return values.new_empty(len(index)).index_copy_(0, index, both)
+        def spread(given: Tensor, added: Tensor) -> Tensor:
+            return given.new_empty(len(index)).index_copy_(0, index, torch.cat([given, added[order]]))
 
-        columns = spread(by_source.col, self._row + self._shared.num_targets)
-        values = None if by_source.values is None or added is None else spread(by_source.values, added)
-        return Csr((before + ptr).int(), columns, values)
+        columns = spread(by_source.col, (self._row + self._shared.num_targets).int())
+        if by_source.values is None or values is None:
+            return Csr((before + ptr).int(), columns, None)
+        return Csr((before + ptr).int(), columns, spread(by_source.values, values[n:]))
 
     def edges(self, sides: Sides, cut: Tensor | None, x: Tensor, *, loops: bool = False) -> Edges:
         """Return the single edges, for an operation that goes through them by blocks; what is deleted or cut is not."""
         shared, most = self._shared, edges_a_block(x)
-        if self._weight is not None:
-            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        self._check_single_edges(loops=loops, deletes=True)
         given = shared._kept(_edges_by_target, x.device, loops, most)
         edge_index = torch.stack([self._source, self._row])
         rows = self.num_targets - shared.num_targets
         if loops:  # each row's own in place of those that it has
-            own = torch.stack([self._of_row, torch.arange(rows, device=x.device)])
+            own = torch.stack([self._position_of_keys, torch.arange(rows, device=x.device)])
             edge_index = torch.cat([edge_index[:, ~self._is_loop], own], dim=1)
         added = sort_edges(edge_index, self.num_sources, rows, loops=False, most=most)
         e, t = len(given.source), shared.num_targets

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from copy import copy
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -24,7 +23,7 @@ from torch.nn import functional as F
 from tclab.errors import InputError, require, shown, unknown
 from tclab.message_passing._changed_rows import ChangedRows, Joined, check_changed, reach, reach_of_degrees
 from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
-from tclab.message_passing.kernels._edge_blocks import Edges, edge_attention
+from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
 Features = Tensor | tuple[Tensor, Tensor | None]
@@ -81,96 +80,18 @@ def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
 
 
 class _Call(NamedTuple):
-    """What a convolution is called with, checked: every row of every sample, rows of deleted nodes zero."""
+    """What a convolution is called with, checked, rows of deleted nodes zero; or tables, as `ChangedRows` have them."""
 
     x: Tensor  # [N_source, B, F]
     own: Tensor | None  # [N_target, B, F], what a target adds of itself
     shared: SharedGraph
-    sides: Sides
-    cut: Tensor | None
-    left: Tensor | None  # [N_target, B] bool, which targets are not deleted; None where none is
-
-    def over(self, shared: SharedGraph) -> _Call:
-        """Return this call over a graph of the same edges in the same order."""
-        return self._replace(shared=shared)
+    sides: Sides = (None, None)
+    cut: Tensor | None = None
+    left: Tensor | None = None  # [N_target, B] bool, which targets are not deleted; None where none is
 
     def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
         """Return the reduction of `x: [N_source, B, H]` over each target's kept edges, [N_target, B, H]."""
         return self.shared(x, self.sides, reduce=reduce, cut=self.cut)
-
-    def edges(self, x: Tensor, *, loops: bool) -> Edges:
-        """Return the kept edges, of which each reads a row of `x: [N_source, B, ...]`; see `SharedGraph.edges`."""
-        return self.shared.edges(self.sides, self.cut, x, loops=loops)
-
-    def degree(self, dtype: torch.dtype) -> Tensor:
-        """Return the weights of the edges into each target, [N, B], of a graph of one kind of nodes."""
-        sends, receives = self.sides
-        degree = self.shared.degree(sends, self.x.size(1), cut=self.cut, weighted=True, dtype=dtype)
-        return degree if receives is None else degree * receives
-
-    def of_targets(self, values: Tensor) -> Tensor:
-        """Return `values: [N]`, a number a node, for each target's row, [N, 1]."""
-        return values.unsqueeze(1)
-
-    def targets_of(self, x: Tensor) -> Tensor:
-        """Return the rows of targets, of the rows of all nodes as sources, for a graph of one kind of nodes."""
-        return x
-
-    def sources_of(self, x: Tensor) -> Tensor:
-        """Return the rows of sources, of those of all targets, for a graph of one kind of nodes."""
-        return x
-
-
-class _ChangedCall:
-    """A `_Call` whose rows are tables, [N_source + D, 1, F] and [N_target + T, 1, F]; see `ChangedRows`."""
-
-    left = None
-
-    def __init__(
-        self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
-    ) -> None:
-        self.x, self._keys, self._sources, self._targets = sources.rows.unsqueeze(1), keys, sources, targets
-        self.shared = shared
-        self._joined = Joined(shared, sources, targets, keys, cut)
-        self._of_targets = torch.cat([torch.arange(targets.num_nodes, device=keys.device), targets.position(keys)])
-
-    @property
-    def own(self) -> Tensor:
-        """What a target adds of itself, [N_target + T, 1, F]."""
-        return take_rows(self._targets.rows, self._of_targets).unsqueeze(1)
-
-    def over(self, shared: SharedGraph) -> _ChangedCall:
-        """Return this call over a graph of the same edges in the same order."""
-        new = copy(self)
-        new.shared, new._joined = shared, self._joined.over(shared)
-        return new
-
-    def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
-        """Return the reduction of `x: [N_source + D, 1, H]` over each target's kept edges, [N_target + T, 1, H]."""
-        return self._joined(x, reduce=reduce)
-
-    def edges(self, x: Tensor, *, loops: bool) -> Edges:
-        """Return the kept edges, of which each reads a row of `x: [N_source + D, 1, ...]`."""
-        return self._joined.edges((None, None), None, x, loops=loops)
-
-    def degree(self, dtype: torch.dtype) -> Tensor:
-        """Return the weights of the edges into each target's row, [N + T, 1]."""
-        return self._joined.degree(None, 1, self.x.device, weighted=True, dtype=dtype)
-
-    def of_targets(self, values: Tensor) -> Tensor:
-        """Return `values: [N]`, a number a node, for each target's row, [N + T, 1]."""
-        return torch.cat([values, values[self._keys % max(len(values), 1)]]).unsqueeze(1)
-
-    def targets_of(self, x: Tensor) -> Tensor:
-        """Return the rows of targets, of the rows of all nodes as sources, for a graph of one kind of nodes."""
-        return take_rows(x, self._of_targets)
-
-    def sources_of(self, x: Tensor) -> Tensor:
-        """Return the rows of sources, [N + D, ...], of those of all targets, for a graph of one kind of nodes."""
-        assert self._sources.keys is not None  # each of them is kept, and so among the targets' keys
-        n = self._sources.num_nodes
-        of_keys = n + torch.searchsorted(self._keys, self._sources.keys)
-        return take_rows(x, torch.cat([torch.arange(n, device=of_keys.device), of_keys]))
 
 
 class _SharedConv(nn.Module, ABC):
@@ -258,18 +179,20 @@ class _SharedConv(nn.Module, ABC):
             grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
             masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
             return targets.every(to_rows(self.forward(grids, shared, masks, cut=cut)))
-        return targets.like(self._convolved(_ChangedCall(shared, sources, targets, keys, cut)).squeeze(1), keys)
+        joined = Joined(shared, sources, targets, keys, cut)
+        call = _Call(sources.rows.unsqueeze(1), joined.own(targets).unsqueeze(1), joined)
+        return targets.like(self._convolved(call).squeeze(1), keys)
 
     def _reads_degrees(self) -> bool:
         """Return whether what a source sends depends on its own degree."""
         return False
 
     def _needs_every_row(self) -> bool:
-        """Return whether what becomes of a row depends on the others, as by a batch norm in training."""
+        """Return whether a row needs what rows that differ do not say, such as the others of its batch norm."""
         return False
 
     @abstractmethod
-    def _convolved(self, call: _Call | _ChangedCall) -> Tensor: ...
+    def _convolved(self, call: _Call) -> Tensor: ...
 
 
 class SharedGCNConv(_SharedConv):
@@ -310,34 +233,38 @@ class SharedGCNConv(_SharedConv):
         self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
 
-    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
+    def _convolved(self, call: _Call) -> Tensor:
         if call.shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
         sent, loops = _row_by_row(self.lin, call.x), call.shared.self_loops(call.x.device)
         own = loops.total  # [N] float64, what each node's own row weighs
         if self.add_self_loops:  # PyG fills in 1 where the edges have no weights, improved or not
             own = loops.last.nan_to_num(2.0 if self.improved and call.shared.weighted else 1.0)
-        call = call.over(loops.others)
+        call = call._replace(shared=loops.others)
         if self.normalize:
             root = self._roots(call, own, sent.dtype)
-            sent = sent * call.sources_of(root)
-        out = call.sum(sent) + call.targets_of(sent) * call.of_targets(own.to(sent.dtype)).unsqueeze(-1)
+            sent = sent * call.shared.of_sources(root)
+        out = call.sum(sent) + call.shared.of_targets(sent) * own.to(sent.dtype).view(-1, 1, 1)
         if self.normalize:
             out = out * root
         return out if self.bias is None else out + self.bias
 
     def _reads_degrees(self) -> bool:
-        return self.normalize and not self.cached
+        return self.normalize
 
-    def _roots(self, call: _Call | _ChangedCall, own: Tensor, dtype: torch.dtype) -> Tensor:
+    def _needs_every_row(self) -> bool:
+        return self.cached  # degrees are the whole graph's, which rows that differ do not say
+
+    def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
         """Return one over the root of each target's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
         if self.cached:
-            whole = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
-            degree = call.of_targets(whole.squeeze(1))
+            degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
         else:
-            degree = call.degree(exact)
-        root = (degree + call.of_targets(own.to(exact))).pow(-0.5)
+            (sends, receives), size = call.sides, (call.x.size(1), call.x.device)
+            degree = call.shared.degree(sends, *size, cut=call.cut, weighted=True, dtype=exact)
+            degree = degree if receives is None else degree * receives
+        root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
 
     def extra_repr(self) -> str:
@@ -378,7 +305,7 @@ class SharedGINConv(_SharedConv):
                 module.reset_parameters()  # type: ignore[operator]
         nn.init.constant_(self.eps, self.initial_eps)
 
-    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
+    def _convolved(self, call: _Call) -> Tensor:
         out = call.sum(call.x)
         if call.own is not None:
             out = out + (1 + self.eps) * call.own
@@ -442,7 +369,7 @@ class SharedSAGEConv(_SharedConv):
             assert isinstance(linear, nn.Linear)
             linear.reset_parameters()
 
-    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
+    def _convolved(self, call: _Call) -> Tensor:
         sent = _row_by_row(self.lin, call.x).relu() if self.project else call.x
         out = _row_by_row(self.lin_l, call.sum(sent, self.aggr.replace("add", "sum")))
         if self.root_weight and call.own is not None:
@@ -511,18 +438,12 @@ class SharedGATv2Conv(_SharedConv):
         bound = math.sqrt(6.0 / (self.heads + self.out_channels))
         nn.init.uniform_(self.att, -bound, bound)
 
-    def _convolved(self, call: _Call | _ChangedCall) -> Tensor:
-        if (
-            self.add_self_loops
-            and call.shared.bipartite
-            and (isinstance(call, _ChangedCall) or call.sides != (None, None))
-        ):
-            raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
+    def _convolved(self, call: _Call) -> Tensor:
         if call.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads, dropout = (self.heads, self.out_channels), self.dropout if self.training else 0.0
         x_l, x_r = self.lin_l(call.x).unflatten(-1, heads), self.lin_r(call.own).unflatten(-1, heads)
-        edges = call.edges(x_l, loops=self.add_self_loops)
+        edges = call.shared.edges(call.sides, call.cut, x_l, loops=self.add_self_loops)
         out = edge_attention(x_l, x_r, self.att[0], edges, slope=self.negative_slope, dropout=dropout)
         out = out.flatten(2) if self.concat else out.mean(2)
         if self.res is not None:

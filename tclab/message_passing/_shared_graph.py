@@ -220,10 +220,10 @@ class SharedGraph:
         - `x`: [N_source, B, ...], what is read of each edge.
         - `loops`: put one self-loop, which is never cut, on each node instead of its own.
 
-        **Raises:** `InputError` where the edges have weights, which such an operation would leave out.
+        **Raises:** `InputError` where the edges have weights, which such an operation would leave out, and for loops on
+        a bipartite graph with deletions.
         """
-        if self._weight is not None:
-            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        self._check_single_edges(loops=loops, deletes=sides != (None, None))
         size = x.size(1)
         by_target = self._kept(_edges_by_target, x.device, loops, edges_a_block(x))
         mask = None
@@ -234,9 +234,23 @@ class SharedGraph:
             mask = (mask > 0).view(-1, size)
         return Edges(by_target, *sides, mask, loops)
 
+    def _check_single_edges(self, *, loops: bool, deletes: bool) -> None:
+        if loops and self.bipartite and deletes:
+            raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
+        if self.weighted:
+            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+
     def self_loops(self, device: torch.device) -> SelfLoops:
         """Return what a convolution needs that treats self-loops as a part of their nodes."""
         return self._kept(_self_loops, device)
+
+    def of_targets(self, x: Tensor) -> Tensor:
+        """Return the rows of targets, of the rows of all nodes as sources; for a graph of one kind of nodes."""
+        return x
+
+    def of_sources(self, x: Tensor) -> Tensor:
+        """Return the rows of sources, of the rows of all nodes as targets; for a graph of one kind of nodes."""
+        return x
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
