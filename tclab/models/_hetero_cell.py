@@ -38,7 +38,7 @@ class HeteroLayer(nn.Module):
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
         names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
-        x = self.aggregation(view, names, x, gins, weights)
+        x = self.aggregation(view.convolve(names, x, gins, weights))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 
