@@ -16,7 +16,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph._csr import Csr, SparseMatrix, csr_of, group, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ Sides = tuple[Tensor | None, Tensor | None]  # the masks of sources and targets;
 Keep = Tensor | Sides
 
 
-def only_kept(x: Tensor, keep: Tensor | None) -> Tensor:
+def kept_grid(x: Tensor, keep: Tensor | None) -> Tensor:
     """Return `x: [N, B, H]`, zero where `keep: [N, B]` is False, in the order of memory that `to_rows` has."""
-    return x if keep is None else masked_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
+    return x if keep is None else kept_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
 
 
 class SelfLoops(NamedTuple):
@@ -136,7 +136,7 @@ class SharedGraph:
         (summed,) = spmm([self._matrix(exact)], exact.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)
         if cut is not None:
-            summed = summed - only_kept(self._sum_of_cut(only_kept(exact, sides[0]), cut), sides[1])
+            summed = summed - kept_grid(self._sum_of_cut(kept_grid(exact, sides[0]), cut), sides[1])
         if reduce == "mean":  # a bfloat16 has no degrees above 256
             summed = summed / self.degree(sides[0], x.size(1), x.device, cut=cut).clamp_min(1).unsqueeze(-1)
         return summed.to(x.dtype)

@@ -39,7 +39,8 @@ class View(Shown, ABC):
     **Arguments:**
 
     - `graph`: the whole graph, on the device of the features.
-    - `deletions`: the deleted nodes of each sample, on that device.
+    - `deletions`: the nodes of the deleted type that each sample removes, on that device: those it deletes and, where
+      relations cascade, their dependants. It is the attribute `deleted`.
     - `on_close`: called once when the view is closed.
     """
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tclab.graph._csr import Csr, SparseMatrix
-from tclab.message_passing.kernels._row_ops import compiling, masked_rows
+from tclab.message_passing.kernels._row_ops import compiling, kept_rows
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 _SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
@@ -132,13 +132,13 @@ def _chunks(x: Tensor) -> list[slice]:
     return [slice(b, b + step) for b in range(0, len(x), step)]
 
 
-def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Return `x: [B, N, H]` with the rows that `keep: [B, N]` leaves out zero; `masked_rows`, in fewer writes."""
-    return x if keep is None else _zero_(x.clone(memory_format=torch.contiguous_format), keep)
+def _kept_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return what `kept_rows` does of `x: [B, N, H]` and `keep: [B, N]`, in fewer writes."""
+    return x if keep is None else _keep_(x.clone(memory_format=torch.contiguous_format), keep)
 
 
-def _zero_(x: Tensor, keep: Tensor) -> Tensor:
-    """Write zeros to the rows that are left out of `x`, contiguous; on a CPU to these alone, as few are."""
+def _keep_(x: Tensor, keep: Tensor) -> Tensor:
+    """Write zeros where `keep` is False to `x`, contiguous; on a CPU there alone, as few are deleted."""
     if x.device.type == "cpu":  # by numpy: a tensor's own `nonzero()` would count as a wait for the device
         x.flatten(0, 1).index_fill_(0, torch.from_numpy(np.flatnonzero(~keep.numpy())), 0.0)
     else:  # to know which rows they are the host would have to wait
@@ -163,7 +163,7 @@ def _spmm(
     for samples in chunks:
         keep = None if sources is None else sources[samples]
         if len(xs) == 1:
-            part = _kept(xs[0][samples], keep)
+            part = _kept_rows(xs[0][samples], keep)
             for i, matrix in enumerate(each):
                 summed = product(matrix, part)
                 if w is not None:
@@ -175,7 +175,7 @@ def _spmm(
         else:
             total: Tensor | None = None
             for i, (matrix, x) in enumerate(zip(each, xs, strict=True)):
-                part = _kept(x[samples], keep)
+                part = _kept_rows(x[samples], keep)
                 summed = product(matrix, part)
                 total = summed.to(exact) if total is None else total.add_(summed)
                 if w is not None:
@@ -187,7 +187,7 @@ def _spmm(
                 ys[0][samples] = total
         if targets is not None:
             for y in ys:
-                _zero_(y[samples], targets[samples])
+                _keep_(y[samples], targets[samples])
     return ys
 
 
@@ -247,7 +247,7 @@ class _Products(torch.autograd.Function):
             matrices, weights = (ctx.matrices, w) if len(xs_t) == 1 else _some(ctx.matrices, w, moved)
             parts.append(_Products.apply(weights, sources, targets, matrices, *moved.values()))
         if w_t is not None:
-            rows = [masked_rows(masked_rows(x, sources), targets) for x in xs] * len(w_t)
+            rows = [kept_rows(kept_rows(x, sources), targets) for x in xs] * len(w_t)
             by_weights = [x * weight for x, weight in zip(rows, w_t, strict=False)]
             parts.append(by_weights if len(xs) == 1 else [torch.stack(by_weights).sum(0)])
         return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.add, *parts))
@@ -291,10 +291,10 @@ def _gradients(
         return [None] * (len(matrices) // len(grads)), None
     to_w = None
     if w is not None and of_weights:
-        rows = [masked_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
+        rows = [kept_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
         reached = [*grads] * (len(matrices) // len(grads))
         pairs = zip(reached, rows, strict=True)
-        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g, x in pairs])
+        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(kept_rows(g, targets), x) for g, x in pairs])
     if len(grads) > 1:
         matrices, w = _some(matrices, w, given)
     transposed = [matrix.transpose() for matrix in matrices]
