@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tclab.errors import InputError, unknown
-from tclab.graph._csr import Csr, SparseMatrix, csr_of, group, plain_tensors
+from tclab.graph._csr import SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
@@ -240,12 +240,7 @@ class SharedGraph:
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
-        sides = self._kept(_sides, x.device)
-        if not weighted or self._weight is None:
-            return SparseMatrix(*sides)
-        values = self._kept(_values, x.device, x.dtype)
-        weighted_sides = [Csr(side.crow, side.col, value) for side, value in zip(sides, values, strict=True)]
-        return SparseMatrix(weighted_sides[0], weighted_sides[1])
+        return self._kept(_matrix_of, x.device, x.dtype if weighted and self.weighted else None)
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
@@ -273,18 +268,12 @@ def _edges(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 
-def _sides(graph: SharedGraph) -> tuple[Csr, Csr]:
-    """Return the edges by target and by source, without values."""
+def _matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
+    """Return the adjacency [targets, sources] with the weights in a dtype; every edge counts 1 for `None`."""
     source, target = graph._edge_index.long()
-    return csr_of(target, source, graph.num_targets), csr_of(source, target, graph.num_sources)
-
-
-def _values(graph: SharedGraph, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the weights in a dtype by target, and by source, [E] each."""
-    assert graph._weight is not None
-    source, target = graph._edge_index.long()
-    weight = graph._weight.to(dtype)
-    return weight[group(target, graph.num_targets).items], weight[group(source, graph.num_sources).items]
+    weight = None if dtype is None or graph._weight is None else graph._weight.to(dtype)
+    by_target = csr_of(target, source, graph.num_targets, weight)
+    return SparseMatrix(by_target, csr_of(source, target, graph.num_sources, weight))
 
 
 def _edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:

@@ -111,16 +111,9 @@ class HeteroCell(nn.Module):
     @classmethod
     def production(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
         """Return the configuration that the case study trained: 1,781,187 parameters on the real sizes."""
-        return cls(
-            graph.num_nodes[graph.deleted_type],
-            list(graph.networks),
-            width=hidden,
-            layers=layers,
-            mlp_layers=4,
-            aggregation="pairwise",
-            combine="fixed",
-            metabolism=metabolism,
-        )
+        trained: dict[str, Any] = {"mlp_layers": 4, "aggregation": "pairwise", "combine": "fixed"}
+        nodes = graph.num_nodes[graph.deleted_type]
+        return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
     def parts(self, view: View) -> Sequence[View]:
         """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
