@@ -30,8 +30,7 @@ from tclab.perturbation import Deletions
 class DeltaLayer:
     """The matrices of one layer; mappings are by relation."""
 
-    nodes: Tensor  # [D] int64, of each row that differs
-    samples: Tensor  # [D] int64, 0 … B - 1
+    rows: Tensor  # [D] int64, which rows differ: node v of sample b is row b * N + v
     # [C, N + D], each row minus the wild type's, and minus the wild type's row for a deleted node
     changes: SparseMatrix
     start: Mapping[str, SparseMatrix]  # [N + T, N], picks the wild type's sum that each sum begins with
@@ -57,10 +56,10 @@ class DeltaView(SharedView):
         """
         if len(self._layers) < 2:
             return {}
-        found: dict[int, list[int]] = {}
-        for sample, node in zip(self._layers[1].samples.tolist(), self._layers[1].nodes.tolist(), strict=True):
-            found.setdefault(sample, []).append(node)
-        return found
+        nodes: dict[int, list[int]] = {}
+        for row in self._layers[1].rows.tolist():
+            nodes.setdefault(row // self._num_nodes, []).append(row % self._num_nodes)
+        return nodes
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
@@ -78,7 +77,7 @@ class _WildTypeAndSamples(DeltaView):
         one batch then serves the next, as it is specialised to which of them are equal and not to the sizes.
         """
         for layer in self._layers:
-            if x.size(0) == self._num_nodes + layer.nodes.size(0):
+            if x.size(0) == self._num_nodes + layer.rows.size(0):
                 return layer
         return None
 
@@ -103,7 +102,7 @@ class _WildTypeAndSamples(DeltaView):
         matrices = [self._relation(name).matrix(x.dtype) for name in relations]
         wild_sums = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
-        own_changes = changes[:, : layer.nodes.size(0)]
+        own_changes = changes[:, : layer.rows.size(0)]
         for name, weight, wild_sum in zip(relations, weights, wild_sums, strict=True):
             brought = torch.cat([changes, weight * own_changes], dim=1)
             yield spmm_sum([layer.start[name], layer.edges[name]], [wild_sum, brought]).squeeze(0)
@@ -124,4 +123,4 @@ class _WildTypeAndSamples(DeltaView):
         rows = torch.arange(self._num_nodes, device=x.device).repeat(self.size)
         differing = torch.arange(self._num_nodes, x.size(0), device=x.device)
         # only `take_rows` may read what a compiler makes of `index_copy`; see `kernels/_row_ops.py`
-        return take_rows(x, rows.index_copy(0, (layer.samples + 1) * self._num_nodes + layer.nodes, differing))
+        return take_rows(x, rows.index_copy(0, layer.rows + self._num_nodes, differing))  # after the wild type's
