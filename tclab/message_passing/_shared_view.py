@@ -8,7 +8,7 @@ has no meaning, and the next layer's K and `pool` leave it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class SharedView(View):
 
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
+    ) -> Iterable[Tensor]:
         """Return the sums over several relations, whose gradients are added up in one tensor."""
         return self._sums(relations, x, self_weights)
 

@@ -115,7 +115,7 @@ class HeteroCell(nn.Module):
         nodes = graph.num_nodes[graph.deleted_type]
         return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
-    def parts(self, view: View) -> Sequence[View]:
+    def views(self, view: View) -> Sequence[View]:
         """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
         return view.with_wild_type()
 
@@ -139,10 +139,10 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        parts = self.parts(view)
-        encoded = [self.encode(part) for part in parts]
-        pooled = [part.pool(self.gate(x), in_float32(x)) for part, x in zip(parts, encoded, strict=True)]
-        return torch.cat(pooled), torch.cat([part.emptied() for part in parts]), parts[0].first(encoded[0])
+        views = self.views(view)
+        encoded = [self.encode(each) for each in views]
+        pooled = [each.pool(self.gate(x), in_float32(x)) for each, x in zip(views, encoded, strict=True)]
+        return torch.cat(pooled), torch.cat([each.emptied() for each in views]), views[0].first(encoded[0])
 
     def forward(self, view: View) -> Tensor:
         """Return one prediction for each sample of the view, [B]."""
