@@ -77,7 +77,7 @@ def test_neighbours_and_their_gradients_whatever_the_degree(strategy, leaves, we
     def hubs_and_leaves(x, self_weight):
         rows = []
         for part in view.with_wild_type():
-            summed = part.convolve_sum(["spokes"], part.begin(x), [lambda rows: rows], [self_weight])
+            (summed,) = part.convolve(["spokes"], part.begin(x), [lambda rows: rows], [self_weight])
             rows.append(part.complete(summed)[part.keep["gene"]])
         return torch.cat(rows)
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
-from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, _edges_by_target, _sides, _values
+from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, _edges_by_target, _matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows
 from tclab.perturbation import Deletions
 
 # What a layer takes, in units of what one row's products take, at a width of 64 (`benchmarks/sparse.py --share`).
@@ -128,7 +128,7 @@ class ChangedRows:
         every = torch.arange(self.size * self.num_nodes, device=self.rows.device)
         rows = self.rows if self.keys is None else take_rows(self.rows, self.position(every))
         samples = rows.flatten(1).unflatten(0, (self.size, self.num_nodes))
-        return masked_rows(samples, self.keep().t()).unflatten(-1, rows.shape[1:]).transpose(0, 1)
+        return kept_rows(samples, self.keep().t()).unflatten(-1, rows.shape[1:]).transpose(0, 1)
 
     def take(self, nodes: Tensor, samples: Tensor) -> Tensor:
         """Return the rows of some nodes, each of its sample, [n, F]; zero for nodes that are deleted.
@@ -138,7 +138,7 @@ class ChangedRows:
         - `nodes`, `samples`: [n] int64.
         """
         keys = samples * self.num_nodes + nodes
-        return masked_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))
+        return kept_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))
 
     def sum(self) -> Tensor:
         """Return the sum over each sample's kept rows, [B, F]: PyG's `global_add_pool`; added up in float32 or more."""
@@ -228,7 +228,7 @@ def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: 
     if sources.keys is None or targets.keys is None:
         return None
     keys = _reached(shared, torch.cat([sources.keys, sources.deleted]), sources, targets, cut, targets.keys)
-    crow = shared._kept(_sides, keys.device)[0].crow
+    crow = shared._kept(_matrix_of, keys.device, None).csr.crow
     nodes = keys % max(targets.num_nodes, 1)
     edges = int((crow[nodes + 1] - crow[nodes]).sum())
     wild_type = shared.num_targets + OWN_EDGE * shared.num_edges
@@ -245,7 +245,7 @@ def _reached(
     shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, more: Tensor
 ) -> Tensor:
     """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
-    _, by_source = shared._kept(_sides, keys.device)
+    by_source = shared._kept(_matrix_of, keys.device, None).transposed
     which, position = entries(by_source, keys % max(sources.num_nodes, 1))
     sample = (keys // max(sources.num_nodes, 1))[which]
     parts = [more, sample * targets.num_nodes + by_source.col[position]]
@@ -274,7 +274,7 @@ class Joined(SharedGraph):
         self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
     ) -> None:
         self._shared = shared
-        by_target, _ = shared._kept(_sides, keys.device)
+        by_target = shared._kept(_matrix_of, keys.device, None).csr
         n_s, n_t = max(sources.num_nodes, 1), max(targets.num_nodes, 1)
         row, position = entries(by_target, keys % n_t)  # of each edge which of `keys` it goes into; where it stands
         sample = (keys // n_t)[row]
@@ -331,10 +331,7 @@ class Joined(SharedGraph):
 
     def _make_matrix(self, x: Tensor, weighted: bool) -> SparseMatrix:
         shared = self._shared
-        by_target, by_source = shared._kept(_sides, x.device)
-        if weighted:
-            by_both = shared._kept(_values, x.device, x.dtype)
-            by_target, by_source = by_target._replace(values=by_both[0]), by_source._replace(values=by_both[1])
+        by_target, by_source, _ = shared._matrix(x, weighted=weighted)
         values = None if by_target.values is None else torch.cat([by_target.values, by_target.values[self._position]])
         lengths = torch.bincount(self._row, minlength=self.num_targets - shared.num_targets)
         crow = torch.cat([by_target.crow, by_target.crow[-1] + lengths.cumsum(0)]).int()

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError, require, shown, unknown
 from tclab.message_passing._changed_rows import ChangedRows, Joined, check_changed, reach, reach_of_degrees
-from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
+from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
@@ -152,12 +152,12 @@ class _SharedConv(nn.Module, ABC):
         sides = shared.sides(keep, sources.size(1))
         deletes = isinstance(keep, Tensor) or shared.bipartite
         sends, left = sides if deletes else (None, None)
-        kept = only_kept(sources, sends)
+        kept = kept_grid(sources, sends)
         if own is sources and left is sends:
             own = kept
         elif own is not None:
-            own = only_kept(own, left)
-        return only_kept(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
+            own = kept_grid(own, left)
+        return kept_grid(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
 
     def _reach(
         self, sources: ChangedRows, targets: ChangedRows | None, shared: SharedGraph, cut: Tensor | None

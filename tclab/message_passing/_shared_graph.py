@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tclab.errors import InputError, unknown
-from tclab.graph._csr import Csr, SparseMatrix, csr_of, group, plain_tensors
+from tclab.graph._csr import SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ Sides = tuple[Tensor | None, Tensor | None]  # the masks of sources and targets;
 Keep = Tensor | Sides
 
 
-def only_kept(x: Tensor, keep: Tensor | None) -> Tensor:
+def kept_grid(x: Tensor, keep: Tensor | None) -> Tensor:
     """Return `x: [N, B, H]`, zero where `keep: [N, B]` is False, in the order of memory that `to_rows` has."""
-    return x if keep is None else masked_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
+    return x if keep is None else kept_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
 
 
 class SelfLoops(NamedTuple):
@@ -136,7 +136,7 @@ class SharedGraph:
         (summed,) = spmm([self._matrix(exact)], exact.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)
         if cut is not None:
-            summed = summed - only_kept(self._sum_of_cut(only_kept(exact, sides[0]), cut), sides[1])
+            summed = summed - kept_grid(self._sum_of_cut(kept_grid(exact, sides[0]), cut), sides[1])
         if reduce == "mean":  # a bfloat16 has no degrees above 256
             summed = summed / self.degree(sides[0], x.size(1), x.device, cut=cut).clamp_min(1).unsqueeze(-1)
         return summed.to(x.dtype)
@@ -254,12 +254,7 @@ class SharedGraph:
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
-        sides = self._kept(_sides, x.device)
-        if not weighted or self._weight is None:
-            return SparseMatrix(*sides)
-        values = self._kept(_values, x.device, x.dtype)
-        weighted_sides = [Csr(side.crow, side.col, value) for side, value in zip(sides, values, strict=True)]
-        return SparseMatrix(weighted_sides[0], weighted_sides[1])
+        return self._kept(_matrix_of, x.device, x.dtype if weighted and self.weighted else None)
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
@@ -287,18 +282,12 @@ def _edges(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 
-def _sides(graph: SharedGraph) -> tuple[Csr, Csr]:
-    """Return the edges by target and by source, without values."""
+def _matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
+    """Return the adjacency [targets, sources] with the weights in a dtype; every edge counts 1 for `None`."""
     source, target = graph._edge_index.long()
-    return csr_of(target, source, graph.num_targets), csr_of(source, target, graph.num_sources)
-
-
-def _values(graph: SharedGraph, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the weights in a dtype by target, and by source, [E] each."""
-    assert graph._weight is not None
-    source, target = graph._edge_index.long()
-    weight = graph._weight.to(dtype)
-    return weight[group(target, graph.num_targets).items], weight[group(source, graph.num_sources).items]
+    weight = None if dtype is None or graph._weight is None else graph._weight.to(dtype)
+    by_target = csr_of(target, source, graph.num_targets, weight)
+    return SparseMatrix(by_target, csr_of(source, target, graph.num_sources, weight))
 
 
 def _edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:

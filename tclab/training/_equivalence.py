@@ -193,7 +193,8 @@ class _HubModel(nn.Module):
         for part in view.with_wild_type():
             # of scores and self-weights of its own the gradient would be a difference, in which much cancels
             x, self_weight = part.begin(self.features) @ self.linear, self.features.new_ones(1)
-            summed = part.complete(part.convolve_sum([self.network], x, [nn.Identity()], [self_weight]))
+            (convolved,) = part.convolve([self.network], x, [nn.Identity()], [self_weight])
+            summed = part.complete(convolved)
             share = summed / (1 + summed)
             values = torch.cat([share, (self.scale * summed).square()], dim=1)
             pooled.append(part.pool(share.mean(dim=1, keepdim=True), values))

@@ -175,7 +175,7 @@ def _replace_layers(kind: type[nn.Module], replacement: Callable[[Any], nn.Modul
 
 
 def _wild_type_apart(model: nn.Module) -> None:
-    _replace_method(model, "parts", lambda view: [view.wild_type, view])
+    _replace_method(model, "views", lambda view: [view.wild_type, view])
 
 
 def _preprocessor_per_sample(model: nn.Module) -> None:
