@@ -121,9 +121,10 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
         why=table["caveat"],
     )
     title = chart_title(
-        "Hetero against DANGO", "line: 95 % interval; here DANGO is factored; hollow: published, of another machine, batch "
-        "sizes and code, with dense targets", rows=rows,
-    )  # fmt: skip
+        "Hetero against DANGO",
+        "line: 95 % interval; here DANGO is factored; hollow: published (dense), another machine, batch size and code",
+        rows=rows,
+    )
     colour = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
     colours = dict(zip(found["line"], map(colour.__getitem__, found["figure"]), strict=True))
     return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
