@@ -28,11 +28,13 @@ class Reconstruction(NamedTuple):
 class ReconstructionLoss:
     """(Σ (r - 1)² over edges + λ Σ r² over all other pairs) / N², where r are the entries of a reconstruction R.
 
-    Over all pairs Σ r² is ⟨AᵀA, BᵀB⟩, and an edge adds 1 - 2·r + (1 - λ)·r² to λ times that. Over edges Σ m·r is
-    ⟨M·A, B⟩ for the sparse matrix M with the values m. Where λ is 1, M has ones, and no single r is needed. Otherwise M
-    has 1 - (1 - λ)·r, as constants: twice that, negative, is the edge's derivative by r. So there is no second one.
+    Over all pairs Σ r² is ⟨AᵀA, BᵀB⟩, and each edge adds 1 - 2·r + (1 - λ)·r² to λ times that. Over edges Σ m·r is
+    ⟨M·A, B⟩ for the sparse matrix M with the values m. If λ is 1, M has ones, and no single r is needed. Otherwise M
+    has the constants 1 - (1 - λ)·r, so that the gradient of -2·⟨M·A, B⟩ is that of the sum that the edges add; a second
+    derivative, which would not be right, is refused.
 
-    In a good fit these sums nearly cancel: they are float32 or more, also under autocast.
+    In a good fit these sums nearly cancel, so they are float32 or more, also under autocast: the loss is off by about
+    float32's rounding of E / N².
 
     **Arguments:**
 
@@ -68,6 +70,8 @@ def _simple(network: Network) -> Network:
 
 
 class _OnceDifferentiable(torch.autograd.Function):
+    """The identity, through which a second derivative raises an error."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.view_as(x)
