@@ -68,7 +68,7 @@ def test_more_steps_an_epoch_is_judged_by_the_batch_sizes_and_communication_is_n
     more, communication = found["DDP, more steps"], found["DDP, communication"]
     assert (more.verdict, communication.verdict) == (HOLDS, NOT_MEASURED)
     assert "batches of 28 and 64 on 4 ranks make 2,374 and 1,039 steps, 2.28 × as many" in more.evidence[0]
-    assert "takes 20 × [20, 20] as long as DANGO's, an epoch of as many samples 45.7 ×." in more.evidence[1]
+    assert "takes 20 × [20, 20] as long as factored DANGO's, an epoch of as many samples 45.7 ×." in more.evidence[1]
     for figure in ("2,374", "1,039", "2.28 ×", "40 ×", "17.5 ×"):
         assert figure in more.evidence[-1]
     assert verdicts(both_models_at(64, 64))["DDP, more steps"].verdict == FAILS

@@ -18,6 +18,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing.kernels._row_ops import in_float32
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
+from tclab.models._reconstruction import Reconstruction, ReconstructionLoss
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -45,24 +46,6 @@ def zero_weight(network: str) -> float:
     return 0.1 if old and network.endswith(("neighborhood", "coexpression", "experimental")) else 1.0
 
 
-def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
-    """Return (Σ squared error on edges + λ Σ on non-edges) / N² without making the dense target.
-
-    Σ over all of λ·r² and, on the edges alone, (r - 1)² - λ·r² more.
-
-    **Arguments:**
-
-    - `reconstruction`: [N, N]
-    - `edge_index`: [2, E] int64, each edge once.
-    - `weight`: λ.
-    """
-    reconstruction = in_float32(reconstruction)  # the sums below, and their gradients, nearly cancel
-    on_edges = reconstruction[edge_index[0], edge_index[1]]
-    everywhere = weight * reconstruction.square().sum()
-    correction = ((on_edges - 1.0).square() - weight * on_edges.square()).sum()
-    return (everywhere + correction) / reconstruction.numel()
-
-
 class DangoLoss:
     """α · reconstruction, averaged over networks, + (1 - α) · mean log-cosh of the score.
 
@@ -76,16 +59,11 @@ class DangoLoss:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
         self.alpha = partial(SCHEDULES[schedule], at=TRANSITION_EPOCH)
-        self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
-        self.zero_weights = {name: zero_weight(name) for name in self.edges}
+        self.of_networks = {name: ReconstructionLoss(n, zero_weight(name)) for name, n in graph.networks.items()}
 
-    def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
-        """Return the reconstruction part: its mean over networks, each [N, N]."""
-        parts = [
-            reconstruction_loss(dense, self.edges[name], self.zero_weights[name])
-            for name, dense in reconstructions.items()
-        ]
-        return torch.stack(parts).mean()
+    def reconstruction(self, reconstructions: Mapping[str, Reconstruction]) -> Tensor:
+        """Return the reconstruction part: its mean over networks."""
+        return torch.stack([self.of_networks[name](found) for name, found in reconstructions.items()]).mean()
 
     def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:
         """Return the loss of one pass in an epoch; `targets: [B]`."""
