@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
-from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, _edges_by_target, _matrix_of
+from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows
 from tclab.perturbation import Deletions
@@ -228,7 +228,7 @@ def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: 
     if sources.keys is None or targets.keys is None:
         return None
     keys = _reached(shared, torch.cat([sources.keys, sources.deleted]), sources, targets, cut, targets.keys)
-    crow = shared._kept(_matrix_of, keys.device, None).csr.crow
+    crow = shared._kept(matrix_of, keys.device, None).csr.crow
     nodes = keys % max(targets.num_nodes, 1)
     edges = int((crow[nodes + 1] - crow[nodes]).sum())
     wild_type = shared.num_targets + OWN_EDGE * shared.num_edges
@@ -245,7 +245,7 @@ def _reached(
     shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, more: Tensor
 ) -> Tensor:
     """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
-    by_source = shared._kept(_matrix_of, keys.device, None).transposed
+    by_source = shared._kept(matrix_of, keys.device, None).transposed
     which, position = entries(by_source, keys % max(sources.num_nodes, 1))
     sample = (keys // max(sources.num_nodes, 1))[which]
     parts = [more, sample * targets.num_nodes + by_source.col[position]]
@@ -274,7 +274,7 @@ class Joined(SharedGraph):
         self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
     ) -> None:
         self._shared = shared
-        by_target = shared._kept(_matrix_of, keys.device, None).csr
+        by_target = shared._kept(matrix_of, keys.device, None).csr
         n_s, n_t = max(sources.num_nodes, 1), max(targets.num_nodes, 1)
         row, position = entries(by_target, keys % n_t)  # of each edge which of `keys` it goes into; where it stands
         sample = (keys // n_t)[row]
@@ -360,7 +360,7 @@ class Joined(SharedGraph):
         """Return the single edges, for an operation that goes through them by blocks; what is deleted or cut is not."""
         shared, most = self._shared, edges_a_block(x)
         self._check_single_edges(loops=loops, deletes=True)
-        given = shared._kept(_edges_by_target, x.device, loops, most)
+        given = shared._kept(edges_by_target, x.device, loops, most)
         edge_index = torch.stack([self._source, self._row])
         rows = self.num_targets - shared.num_targets
         if loops:  # each row's own in place of those that it has

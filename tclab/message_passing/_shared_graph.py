@@ -225,7 +225,7 @@ class SharedGraph:
         """
         self._check_single_edges(loops=loops, deletes=sides != (None, None))
         size = x.size(1)
-        by_target = self._kept(_edges_by_target, x.device, loops, edges_a_block(x))
+        by_target = self._kept(edges_by_target, x.device, loops, edges_a_block(x))
         mask = None
         if cut is not None:
             edge, sample = self.checked(cut, size)
@@ -254,7 +254,7 @@ class SharedGraph:
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
-        return self._kept(_matrix_of, x.device, x.dtype if weighted and self.weighted else None)
+        return self._kept(matrix_of, x.device, x.dtype if weighted and self.weighted else None)
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
@@ -282,7 +282,7 @@ def _edges(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 
-def _matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
+def matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
     """Return the adjacency [targets, sources] with the weights in a dtype; every edge counts 1 for `None`."""
     source, target = graph._edge_index.long()
     weight = None if dtype is None or graph._weight is None else graph._weight.to(dtype)
@@ -290,7 +290,7 @@ def _matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
     return SparseMatrix(by_target, csr_of(source, target, graph.num_sources, weight))
 
 
-def _edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:
+def edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:
     return sort_edges(graph._edge_index.long(), graph.num_sources, graph.num_targets, loops=loops, most=most)
 
 
