@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._environment import busy_notes
-from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing._ledger import Ledger, NullLedger, Timer
 
 if TYPE_CHECKING:
     from tclab.timing._race import Race
@@ -78,9 +79,11 @@ class _DelayedLedger(Ledger):
         self._delayed_stage, self._delay_ns, self._choices = stage, int(seconds * 1e9), choices
         self._waited = -1  # last step that was delayed
 
-    def _leave(self, stage: Any, failed: bool) -> None:
-        self._delay(stage.name)  # last in the stage: what follows runs on cold caches and must not count for it
-        super()._leave(stage, failed)
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        with super().stage(name):
+            yield
+            self._delay(name)  # last in the stage: what follows runs on cold caches and must not count for it
         if self.in_step and self.current == "other":
             self._delay("other")
 
@@ -179,7 +182,7 @@ class Receipt(Shown):
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
-def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):
