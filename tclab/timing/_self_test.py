@@ -177,8 +177,10 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
+        from tclab.timing._verdict import ratio_text
+
         work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-        work += f"{seconds_text(self.step_seconds)}; steps with it take {self.race.pairs[0].ratio_text} of bare ones"
+        work += f"{seconds_text(self.step_seconds)}; steps with it take {ratio_text(self.race.pairs[0])} of bare ones"
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
