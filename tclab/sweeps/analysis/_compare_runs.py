@@ -305,9 +305,9 @@ def _pair(
         if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, reason=f"steps of {name} were still changing: warm up longer"), None
     shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
-    verdict = UNDECIDED if interval is None else decide(*interval, margin)
+    verdict = decide(*(interval or (ratio, ratio)), margin)
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
-    if (verdict != UNDECIDED or interval is None) and any(name in shared for name in slower):
+    if verdict != UNDECIDED and any(name in shared for name in slower):
         reason = f"other programs used the CPU while {' and '.join(shared)} ran"
         return replace(pair, reason=reason, obstacle=BUSY), None
     if interval is None:
