@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,8 @@ def _cost(groups: list[Any]) -> dict[str, Any]:
     medians, n = np.array([np.median(group) for group in groups]), len(groups)
     error = float(medians.std(ddof=1)) / n**0.5 if n > 1 else None
     ends = Estimate(float(medians.mean()), error, n - 1).interval()
-    low, high = (None, None) if ends is None else np.exp(ends).tolist()
-    verdict = "costs" if low and low > 1 else "saves" if high and high < 1 else "undecided"
+    low, high = (nan, nan) if ends is None else np.exp(ends).tolist()
+    verdict = "costs" if low > 1 else "saves" if high < 1 else "undecided"
     return {"ratio": float(np.exp(medians.mean())), "low": low, "high": high, "rounds": n, "verdict": verdict}
 
 
