@@ -34,7 +34,6 @@ def test_several_cells_of_a_race_are_lines_by_their_names():
     assert [row["text"] for row in lines if row.get("value", 0) is None] == ["UNDECIDED: no ratio"]
 
 
-@pytest.mark.filterwarnings("ignore:0.2 s have room for")
 def test_a_race_without_a_ratio_is_said_with_its_reason_and_drawn():
     races = race_cells({4: lambda: {"a": lambda: sleep(0.05), "b": lambda: sleep(0.05)}}, budget_seconds=0.2)
     chart = lab.charts.race_chart(races.pairs, "b", by="samples", title="Sizes")

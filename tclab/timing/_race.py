@@ -156,7 +156,7 @@ def race(
       (loader, step): `step(batch)` is called on the loader's next batch, epoch after epoch. Before each block, outside
       the clock, the batches that its workers made while other arms ran (`num_workers * prefetch_factor`) are dropped
       and a step is run; a block has a multiple of `num_workers` steps. Any iterable of batches that can be gone through
-      again is a loader. Or an `Arm`, a function with a period or with something to settle before each block. Or
+      again is a loader. Or an `Arm` (`tclab.timing._race_blocks`), which has a period or settles before each block. Or
       "module:function", a factory that returns one of these, or "module:function:text", with the factory's argument.
     - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.

@@ -364,8 +364,13 @@ def main() -> None:
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
     runner = BlockRunner(begin["specs"], begin["process"])
+
+    def make() -> Iterable[Any]:
+        runner.make()
+        return ()
+
     answers: dict[str, Callable[..., Iterable[Any]]] = {
-        "make": lambda: [runner.make()],
+        "make": make,
         "plan": lambda **seconds: [asdict(runner.plan(**seconds))],
         "rounds": runner.rounds,
     }
