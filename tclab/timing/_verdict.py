@@ -241,19 +241,20 @@ def _log_ratios(rounds: Sequence[Round], a: str, b: str) -> Reals:
     return values
 
 
-def _ends(parts: Reals, margin: float) -> tuple[str, float, float]:
+def _ends(parts: Reals, margin: float, *, apart: bool = True) -> tuple[str, float, float]:
     """Return the verdict of a race whose parts have these centres, and the interval that decides it.
 
     A difference is found if all parts agree. SAME rests on two tests of one side each (Schuirmann, Journal of
     Pharmacokinetics and Biopharmaceutics 15, 1987, 657-680): of arms that differ by the margin, all parts or all but
     one are on the near side of it with probability 9 / 2⁸ = 3.5 %. So its ends are half-way from the outermost part to
-    the next, which leaves something for noise that parts share.
+    the next, which leaves something for noise that parts share. Parts that share their processes' luck in twos are not
+    `apart`: for them the ends are the outermost.
     """
     low, below, *_, above, high = np.sort(parts).tolist()
     verdict = decide(exp(low), exp(high), margin)
     if verdict in OPPOSITE:
         return verdict, exp(low), exp(high)
-    inner = exp((low + below) / 2), exp((high + above) / 2)
+    inner = (exp((low + below) / 2), exp((high + above) / 2)) if apart else (exp(low), exp(high))
     return (SAME, *inner) if decide(*inner, margin) == SAME else (UNDECIDED, exp(low), exp(high))
 
 
@@ -318,7 +319,7 @@ def verdicts_of(
             continue
         values = _log_ratios(rounds, a, b)
         logs = np.array([_centre(values[part]) for part in parts])
-        verdict, low, high = _ends(logs, margin)
+        verdict, low, high = _ends(logs, margin, apart=common.processes in (1, len(parts)))
         ratio, ratios = exp(np.median(logs)), tuple(map(exp, logs))
         pair = replace(pair, verdict=verdict, ratio=ratio, interval=(low, high), parts=ratios)
         if verdict == UNDECIDED:
