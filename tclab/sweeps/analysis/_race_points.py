@@ -15,7 +15,7 @@ from tclab.sweeps.config._point_inputs import resolved_alone
 from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
-from tclab.timing._ledger import NullLedger, Timer
+from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, endless
 from tclab.timing._step_means import cycle_of
@@ -156,7 +156,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = endless(here.loads)
 
-        def loop(ledger: Timer) -> object:
+        def loop(ledger: Ledger | NullLedger) -> object:
             return here.run(batches, steps=steps, ledger=ledger)
 
         loop(NullLedger())  # the cold start is in no figure
