@@ -16,8 +16,7 @@ from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.analysis._advise import step_times
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._step_means import made_ahead, mean_step
+from tclab.timing._step_means import MIN_OBSERVATIONS, made_ahead, mean_step
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"

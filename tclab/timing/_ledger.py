@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -130,6 +130,16 @@ class _Stage(AbstractContextManager[None]):
         self.ledger._leave(self, kind is not None)
 
 
+class Timer(Protocol):
+    """What a loop that can be timed takes: a `Ledger`, or a `NullLedger` that times nothing."""
+
+    def steps(self, batches: Iterable[Item], /) -> Iterator[Item]:
+        """Yield the batches, a step each."""
+
+    def stage(self, name: str, /) -> AbstractContextManager[None]:
+        """Return the context of one stage of the current step."""
+
+
 class Ledger(Shown):
     """Times every moment of a loop's steps: its stages, and `other` between them.
 
@@ -189,6 +199,16 @@ class Ledger(Shown):
     def in_step(self) -> bool:
         """Whether a step is open."""
         return self._cuts is not None
+
+    @property
+    def open_step(self) -> object:
+        """The open step, for `completed`; `None` outside steps."""
+        return self._cuts
+
+    def completed(self, steps: Iterable[object]) -> list[int | None]:
+        """Return the number of each of some steps that were open once; `None` for those that did not complete."""
+        numbers = {id(cuts): i for i, cuts in enumerate(self._steps)}
+        return [numbers.get(id(step)) for step in steps]
 
     # ---- the loop
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._environment import busy_notes
-from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing._ledger import Ledger, NullLedger, Timer
 
 if TYPE_CHECKING:
     from tclab.timing._race import Race
@@ -78,9 +79,11 @@ class _DelayedLedger(Ledger):
         self._delayed_stage, self._delay_ns, self._choices = stage, int(seconds * 1e9), choices
         self._waited = -1  # last step that was delayed
 
-    def _leave(self, stage: Any, failed: bool) -> None:
-        self._delay(stage.name)  # last in the stage: what follows runs on cold caches and must not count for it
-        super()._leave(stage, failed)
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        with super().stage(name):
+            yield
+            self._delay(name)  # last in the stage: what follows runs on cold caches and must not count for it
         if self.in_step and self.current == "other":
             self._delay("other")
 
@@ -174,12 +177,14 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
+        from tclab.timing._verdict import ratio_text
+
         work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-        work += f"{seconds_text(self.step_seconds)}; steps with it take {self.race.pairs[0].ratio_text} of bare ones"
+        work += f"{seconds_text(self.step_seconds)}; steps with it take {ratio_text(self.race.pairs[0])} of bare ones"
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
-def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):
