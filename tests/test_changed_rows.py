@@ -268,7 +268,7 @@ def test_pools_and_single_rows_are_those_of_the_grid():
     x, own = torch.randn(6, 3), torch.tensor([[1, 4, 1], [0, 0, 2]])
     values = torch.randn(3, 3)
     rows = ChangedRows(x, [[0, 2], range(6), []], own=own, values=values)
-    every = rows.every(rows.grid().transpose(0, 1).flatten(0, 1))
+    every = rows.like(rows.grid().transpose(0, 1).flatten(0, 1), None)
     for each in (rows, every, every.map(lambda rows: rows * 1)):
         kept = torch.tensor([4, 1, 6]).unsqueeze(1)
         torch.testing.assert_close(each.sum(), rows.grid().sum(0))

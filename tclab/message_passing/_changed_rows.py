@@ -69,7 +69,8 @@ class ChangedRows:
     ) -> None:
         require("x", x, Tensor, "a tensor [N, F], the whole graph's rows")
         if x.dim() != 2 or not x.is_floating_point():
-            raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows")
+            given = f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows"
+            raise InputError(f"{given}; own= and values= are rows of a sample's own")
         if x.is_meta:
             raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
@@ -102,7 +103,7 @@ class ChangedRows:
 
         **Raises:** `InputError` for rows of other samples, or a result that has not a row for each row.
         """
-        parts = [self, *others]
+        parts: list[ChangedRows] = [self, *others]
         for other in others:
             require("what map is given besides a function", other, ChangedRows, "ChangedRows of the same samples")
             if (self.num_nodes, self.size) != (other.num_nodes, other.size) or not self.deleted.equal(other.deleted):
@@ -110,24 +111,16 @@ class ChangedRows:
         if any(part.keys is None for part in parts) or (isinstance(function, nn.Module) and needs_every_row(function)):
             kept = self.keep().t().flatten().nonzero().flatten()
             rows = [take_rows(part.rows, part.position(kept)) for part in parts]
-            return self.every(add_rows(_rowwise(function, rows), kept, self.size * self.num_nodes))
+            return self.like(add_rows(_rowwise(function, rows), kept, self.size * self.num_nodes), None)
         if others:
             keys = torch.cat([part.keys for part in parts if part.keys is not None])
             parts = [part.with_rows(keys) for part in parts]
-        return parts[0].like(_rowwise(function, [part.rows for part in parts]))
+        return self.like(_rowwise(function, [part.rows for part in parts]), parts[0].keys)
 
-    def like(self, rows: Tensor, keys: Tensor | None = None) -> Self:
-        """Return other rows of the same samples; of the same nodes unless `keys` are given."""
+    def like(self, rows: Tensor, keys: Tensor | None) -> Self:
+        """Return other rows of the same samples: a table with those of `keys`, or all, [B · N, F], for `None`."""
         new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__, rows=rows)
-        if keys is not None:
-            new.keys = keys
-        return new
-
-    def every(self, rows: Tensor) -> Self:
-        """Return `rows: [B · N, F]`, every row of every sample, sample after sample."""
-        new = self.like(rows)
-        new.keys = None
+        new.__dict__.update(self.__dict__, rows=rows, keys=keys)
         return new
 
     def with_rows(self, keys: Tensor) -> Self:
@@ -222,12 +215,12 @@ class ChangedRows:
 
 def across_rows(module: nn.Module) -> list[nn.Module]:
     """Return the norms within a module for which a row depends on others: batch norms, PyG's norms of a graph."""
-    return [
-        part
-        for part in module.modules()
-        if isinstance(part, nn.modules.batchnorm._NormBase)
-        or (type(part).__module__.startswith("torch_geometric.nn.norm.") and type(part).__name__ != "BatchNorm")
-    ]
+
+    def reads_others(part: nn.Module) -> bool:
+        of_pyg = type(part).__module__.startswith("torch_geometric.nn.norm.") and type(part).__name__ != "BatchNorm"
+        return isinstance(part, nn.modules.batchnorm._NormBase) or of_pyg
+
+    return list(filter(reads_others, module.modules()))
 
 
 def needs_every_row(module: nn.Module) -> bool:

@@ -190,7 +190,7 @@ class _SharedConv(nn.Module, ABC):
         if keys is None:
             grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
             masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
-            return targets.every(to_rows(self.forward(grids, shared, masks, cut=cut)))
+            return targets.like(to_rows(self.forward(grids, shared, masks, cut=cut)), None)
         joined = Joined(shared, sources, targets, keys, cut)
         call = _Call(sources.rows.unsqueeze(1), joined.own(targets).unsqueeze(1), joined)
         return targets.like(self._convolved(call).squeeze(1), keys)
@@ -545,7 +545,7 @@ class SharedHeteroConv(nn.Module):
             part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
             found.setdefault(target, []).append(part)
         return {
-            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2))
+            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2), parts[0].keys)
             for target, parts in found.items()
         }
 
