@@ -20,6 +20,7 @@ from tclab.message_passing import (
     SharedSAGEConv,
     _changed_rows,
 )
+from tclab.perturbation import Deletions
 
 CASES = settings(max_examples=100 if settings.default.max_examples > 12 else 10)
 SHAPES = ("any", "chain", "star in", "star out", "hub", "parts", "no edge", "one node", "loops and duplicates")
@@ -202,11 +203,72 @@ def test_a_batch_norm_in_training_is_of_every_row_and_afterwards_of_those_that_d
         torch.testing.assert_close(rows.grid(), whole, rtol=1e-10, atol=1e-10)
 
 
+WHOLES = pytest.mark.parametrize("share", [0.0, float("inf")])
+
+
+@WHOLES
+def test_rows_of_two_branches_are_combined_whichever_of_them_differ(monkeypatch, share):
+    """A residual connection, rows side by side, and branches over two graphs that reach other nodes."""
+    monkeypatch.setattr(_changed_rows, "WHOLE", share)
+    shared, deletions = grid_of_stations()
+    other = SharedGraph(torch.randint(400, (2, 300), generator=torch.Generator().manual_seed(2)), 400)
+    sage, gcn = SharedSAGEConv(4, 4).double(), SharedGCNConv(4, 4).double()
+    parameters = [*sage.parameters(), *gcn.parameters()]
+    x = torch.randn(400, 4, dtype=torch.float64)
+    before = ChangedRows(x, deletions)
+    whole, keep = x.unsqueeze(1).expand(-1, 8, -1), before.keep()
+
+    def combined(a, b, c):
+        return torch.cat([a + c, b * c.tanh()], dim=-1)
+
+    rows = sage(before, shared).map(combined, gcn(before, other), before)
+    expected = combined(sage(whole, shared, keep), gcn(whole, other, keep), whole) * keep.unsqueeze(-1)
+    torch.testing.assert_close(rows.grid(), expected, rtol=1e-10, atol=1e-10)
+    gradients = (torch.autograd.grad(y.square().sum(), parameters) for y in (rows.grid(), expected))
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+@WHOLES
+def test_a_function_of_rows_sees_no_row_that_is_deleted(monkeypatch, share):
+    """Of a row of zeros the length is 0, and a gradient of zeros times what is not finite is not zero."""
+    monkeypatch.setattr(_changed_rows, "WHOLE", share)
+    shared, deletions = grid_of_stations()
+    conv, linear = SharedSAGEConv(4, 4), torch.nn.Linear(4, 4)
+    rows = conv(ChangedRows(torch.randn(400, 4), deletions), shared)
+    rows.map(lambda rows: linear(rows / rows.norm(dim=1, keepdim=True))).mean().sum().backward()
+    assert all(p.grad.isfinite().all() for p in (*conv.parameters(), *linear.parameters()))
+
+
+@WHOLES
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, pyg.GraphNorm, pyg.LayerNorm, pyg.PairNorm, pyg.BatchNorm])
+def test_norms_over_rows_are_over_those_that_each_sample_keeps(monkeypatch, norm, training, share):
+    """In `map`, and within a GIN, of `ChangedRows` and of whole samples."""
+    monkeypatch.setattr(_changed_rows, "WHOLE", share)
+    shared, deletions = grid_of_stations()
+    x, before = torch.randn(400, 4, dtype=torch.float64), ChangedRows(torch.randn(400, 4), deletions)
+    kept = before.keep().t()
+    nets = [torch.nn.Sequential(torch.nn.Linear(4, 4), *([] if norm is pyg.PairNorm else [norm(4)])) for _ in range(4)]
+    if norm is pyg.PairNorm:
+        nets = [torch.nn.Sequential(*net, norm()) for net in nets]
+    for net in nets:
+        net.double().train(training).load_state_dict(nets[0].state_dict())
+    whole, keep = x.unsqueeze(1).expand(-1, 8, -1), kept.t()
+    sums = shared(whole, keep) + whole
+    expected = nets[0](sums.transpose(0, 1)[kept])
+    in_map = SharedGINConv(torch.nn.Identity())(ChangedRows(x, deletions), shared).map(nets[1]).grid()
+    in_gin = SharedGINConv(nets[2])(ChangedRows(x, deletions), shared).grid()
+    for grid in (in_map, in_gin, SharedGINConv(nets[3])(whole, shared, keep)):
+        torch.testing.assert_close(grid.transpose(0, 1)[kept], expected, rtol=1e-10, atol=1e-10)
+    for net in nets[1:]:
+        torch.testing.assert_close(net.state_dict(), nets[0].state_dict(), rtol=1e-10, atol=1e-10)
+
+
 def test_pools_and_single_rows_are_those_of_the_grid():
     x, own = torch.randn(6, 3), torch.tensor([[1, 4, 1], [0, 0, 2]])
     values = torch.randn(3, 3)
     rows = ChangedRows(x, [[0, 2], range(6), []], own=own, values=values)
-    every = rows.every(rows.grid().transpose(0, 1).flatten(0, 1))
+    every = rows.like(rows.grid().transpose(0, 1).flatten(0, 1), None)
     for each in (rows, every, every.map(lambda rows: rows * 1)):
         kept = torch.tensor([4, 1, 6]).unsqueeze(1)
         torch.testing.assert_close(each.sum(), rows.grid().sum(0))
@@ -255,6 +317,30 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
         (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1, 1], [0, 0]]), values=X[:2]), "pair twice"),
         (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1], [0]])), "values is None"),
         (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1], [0]]), values=X), r"values are \[3, 4\]"),
+        (lambda: ChangedRows(X.numpy(), [[0]]), r"x is .*, expected a tensor \[N, F\]"),
+        (lambda: ChangedRows(X.to("meta"), [[0]]), "x is on meta"),
+        (lambda: ChangedRows(X, Deletions.of([[3]], num_nodes=4)), "of a graph of more than the 3 nodes"),
+        (
+            lambda: ChangedRows(X, [[0], []]).take(torch.tensor([-1]), torch.tensor([1])),
+            "outside the 3 nodes and 2 sam",
+        ),
+        (lambda: ChangedRows(X, [[0]]).take(torch.tensor([1]), torch.tensor([1])), "outside the 3 nodes and 1 samples"),
+        (
+            lambda: ChangedRows(X, [[0]]).take(torch.tensor([1, 2]), torch.tensor([0])),
+            r"expected \[n\] torch.int64 each",
+        ),
+        (lambda: ChangedRows(X, [[0]]).map(lambda rows: rows.sum(1)), r"returns \[3\], expected \[3, F\]"),
+        (lambda: ChangedRows(X, [[0]]).map(lambda rows: rows[:1]), r"returns \[1, 4\], expected \[3, F\]"),
+        (lambda: ChangedRows(X, [[0]]).map(torch.add, X), "expected ChangedRows of the same samples"),
+        (lambda: ChangedRows(X, [[0]]).map(torch.add, ChangedRows(X, [[1]])), "rows of other samples"),
+        (lambda: SharedSAGEConv(4, 4)(ChangedRows(X, [[0]]), LINE, cut=[[0], [0]]), "expected a tensor"),
+        (lambda: SharedSAGEConv(4, 4)(X.unsqueeze(1).numpy(), LINE), r"expected a tensor \[3, B, F\], or ChangedRows"),
+        (
+            lambda: SharedHeteroConv({("a", "to", "b"): SharedSAGEConv(4, 4)})(
+                {"b": ChangedRows(X, [[0]])}, {("a", "to", "b"): TWO}
+            ),
+            "unknown node type of x_dict 'a'",
+        ),
         (lambda: SharedSAGEConv(4, 4)(ChangedRows(X, [[0]]), LINE, torch.ones(3, 1).bool()), "keep is given"),
         (lambda: SharedSAGEConv(4, 4)(ChangedRows(X[:2], [[0]]), LINE), "are 2 nodes, expected the graph's 3"),
         (lambda: SharedSAGEConv(4, 4)(ChangedRows(X, [[0]]), TWO), "ChangedRows of both sides"),

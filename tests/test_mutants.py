@@ -61,6 +61,7 @@ DELETIONS = {
     "nodes are off by one": lambda sets: [sorted({max(node - 1, 0) for node in one}) for one in sets],
     "the union of all sets in each": lambda sets: [sorted(set().union(*sets))] * len(sets),
     "the mask of the batch before": _stale,
+    "a sample alone deletes nothing": lambda sets: sets if len(sets) > 1 else [[]],
     "wrong for more than 64 samples": lambda sets: sets if len(sets) <= 64 else [[] for _ in sets],
 }
 
@@ -314,6 +315,15 @@ def _pool_in_bfloat16(view, scores, values):
     return _added_one_by_one(weights * values.bfloat16(), sample, view.size) / total
 
 
+def _pool_of_exp(view, scores, values):
+    """Pool by a softmax that does not subtract the highest score first."""
+    weights = scores.exp() * view.keep[view.graph.deleted_type].unsqueeze(1)
+    sample = torch.arange(view.size).repeat_interleave(len(values) // view.size)
+    weighed = torch.cat([weights * values, weights], dim=1)
+    sums = weighed.new_zeros(view.size, weighed.size(1)).index_add(0, sample, weighed)
+    return (sums[:, :-1] / sums[:, -1:]).to(values.dtype)
+
+
 def _one_level(strategy, deletions):
     """Return what each sample removes: what it deletes, and what that removes itself, but nothing further."""
     kind = strategy.graph.deleted_type
@@ -335,6 +345,8 @@ LARGE = {
         "view": _is(type("M", (Sums,), {"rule": staticmethod(_sums_in_bfloat16)}))
     },
     "a pool added up in bfloat16": {"view": _is(_part("pool", _pool_in_bfloat16))},
+    "a pool whose weights overflow": {"view": _is(_part("pool", _pool_of_exp))},
+    "only 128 nodes of a sample are deleted": {"view": _deletes(lambda sets: [one[:128] for one in sets])},
     "one level of removals": {"view": _is(MutantView), "removed_by": _one_level},
 }
 LARGE = {name: type("Mutant", (Strategy,), {"name": "mutant", **methods}) for name, methods in LARGE.items()}
@@ -415,6 +427,7 @@ def test_a_wrong_strategy_fails_the_equivalence_check(references, mutant):
         ("a norm's bias ignored, with its gradient", "the networks of a cell"),
         ("a norm's weight ignored, with its gradient", "the networks of a cell"),
         ("the gradient missing at nodes of five edges", "roads"),
+        ("a sample alone deletes nothing", "the networks of a cell"),
     ],
 )
 def test_the_part_of_a_graph_that_the_check_runs_on_shows_it(references, mutant, graph):
@@ -427,6 +440,8 @@ def test_the_part_of_a_graph_that_the_check_runs_on_shows_it(references, mutant,
     [
         ("sums over neighbours added up in bfloat16", "a hub of 3,000 neighbours"),
         ("a pool added up in bfloat16", "a hub of 3,000 neighbours"),
+        ("a pool whose weights overflow", "the networks of a cell"),
+        ("only 128 nodes of a sample are deleted", "roads"),
         ("one level of removals", "a ring with a chain of removals"),
     ],
 )

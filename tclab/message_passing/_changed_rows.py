@@ -16,7 +16,7 @@ from copy import copy
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
@@ -67,47 +67,68 @@ class ChangedRows:
         own: Tensor | None = None,
         values: Tensor | None = None,
     ) -> None:
+        require("x", x, Tensor, "a tensor [N, F], the whole graph's rows")
         if x.dim() != 2 or not x.is_floating_point():
-            raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows")
+            given = f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows"
+            raise InputError(f"{given}; own= and values= are rows of a sample's own")
+        if x.is_meta:
+            raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
         if not isinstance(deletions, Deletions):
-            deletions = Deletions.of(deletions, num_nodes=self.num_nodes).to(x.device)
+            deletions = Deletions.of(deletions, num_nodes=self.num_nodes)
+        deletions = deletions.to(x.device)
+        if bool((deletions.nodes >= self.num_nodes).any()):
+            raise InputError(f"deletions are of a graph of more than the {self.num_nodes} nodes that x has")
         self.size = len(deletions)
         self.deleted = deletions.rows(self.num_nodes).sort().values  # [M] keys
         self.rows = x  # the table, or every row of every sample, [B · N, F]
         self.keys: Tensor | None = self.deleted[:0]  # [D], of the rows that differ; None where every row is there
         if own is not None or values is not None:
-            keys, values = _checked(own, values, x, self.size)
+            keys, values = self._own(own, values)
             self.keys, order = keys.sort()
             if is_in(self.keys, self.deleted).any():
                 raise InputError("own has a row of a node that its sample deletes, expected rows that are kept")
             self.rows = torch.cat([x, take_rows(values, order)])
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, function: Callable[..., Tensor], *others: ChangedRows) -> Self:
         """Return these rows after a function of rows [R, F], which must treat each row by itself (ReLU, Linear).
 
-        It sees the wild type's rows once: what it drops out of them is dropped out of every sample.
+        It sees the wild type's rows once: what it drops out of them is dropped out of every sample. A module that has a
+        batch norm in training sees every row that each sample keeps. No function sees rows of deleted nodes.
+
+        **Arguments:**
+
+        - `function`: of [R, F], and of as many rows of each of `others`; it returns [R, F'].
+        - `others`: other rows of the same samples: `after.map(torch.add, before)` is a residual connection.
+
+        **Raises:** `InputError` for rows of other samples, or a result that has not a row for each row.
         """
-        return self.like(function(self.rows))
+        parts: list[ChangedRows] = [self, *others]
+        for other in others:
+            require("what map is given besides a function", other, ChangedRows, "ChangedRows of the same samples")
+            if (self.num_nodes, self.size) != (other.num_nodes, other.size) or not self.deleted.equal(other.deleted):
+                raise InputError("map has rows of other samples, expected ChangedRows of the same deletions")
+        if any(part.keys is None for part in parts) or (isinstance(function, nn.Module) and needs_every_row(function)):
+            kept = self.keep().t().flatten().nonzero().flatten()
+            rows = [take_rows(part.rows, part.position(kept)) for part in parts]
+            return self.like(add_rows(_rowwise(function, rows), kept, self.size * self.num_nodes), None)
+        if others:
+            keys = torch.cat([part.keys for part in parts if part.keys is not None])
+            parts = [part.with_rows(keys) for part in parts]
+        return self.like(_rowwise(function, [part.rows for part in parts]), parts[0].keys)
 
-    def like(self, rows: Tensor, keys: Tensor | None = None) -> Self:
-        """Return other rows of the same samples; of the same nodes unless `keys` are given."""
+    def like(self, rows: Tensor, keys: Tensor | None) -> Self:
+        """Return other rows of the same samples: a table with those of `keys`, or all, [B · N, F], for `None`."""
         new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__, rows=rows)
-        if keys is not None:
-            new.keys = keys
-        return new
-
-    def every(self, rows: Tensor) -> Self:
-        """Return `rows: [B · N, F]`, every row of every sample, sample after sample."""
-        new = self.like(rows)
-        new.keys = None
+        new.__dict__.update(self.__dict__, rows=rows, keys=keys)
         return new
 
     def with_rows(self, keys: Tensor) -> Self:
         """Return these rows, with those of `keys: [n]` among the ones that differ, whether they do or not."""
         assert self.keys is not None
         both = torch.cat([self.keys, keys]).unique()
+        if len(both) == len(self.keys):
+            return self
         nodes = torch.arange(self.num_nodes, device=both.device)
         return self.like(take_rows(self.rows, torch.cat([nodes, self.position(both)])), both)
 
@@ -136,8 +157,10 @@ class ChangedRows:
         **Arguments:**
 
         - `nodes`, `samples`: [n] int64.
+
+        **Raises:** `InputError` for what is not that, or outside the nodes and samples.
         """
-        keys = samples * self.num_nodes + nodes
+        keys = self._keys("take", torch.as_tensor(nodes), torch.as_tensor(samples))
         return kept_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))
 
     def sum(self) -> Tensor:
@@ -160,29 +183,58 @@ class ChangedRows:
         kept = (self.num_nodes - deleted).clamp_min(1).view(-1, *[1] * (self.rows.dim() - 1))
         return (self._sum() / kept).to(self.rows.dtype)
 
+    def _keys(self, name: str, nodes: Tensor, samples: Tensor) -> Tensor:
+        """Return the keys [n] of nodes and their samples, [n] int64 each, which an error calls `name`."""
+        if nodes.dim() != 1 or nodes.shape != samples.shape or {nodes.dtype, samples.dtype} != {torch.int64}:
+            given = f"{list(nodes.shape)} {nodes.dtype} nodes and {list(samples.shape)} {samples.dtype} samples"
+            raise InputError(f"{name} has {given}, expected [n] torch.int64 each")
+        outside = (nodes < 0) | (nodes >= self.num_nodes) | (samples < 0) | (samples >= self.size)
+        if bool(outside.any()):
+            raise InputError(f"{name} has an index outside the {self.num_nodes} nodes and {self.size} samples")
+        return samples * self.num_nodes + nodes
+
+    def _own(self, own: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the keys of rows of a sample's own, and the rows."""
+        require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
+        require("values", values, Tensor, "[n, F]: what the rows of own hold")
+        assert own is not None
+        assert values is not None
+        if own.dim() != 2 or own.size(0) != 2:
+            raise InputError(f"own is {list(own.shape)} {own.dtype}, expected [2, n] torch.int64: nodes, samples")
+        keys, expected = self._keys("own", *own), [own.size(1), *self.rows.shape[1:]]
+        if list(values.shape) != expected:
+            raise InputError(f"values are {list(values.shape)}, expected {expected}, a row a pair of own")
+        if len(keys.unique()) < len(keys):
+            raise InputError("own lists the same (node, sample) pair twice; list each pair once")
+        return keys, values
+
     def __repr__(self) -> str:
         differing = "every row is there" if self.keys is None else f"{len(self.keys)} rows differ"
         return f"ChangedRows({self.size} samples, {self.num_nodes} nodes; {differing})"
 
 
-def _checked(own: Tensor | None, values: Tensor | None, x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the keys of rows of a sample's own, and the rows."""
-    require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
-    require("values", values, Tensor, "[n, F]: what the rows of own hold")
-    assert own is not None
-    assert values is not None
-    if own.dim() != 2 or own.size(0) != 2 or own.dtype != torch.int64:
-        raise InputError(f"own is {list(own.shape)} {own.dtype}, expected [2, n] torch.int64: nodes, samples")
-    if values.shape != (own.size(1), *x.shape[1:]):
-        raise InputError(
-            f"values are {list(values.shape)}, expected {[own.size(1), *x.shape[1:]]}, a row a pair of own"
-        )
-    if bool((own < 0).any()) or bool((own[0] >= len(x)).any()) or bool((own[1] >= size).any()):
-        raise InputError(f"own has an index outside the {len(x)} nodes and {size} samples")
-    keys = own[1] * len(x) + own[0]
-    if len(keys.unique()) < len(keys):
-        raise InputError("own lists the same (node, sample) pair twice; list each pair once")
-    return keys, values
+def across_rows(module: nn.Module) -> list[nn.Module]:
+    """Return the norms within a module for which a row depends on others: batch norms, PyG's norms of a graph."""
+
+    def reads_others(part: nn.Module) -> bool:
+        of_pyg = type(part).__module__.startswith("torch_geometric.nn.norm.") and type(part).__name__ != "BatchNorm"
+        return isinstance(part, nn.modules.batchnorm._NormBase) or of_pyg
+
+    return list(filter(reads_others, module.modules()))
+
+
+def needs_every_row(module: nn.Module) -> bool:
+    """Return whether a module needs what rows that differ do not say, such as all rows of a batch norm in training."""
+    return any(norm.training or getattr(norm, "running_mean", None) is None for norm in across_rows(module))
+
+
+def _rowwise(function: Callable[..., Tensor], rows: Sequence[Tensor]) -> Tensor:
+    """Return what a function makes of rows [R, F], checked."""
+    out, n = function(*rows), len(rows[0])
+    require("what the function of map returns", out, Tensor, f"a tensor [{n}, F], a row for each that it is given")
+    if out.dim() < 2 or len(out) != n:
+        raise InputError(f"the function of map returns {list(out.shape)}, expected [{n}, F]: a row for each row")
+    return out
 
 
 def search(keys: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:

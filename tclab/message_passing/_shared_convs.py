@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import InputError, require, shown, unknown
-from tclab.message_passing._changed_rows import ChangedRows, Joined, check_changed, reach, reach_of_degrees
+from tclab.message_passing._changed_rows import (
+    ChangedRows,
+    Joined,
+    across_rows,
+    check_changed,
+    needs_every_row,
+    reach,
+    reach_of_degrees,
+)
 from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
@@ -106,7 +114,8 @@ class _SharedConv(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         for linear in self.children():
-            assert isinstance(linear, nn.Linear)
+            if not isinstance(linear, nn.Linear):  # the parametrizations of a bias
+                continue
             linear.reset_parameters()
             nn.init.xavier_uniform_(linear.weight)
         if self.bias is not None:
@@ -147,7 +156,10 @@ class _SharedConv(nn.Module, ABC):
             sources, own, keys = self._reach(sources, own, shared, cut)
             return self._changed(sources, own, shared, cut, keys)
         for rows, n in ((sources, shared.num_sources), (own, shared.num_targets)):
-            if rows is not None and (rows.dim() != 3 or rows.size(0) != n):
+            if rows is None:
+                continue
+            require("x", rows, Tensor, f"a tensor [{n}, B, F], or ChangedRows")
+            if rows.dim() != 3 or rows.size(0) != n:
                 raise InputError(f"x is {list(rows.shape)}, expected [{n}, B, F]")
         sides = shared.sides(keep, sources.size(1))
         deletes = isinstance(keep, Tensor) or shared.bipartite
@@ -178,7 +190,7 @@ class _SharedConv(nn.Module, ABC):
         if keys is None:
             grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
             masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
-            return targets.every(to_rows(self.forward(grids, shared, masks, cut=cut)))
+            return targets.like(to_rows(self.forward(grids, shared, masks, cut=cut)), None)
         joined = Joined(shared, sources, targets, keys, cut)
         call = _Call(sources.rows.unsqueeze(1), joined.own(targets).unsqueeze(1), joined)
         return targets.like(self._convolved(call).squeeze(1), keys)
@@ -309,17 +321,13 @@ class SharedGINConv(_SharedConv):
         out = call.sum(call.x)
         if call.own is not None:
             out = out + (1 + self.eps) * call.own
-        if call.left is None or not any(isinstance(module, _ACROSS_ROWS) for module in self.nn.modules()):
+        if call.left is None or not across_rows(self.nn):
             return _row_by_row(self.nn, out)
         rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
         return add_rows(self.nn(take_rows(rows, left)), left, len(rows)).unflatten(0, out.shape[1::-1]).transpose(0, 1)
 
     def _needs_every_row(self) -> bool:
-        norms = [module for module in self.nn.modules() if isinstance(module, _ACROSS_ROWS)]
-        return any(norm.training or norm.running_mean is None for norm in norms)
-
-
-_ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
+        return needs_every_row(self.nn)
 
 
 class SharedSAGEConv(_SharedConv):
@@ -366,8 +374,7 @@ class SharedSAGEConv(_SharedConv):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         for linear in self.children():
-            assert isinstance(linear, nn.Linear)
-            linear.reset_parameters()
+            linear.reset_parameters()  # type: ignore[operator]
 
     def _convolved(self, call: _Call) -> Tensor:
         sent = _row_by_row(self.lin, call.x).relu() if self.project else call.x
@@ -506,7 +513,7 @@ class SharedHeteroConv(nn.Module):
             return self._changed(x_dict, shared_dict, keep_dict, cut_dict or {})
         keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
-        for edge_type, conv in self._of(shared_dict):
+        for edge_type, conv in self._of(shared_dict, x_dict):
             source, _, target = edge_type
             x, keep = x_dict[source], keeps.get(source)
             both = (x, keep) if source == target else ((x, x_dict.get(target)), (keep, keeps.get(target)))
@@ -526,26 +533,30 @@ class SharedHeteroConv(nn.Module):
             raise InputError("keep_dict is given, expected None: ChangedRows say which nodes each sample deletes")
         given: dict[EdgeType, tuple[ChangedRows, ChangedRows]] = {}
         reached: dict[str, Tensor | None] = {}  # by node type; None for all
-        for relation, conv in self._of(shared_dict):
+        for relation, conv in self._of(shared_dict, x_dict):
             source, _, target = relation
             rows = x_dict[source], x_dict.get(target)
             *both, keys = conv._reach(*rows, shared_dict[relation], cuts.get(relation))
             given[relation], before = (both[0], both[1]), reached.get(target, keys)
             reached[target] = None if keys is None or before is None else torch.cat([before, keys]).unique()
         found: dict[str, list[ChangedRows]] = {}
-        for relation, conv in self._of(shared_dict):
+        for relation, conv in self._of(shared_dict, x_dict):
             target, cut = relation[2], cuts.get(relation)
             part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
             found.setdefault(target, []).append(part)
         return {
-            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2))
+            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2), parts[0].keys)
             for target, parts in found.items()
         }
 
-    def _of(self, shared_dict: Mapping[EdgeType, SharedGraph]) -> Iterator[tuple[EdgeType, _SharedConv]]:
+    def _of(
+        self, shared_dict: Mapping[EdgeType, SharedGraph], x_dict: Mapping[str, object]
+    ) -> Iterator[tuple[EdgeType, _SharedConv]]:
         """Yield the relations that have a graph, with their convolutions."""
         for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
             if edge_type in shared_dict:
+                if edge_type[0] not in x_dict:
+                    raise unknown("node type of x_dict", edge_type[0], x_dict)
                 assert isinstance(conv, _SharedConv)
                 yield edge_type, conv
 

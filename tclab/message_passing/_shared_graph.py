@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, require, unknown
 from tclab.graph._csr import SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
@@ -125,6 +125,7 @@ class SharedGraph:
         """
         if reduce not in REDUCTIONS:
             raise unknown("reduction", reduce, REDUCTIONS)
+        require("x", x, Tensor, f"a tensor [{self.num_sources}, B, H] of floats")
         if x.dim() != 3 or x.size(0) != self.num_sources or not x.is_floating_point():
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")
         sides = self.sides(keep, x.size(1))
@@ -186,6 +187,7 @@ class SharedGraph:
 
     def checked(self, cut: Tensor, size: int) -> Tensor:
         n = self.num_edges
+        require("cut", cut, Tensor, "a tensor [2, n] of edges and samples")
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
             raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
         if cut.device.type == "cpu" and not torch.compiler.is_compiling() and not under_transform() and cut.numel():
