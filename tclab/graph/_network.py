@@ -139,11 +139,8 @@ class Network(Shown):
         device = torch.device(device)
         if self.edge_index.device == device:
             return self
-
-        def moved() -> Network:
-            return self._copy(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
-        return self._cached(("to", device), moved)
+        tensors = self.tensors().items()
+        return self._cached(("to", device), lambda: self._copy(**{name: x.to(device) for name, x in tensors}))
 
     def release(self, device: torch.device | str) -> None:
         """Let go of the copy that `to` made on a device."""

@@ -42,10 +42,6 @@ class Linear(nn.Linear):
         out = _OneDnnLinear.apply(rows, self.weight, self.bias, self.relu, is_usual)
         return out if x.dim() == 2 else out.unflatten(0, x.shape[:-1])
 
-    def extra_repr(self) -> str:
-        """Return what `print` says of the layer."""
-        return f"{super().extra_repr()}, relu={self.relu}"
-
 
 _LARGEST_BLOCK, _LEAST_BLOCK = 16_384, 1024  # rows
 
@@ -139,10 +135,6 @@ class LayerNorm(nn.LayerNorm):
         else:
             out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
         return out.relu_() if self.relu else out
-
-    def extra_repr(self) -> str:
-        """Return what `print` says of the layer."""
-        return f"{super().extra_repr()}, relu={self.relu}"
 
 
 class _NormInFloat32(torch.autograd.Function):

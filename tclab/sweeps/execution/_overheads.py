@@ -19,7 +19,7 @@ from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
 from tclab.perturbation import Deletions
-from tclab.training._step import Stage, Step
+from tclab.training._step import Step
 
 _LOGGING = {"item_logging", "print_loss"}
 
