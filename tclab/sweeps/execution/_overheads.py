@@ -18,6 +18,7 @@ from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
+from tclab.models._losses import Stage
 from tclab.perturbation import Deletions
 from tclab.training._step import Step
 
