@@ -31,17 +31,12 @@ STAGE_COLOURS = {
 }  # fmt: skip
 # A category of a trace that is a stage of the step has that stage's colour.
 CATEGORY_COLOURS = {
-    "data_loading": STAGE_COLOURS["transfer"],
-    "graph_processing": STAGE_COLOURS["mask"],
-    "model_forward": STAGE_COLOURS["forward"],
-    "loss_computation": STAGE_COLOURS["loss"],
-    "backward": STAGE_COLOURS["backward"],
-    "optimizer": STAGE_COLOURS["optimizer"],
+    "data_loading": STAGE_COLOURS["transfer"], "graph_processing": STAGE_COLOURS["mask"],
+    "model_forward": STAGE_COLOURS["forward"], "loss_computation": STAGE_COLOURS["loss"],
+    "backward": STAGE_COLOURS["backward"], "optimizer": STAGE_COLOURS["optimizer"],
     "ddp_communication": STAGE_COLOURS["communication"],
-    "tensor_ops": "#ddcc77",
-    "cuda_kernels": "#aaaa55",
-    "other": STAGE_COLOURS["other"],
-}
+    "tensor_ops": "#ddcc77", "cuda_kernels": "#aaaa55", "other": STAGE_COLOURS["other"],
+}  # fmt: skip
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 GREY = "#8a8a8a"  # of lines: it can be seen on a light page and on a dark one
 INK = alt.ExprRef("luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")  # of words, as the chart's ground asks
