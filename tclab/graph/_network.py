@@ -35,9 +35,7 @@ def check_edges(
     """
     require(f"{here}edge_index", edge_index, Tensor, "a tensor [2, E]")
     if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype != torch.int64:
-        raise InputError(
-            f"{here}edge_index is {list(edge_index.shape)} {edge_index.dtype}, expected [2, E] torch.int64"
-        )
+        raise InputError(f"{here}edge_index is {list(edge_index.shape)} {edge_index.dtype}, expected [2, E] int64")
     if edge_index.device.type == "meta":
         raise InputError(f"{here}edge_index is on the device meta, which has no values; expected the edges themselves")
     for nodes, (kind, n) in zip(edge_index, sides, strict=True):
