@@ -16,15 +16,7 @@ from tclab.message_passing._shared_view import SharedView
 from tclab.message_passing._view import View
 
 __all__ = [
-    "ChangedRows",
-    "SharedGATv2Conv",
-    "SharedGCNConv",
-    "SharedGINConv",
-    "SharedHeteroConv",
-    "SharedSAGEConv",
-    "SharedView",
-    "View",
-    "to_grid",
-    "to_rows",
-]
+    "ChangedRows", "SharedGATv2Conv", "SharedGCNConv", "SharedGINConv", "SharedHeteroConv", "SharedSAGEConv",
+    "SharedView", "View", "to_grid", "to_rows",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -259,15 +259,12 @@ def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
     return which, torch.arange(len(which), device=rows.device) + (begin - length.cumsum(0) + length)[which]
 
 
-def check_changed(sources: object, targets: object, shared: SharedGraph) -> None:
+def check_changed(sources: Any, targets: Any, shared: SharedGraph) -> None:
     """Raise an `InputError` where `ChangedRows` do not fit a graph or one another."""
     for side, rows, n in (("sources", sources, shared.num_sources), ("targets", targets, shared.num_targets)):
         require(f"x's {side}", rows, ChangedRows, "ChangedRows of both sides of a bipartite graph: (sources, targets)")
-        assert isinstance(rows, ChangedRows)
         if rows.num_nodes != n:
             raise InputError(f"x's {side} are {rows.num_nodes} nodes, expected the graph's {n}")
-    assert isinstance(sources, ChangedRows)
-    assert isinstance(targets, ChangedRows)
     if sources.size != targets.size:
         raise InputError(f"x's sources are {sources.size} samples, its targets {targets.size}; expected as many")
 
@@ -347,12 +344,8 @@ class Joined(SharedGraph):
         self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
         self._matrices: dict[tuple[bool, torch.dtype | None], SparseMatrix] = {}
 
-    def own(self, targets: ChangedRows) -> Tensor:
-        """Return the rows of targets before the layer, [N_t + T, F]."""
-        return self._with_wild_type(targets.rows, self._position_of_keys)
-
     def of_targets(self, x: Tensor) -> Tensor:
-        """Return the rows of targets, [N + T, ...], of `x: [N + D, ...]`; for a graph of one kind of nodes."""
+        """Return the rows of targets, [N_t + T, ...], of their rows before the layer, as `ChangedRows` hold them."""
         return self._with_wild_type(x, self._position_of_keys)
 
     def of_sources(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,10 @@ from tclab.message_passing._changed_rows import (
     reach,
     reach_of_degrees,
 )
-from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, kept_grid
+from tclab.message_passing._shared_graph import SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
-Features = Tensor | tuple[Tensor, Tensor | None]
-Changed = ChangedRows | tuple[ChangedRows, ChangedRows]
 EdgeType = tuple[str, str, str]
 # arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
 _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
@@ -121,16 +119,6 @@ class _SharedConv(nn.Module, ABC):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    @overload
-    def forward(
-        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
-    ) -> Tensor: ...
-
-    @overload
-    def forward(
-        self, x: Changed, shared: SharedGraph, keep: None = None, *, cut: Tensor | None = None, **others: object
-    ) -> ChangedRows: ...
-
     def forward(
         self, x: Any, shared: SharedGraph, keep: Any = None, *, cut: Tensor | None = None, **others: object
     ) -> Any:
@@ -192,7 +180,7 @@ class _SharedConv(nn.Module, ABC):
             masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
             return targets.like(to_rows(self.forward(grids, shared, masks, cut=cut)), None)
         joined = Joined(shared, sources, targets, keys, cut)
-        call = _Call(sources.rows.unsqueeze(1), joined.own(targets).unsqueeze(1), joined)
+        call = _Call(sources.rows.unsqueeze(1), joined.of_targets(targets.rows).unsqueeze(1), joined)
         return targets.like(self._convolved(call).squeeze(1), keys)
 
     def _reads_degrees(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from itertools import islice, repeat
 from typing import Any
@@ -135,7 +134,9 @@ def run_lightning(
     device = torch.device("cuda", step.device.index or 0) if cuda else step.device
     strategy = SingleDeviceStrategy(device)
     strategy.teardown = lambda: None  # which moves model and optimizer to the CPU: the step goes on
-    with _quiet():
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # of devices, loggers and the end of training
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
         trainer = Trainer(
             accelerator="gpu" if cuda else "cpu",
             devices=[device.index] if cuda else 1,
@@ -157,17 +158,3 @@ def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterat
         held, item = [item], None  # only the loop holds the batch, so that it can free it
         with timer.stage("loop"):
             yield held.pop()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Lightning's messages on devices, logging and the end of training."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -18,8 +18,9 @@ from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
+from tclab.models._losses import Stage
 from tclab.perturbation import Deletions
-from tclab.training._step import Stage, Step
+from tclab.training._step import Step
 
 _LOGGING = {"item_logging", "print_loss"}
 
@@ -159,7 +160,7 @@ def _raise_on_nan(module: nn.Module, inputs: Any, output: Tensor) -> None:
 def _isnan_checks(model: nn.Module) -> None:
     assert isinstance(model, HeteroCell)
     layers = [part for layer in model.layers for part in (layer.aggregation, layer.metabolic)]
-    heads = [model.gate, model.transform, model.head, model.local_head, model.mixer]
+    heads = [model.gate, model.transform, model.head, model.local_head]
     for module in (model.preprocessor, *layers, *heads):
         if isinstance(module, nn.Module):  # a part that the model does not have is None
             module.register_forward_hook(_raise_on_nan)
