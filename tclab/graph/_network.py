@@ -96,9 +96,8 @@ class Network(Shown):
         if not self.directed:
             notes.append("Undirected: each edge is stored once, and messages pass from its first node to its second.")
             notes.append("To pass them both ways, with an edge's weight on each: in_both_directions().")
-        return Display(
-            f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)", notes=tuple(notes)
-        )
+        title = f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)"
+        return Display(title, notes=notes)
 
     def __post_init__(self) -> None:
         sides = (self.source, self.num_sources), (self.target, self.num_targets)

@@ -74,9 +74,8 @@ class Subgraph(Strategy):
             tensors[f"sample/{kind}"] = torch.arange(len(encoded)).repeat_interleave(lengths)
         for name, network in self.graph.relations.items():
             step = torch.stack([first[network.source], first[network.target]])  # [2, B]
-            tensors[f"edge_index/{name}"] = torch.cat(
-                [s[f"edge_index/{name}"] + step[:, b : b + 1] for b, s in enumerate(encoded)], dim=1
-            )
+            moved = [sample[f"edge_index/{name}"] + step[:, b : b + 1] for b, sample in enumerate(encoded)]
+            tensors[f"edge_index/{name}"] = torch.cat(moved, dim=1)
             if network.weight is not None:
                 tensors[f"edge_weight/{name}"] = torch.cat([sample[f"edge_weight/{name}"] for sample in encoded])
         return tensors, {}

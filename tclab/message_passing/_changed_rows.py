@@ -335,25 +335,22 @@ class Joined(SharedGraph):
         self._row, self._position, from_keys = row[left], position[left], from_keys[left]
         self._source = sources.position(from_keys)
         self._is_loop = from_keys % n_s == (keys % n_t)[self._row]  # of a graph of one kind of nodes
-        self._keys, self._position_of_keys = keys, targets.position(keys)
-        if (
-            not shared.bipartite and sources.keys is not None
-        ):  # where the sources that differ are among the targets: they are kept, so each is
-            self._among_targets = targets.num_nodes + torch.searchsorted(keys, sources.keys)
+        self._keys, nodes = keys, torch.arange(targets.num_nodes, device=keys.device)
+        self._before = torch.cat([nodes, targets.position(keys)])  # of each row after the layer the one before it
+        if not shared.bipartite and sources.keys is not None:
+            # the sources that differ are kept, so each is among the targets
+            self._among_targets = torch.cat([nodes, targets.num_nodes + torch.searchsorted(keys, sources.keys)])
         self.bipartite, self.weighted = shared.bipartite, shared.weighted
         self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
         self._matrices: dict[tuple[bool, torch.dtype | None], SparseMatrix] = {}
 
     def of_targets(self, x: Tensor) -> Tensor:
         """Return the rows of targets, [N_t + T, ...], of their rows before the layer, as `ChangedRows` hold them."""
-        return self._with_wild_type(x, self._position_of_keys)
+        return take_rows(x, self._before)
 
     def of_sources(self, x: Tensor) -> Tensor:
         """Return the rows of sources, [N + D, ...], of `x: [N + T, ...]`; for a graph of one kind of nodes."""
-        return self._with_wild_type(x, self._among_targets)
-
-    def _with_wild_type(self, x: Tensor, index: Tensor) -> Tensor:
-        return take_rows(x, torch.cat([torch.arange(self._shared.num_targets, device=index.device), index]))
+        return take_rows(x, self._among_targets)
 
     def self_loops(self, device: torch.device) -> SelfLoops:
         """Return the self-loops of the nodes of the N + T targets."""
@@ -409,7 +406,7 @@ class Joined(SharedGraph):
         edge_index = torch.stack([self._source, self._row])
         rows = self.num_targets - shared.num_targets
         if loops:  # each row's own in place of those that it has
-            own = torch.stack([self._position_of_keys, torch.arange(rows, device=x.device)])
+            own = torch.stack([self._before[shared.num_targets :], torch.arange(rows, device=x.device)])
             edge_index = torch.cat([edge_index[:, ~self._is_loop], own], dim=1)
         added = sort_edges(edge_index, self.num_sources, rows, loops=False, most=most)
         e, t = len(given.source), shared.num_targets

@@ -168,13 +168,9 @@ class MleWassSupCR:
 
     def _of(self, batch: Mapping[str, Tensor], every: Mapping[str, Tensor]) -> Tensor:
         """Return the squared error of a batch and the two distances of some rows."""
-        ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
-        loss: Tensor = (
-            F.mse_loss(batch["predictions"], batch["targets"])
-            + self.weights[0] * self._distance(ours, theirs)
-            + self.weights[1] * sup_cr(every["z_p"], every["targets"])
-        )
-        return loss
+        error = F.mse_loss(batch["predictions"], batch["targets"])
+        distance: Tensor = self._distance(every["predictions"].unsqueeze(-1), every["targets"].unsqueeze(-1))
+        return error + self.weights[0] * distance + self.weights[1] * sup_cr(every["z_p"], every["targets"])
 
 
 def sup_cr(z: Tensor, targets: Tensor, *, temperature: float = 0.1) -> Tensor:

@@ -132,9 +132,8 @@ def _ledger_chart(ledger: Ledger) -> Any:
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
     of = f"{machine_text(result=ledger)} · {len(ledger)} steps · accounted for: {accounted}"
     title = chart_title("Where a step's time goes", of)
-    return stacked(
-        means, title, axis="a step [s], mean of each stage", colours=colours_of(means["part"], STAGE_COLOURS)
-    )
+    colours = colours_of(means["part"], STAGE_COLOURS)
+    return stacked(means, title, axis="a step [s], mean of each stage", colours=colours)
 
 
 def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
