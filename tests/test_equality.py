@@ -42,12 +42,13 @@ NUMERICS = {
     "bf16": {"dtype": "bfloat16"},
     "slices": {"dtype": "float64", "micro_batch": 2},  # a norm over the batch, as the case study's, fails here
 }
+AGGREGATIONS = ["sum", "mean", "cross_attention", "pairwise"]
 
 
 def cell(graph, **options):
     metabolism = "used" if "gpr" in graph.relations else "off"
     nodes, networks = graph.num_nodes[graph.deleted_type], list(graph.networks)
-    return HeteroCell(nodes, networks, **{"width": 8, "metabolism": metabolism, **options})
+    return HeteroCell(nodes, networks, **{"width": 8, "local_heads": 2, "metabolism": metabolism, **options})
 
 
 @st.composite
@@ -62,8 +63,8 @@ def cases(draw):
             graph = graph.with_relations({**graph.relations, name: replace(network, weight=weight)})
     options = {
         "layers": draw(st.integers(1, 3)),
-        "pairwise": draw(st.booleans()),
-        "local_heads": draw(st.sampled_from([0, 2])),
+        "aggregation": draw(st.sampled_from(AGGREGATIONS)),
+        "combine": draw(st.sampled_from(["global", "fixed", "gate"])),
     }
     return graph, draw(drawn.deletions(graph)), options
 

@@ -51,7 +51,7 @@ def test_sizes_and_initial_embeddings_are_as_published():
 def test_an_unknown_option_names_its_nearest():
     graph = tclab.CellGraph.synthetic(0.01)
     for made, words in (
-        (lambda: HeteroCell(5, ["a"], metabolism="use"), "metabolism 'use'; did you mean 'used'"),
+        (lambda: HeteroCell(5, ["a"], aggregation="summ"), "'summ'; did you mean 'sum'"),
         (lambda: DangoLoss(graph, schedule="PreThenPast"), "schedule 'PreThenPast'; did you mean 'PreThenPost'"),
         (lambda: MleWassSupCR(gather_interval=0), "gather_interval is 0, expected 1 or more, or None"),
         (lambda: models.get("hetero_cell").loss(graph, "logcosh"), "loss of hetero_cell 'logcosh'; did you mean 'log_"),
@@ -62,7 +62,7 @@ def test_an_unknown_option_names_its_nearest():
 
 def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
     torch.manual_seed(0)
-    ours = GINUpdate("physical", 8, mlp_layers=2).double()
+    ours = GINUpdate("physical", 8, mlp_layers=2, dropout=0.0).double()
     ours.eps.data.fill_(0.3)
     mlp = torch.nn.Sequential(ours.linears[0], torch.nn.ReLU(), ours.linears[1])
     theirs = GINConv(mlp, eps=0.3, train_eps=True).double()
@@ -148,15 +148,15 @@ ROWS = (1000, 1500, 40_001)  # from 1,024 on oneDNN multiplies
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of modules whose inputs need no gradient
 @pytest.mark.parametrize("samples", [1, 8])  # 396 and 1,782 rows
 def test_nothing_that_a_hook_was_given_is_written_to(small, samples):
-    graph, options = small.select(2), {"width": 8, "local_heads": 2, "mlp_layers": 3}
+    graph, options = small.select(2), {"width": 8, "local_heads": 2, "mlp_layers": 3, "combine": "gate"}
     kept = []
 
     def keep(module, *given):
         tensors = [t for each in given for t in (each if isinstance(each, tuple) else [each]) if torch.is_tensor(t)]
         kept.extend((t, t.detach().clone()) for t in tensors)
 
-    for in_pairs in (False, True):
-        model = HeteroCell(small.num_nodes["gene"], list(graph.networks), pairwise=in_pairs, **options)
+    for aggregation in ("sum", "pairwise"):
+        model = HeteroCell(small.num_nodes["gene"], list(graph.networks), aggregation=aggregation, **options)
         view = tclab.view(graph, [[i] for i in range(samples)])
         expected = torch.autograd.grad(model(view).sum(), list(model.parameters()), allow_unused=True)
         for module in model.modules():
@@ -241,7 +241,7 @@ def models_and_views(request):
     graph = tclab.CellGraph.synthetic(request.param, metabolism=False).select(2)
     torch.manual_seed(0)
     size = (graph.num_nodes["gene"], list(graph.networks))
-    cell = HeteroCell(*size, width=8, layers=2, local_heads=2, pairwise=True, mlp_layers=3)
+    cell = HeteroCell(*size, width=8, layers=2, local_heads=2, combine="fixed", aggregation="pairwise", mlp_layers=3)
     view = tclab.view(graph, [[1, 2], [3]], "edge_mask")
     return [(model, view) for model in (cell, Dango(*size, width=8))]
 

@@ -11,6 +11,7 @@ from tclab.masking import Strategy, _on_device
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
 from tclab.timing import syncs
+from tclab.training._equivalence import EquivalenceReference
 from tclab.training._step import Step
 
 SMALL = CellGraph.synthetic(0.03)
@@ -173,3 +174,13 @@ def test_delta_carries_what_differs_as_deep_as_pays_or_as_it_is_told():
         tclab.InputError, match="depth is 2 for the strategy 'node_mask', expected 0 or more, for 'delta'"
     ):
         tclab.view(graph, failed, "node_mask", depth=2)
+
+
+def test_under_dropout_delta_makes_every_sample_draw_its_own():
+    nodes = torch.arange(20)
+    line = CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=20)
+    model = HeteroCell(20, ["next"], width=8, layers=2, dropout=0.5).train()
+    strategy, batch = delta_batch(line, [[], []], limit=1.0)
+    first, second = model(strategy.view(batch))
+    assert first != second  # the same sample twice: only their dropout tells them apart
+    assert EquivalenceReference(lambda graph: model.eval(), line, [[], []], whole=True).compare("delta").passed

@@ -12,8 +12,9 @@ from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import in_float32, take_rows
-from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Pairwise, Preprocessor, Sum, mlp
+from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, aggregation_of, mlp
 
+COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
 
 
@@ -45,17 +46,19 @@ class HeteroCell(nn.Module):
     """A heterogeneous GIN over every network, of the wild type and of each sample's node-deleted copy.
 
     z_p = z_wildtype - z_perturbed, both pooled by attention over what is left, feeds a global head. A local
-    head (`HyperSAGNN` on the wild type's embeddings of the deleted nodes) may give half of the score.
+    head (`HyperSAGNN` on the wild type's embeddings of the deleted nodes) may be added to it.
 
     **Arguments:**
 
     - `num_nodes`: N, how many nodes of the deleted type there are.
     - `networks`: the names of the networks that are read.
     - `width`: H. `layers`: L. `mlp_layers`: Linear layers in each GIN's MLP.
-    - `pairwise`: an MLP for every pair of networks in the place of a sum over networks.
-    - `local_heads`: attention heads of the local head; 0 for none.
+    - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
+    - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
+    - `local_heads`: attention heads of the local head.
     - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
       or "used", convolutions along it in every layer.
+    - `dropout`: the share that is dropped in training.
 
     Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.
     """
@@ -68,27 +71,36 @@ class HeteroCell(nn.Module):
         width: int = 64,
         layers: int = 3,
         mlp_layers: int = 2,
-        pairwise: bool = False,
-        local_heads: int = 0,
+        aggregation: str = "sum",
+        bottleneck: int = 32,
+        combine: str = "global",
+        local_heads: int = 8,
         metabolism: str = "off",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")
+        if combine not in COMBINATIONS:
+            raise unknown("combination", combine, COMBINATIONS)
         if metabolism not in METABOLISMS:
             raise unknown("metabolism", metabolism, METABOLISMS)
         self.networks = list(networks)
+        self.dropout = dropout
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.preprocessor = Preprocessor(width)
-        convolutions = [[GINUpdate(name, width, mlp_layers=mlp_layers) for name in networks] for _ in range(layers)]
-        aggregations = [Pairwise(width, len(networks)) if pairwise else Sum() for _ in range(layers)]
+        self.preprocessor = Preprocessor(width, dropout=dropout)
+        convolutions = [
+            [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
+        ]
+        aggregations = [aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))
         self.gate = mlp(width, width // 2, 1)
         self.transform = nn.Linear(width, width)
         self.head = mlp(width, width, 1)
-        self.local_head = HyperSAGNN(width, heads=local_heads) if local_heads else None
+        self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
+        self.mixer = mlp(2, width, 2) if combine == "gate" else None
 
     @classmethod
     def profiling(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
@@ -99,8 +111,9 @@ class HeteroCell(nn.Module):
     @classmethod
     def production(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
         """Return the configuration that the case study trained: 1,781,187 parameters on the real sizes."""
-        sizes: Any = {"width": hidden, "layers": layers, "mlp_layers": 4, "pairwise": True, "local_heads": 8}
-        return cls(graph.num_nodes[graph.deleted_type], list(graph.networks), metabolism=metabolism, **sizes)
+        trained: dict[str, Any] = {"mlp_layers": 4, "aggregation": "pairwise", "combine": "fixed"}
+        nodes = graph.num_nodes[graph.deleted_type]
+        return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
     def views(self, view: View) -> Sequence[View]:
         """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
@@ -108,7 +121,9 @@ class HeteroCell(nn.Module):
 
     def rows(self, view: View) -> Tensor:
         """Return what the first layer reads; every sample begins with the same features."""
-        return view.begin(self.preprocessor(self.embedding.weight))
+        x = self.preprocessor(self.embedding.weight)
+        # later dropout makes rows differ by chance: no sample may share the wild type's, all are carried in full
+        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
 
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
@@ -144,4 +159,6 @@ class HeteroCell(nn.Module):
         if self.local_head is None:
             return HeteroCellOutput(score, z_p)
         local = self.local_head(take_rows(wild, view.deleted.nodes), view.deleted)
-        return HeteroCellOutput(0.5 * (score + local), z_p)
+        both = torch.stack([score, local], dim=-1)  # [B, 2]
+        shares = 0.5 if self.mixer is None else self.mixer(both).softmax(dim=-1)
+        return HeteroCellOutput((shares * both).sum(dim=-1), z_p)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError
+from tclab.errors import InputError, unknown
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import add_rows, under_transform
 from tclab.perturbation import Deletions
@@ -163,37 +163,39 @@ def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
 
 
 class Preprocessor(nn.Module):
-    """Linear, norm, ReLU, twice; both share one norm.
+    """Linear, norm, ReLU, dropout, twice; both share one norm.
 
     The norm is `torch.nn.LayerNorm` over the features of each row. The case study's runs over the whole mini-batch
     at once (PyG's LayerNorm in its default mode), so that a prediction depends on the other samples of its batch.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, dropout: float) -> None:
         super().__init__()
         self.linears = nn.ModuleList(Linear(width, width) for _ in range(2))
         self.norm = LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, H] for `x: [N, H]`."""
         for linear in self.linears:
-            x = self.norm(linear(x)).relu()
+            x = self.dropout(self.norm(linear(x)).relu())
         return x
 
 
 class GINUpdate(nn.Module):
-    """The update half of a GIN layer with a learned ε: an MLP, then norm and ReLU, for one network.
+    """The update half of a GIN layer with a learned ε: an MLP, then norm, ReLU and dropout, for one network.
 
     The layer is `MLP((1 + ε)·x + neighbour sum)`; Xu et al., "How Powerful are Graph Neural Networks?", eq. 4.1. The
     view adds up what is in brackets, with `self_weight` for 1 + ε. The norm is over each row, as in `Preprocessor`.
     """
 
-    def __init__(self, network: str, width: int, *, mlp_layers: int) -> None:
+    def __init__(self, network: str, width: int, *, mlp_layers: int, dropout: float) -> None:
         super().__init__()
         self.network = network
         self.eps = nn.Parameter(torch.zeros(1))
         self.linears = nn.ModuleList(Linear(width, width, relu=i + 1 < mlp_layers) for i in range(mlp_layers))
         self.norm = LayerNorm(width, relu=True)
+        self.dropout = nn.Dropout(dropout)
 
     @property
     def self_weight(self) -> Tensor:
@@ -204,7 +206,7 @@ class GINUpdate(nn.Module):
         """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with `self_weight` times themselves."""
         for linear in self.linears:
             x = linear(x)
-        out: Tensor = self.norm(x)
+        out: Tensor = self.dropout(self.norm(x))
         return out
 
 
@@ -236,17 +238,34 @@ class MetabolicConv(nn.Module):
 
 
 class Sum(nn.Module):
-    """The sum over networks."""
+    """The sum over networks, or their mean where `divisor` is their number."""
+
+    def __init__(self, divisor: int = 1) -> None:
+        super().__init__()
+        self.divisor = divisor
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
         """Return [R, H], added up as the parts come, so that no more than one is held besides the total."""
         total = next(parts)
         for i, part in enumerate(parts):
             total = total + part if i == 0 else total.add_(part)  # the backward of a sum keeps nothing
-        return total
+        return total if self.divisor == 1 else total / self.divisor
 
 
-_BOTTLENECK = 32  # width of a pair's hidden layer
+class CrossAttention(nn.Module):
+    """Attention over the networks of each row, each with a learned embedding added; then their mean."""
+
+    def __init__(self, width: int, networks: int, *, heads: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H]."""
+        tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
+        attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
+        mean: Tensor = attended.mean(dim=1)
+        return mean
 
 
 class Pairwise(nn.Module):
@@ -256,10 +275,10 @@ class Pairwise(nn.Module):
     over each row follows.
     """
 
-    def __init__(self, width: int, networks: int) -> None:
+    def __init__(self, width: int, networks: int, *, bottleneck: int) -> None:
         super().__init__()
         self.pairs = list(combinations_with_replacement(range(networks), 2))
-        self.mlps = nn.ModuleList(mlp(2 * width, _BOTTLENECK, width) for _ in self.pairs)
+        self.mlps = nn.ModuleList(mlp(2 * width, bottleneck, width) for _ in self.pairs)
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
@@ -273,6 +292,25 @@ class Pairwise(nn.Module):
         scores = self.scorer(stacked)  # [R, pairs + 1, 1]
         mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
         return mixed
+
+
+AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
+
+
+def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
+    """Return the aggregation of a name.
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name == "sum":
+        return Sum()
+    if name == "mean":
+        return Sum(networks)
+    if name == "cross_attention":
+        return CrossAttention(width, networks)
+    if name == "pairwise":
+        return Pairwise(width, networks, bottleneck=bottleneck)
+    raise unknown("aggregation", name, AGGREGATIONS)
 
 
 # ---- HyperSAGNN: Zhang et al., "Hyper-SAGNN: a self-attention based graph neural network for hypergraphs"

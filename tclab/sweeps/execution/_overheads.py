@@ -160,7 +160,7 @@ def _raise_on_nan(module: nn.Module, inputs: Any, output: Tensor) -> None:
 def _isnan_checks(model: nn.Module) -> None:
     assert isinstance(model, HeteroCell)
     layers = [part for layer in model.layers for part in (layer.aggregation, layer.metabolic)]
-    heads = [model.gate, model.transform, model.head, model.local_head]
+    heads = [model.gate, model.transform, model.head, model.local_head, model.mixer]
     for module in (model.preprocessor, *layers, *heads):
         if isinstance(module, nn.Module):  # a part that the model does not have is None
             module.register_forward_hook(_raise_on_nan)
