@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -128,16 +128,6 @@ class _Stage(AbstractContextManager[None]):
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.ledger._leave(self, kind is not None)
-
-
-class Timer(Protocol):
-    """What a loop that can be timed takes: a `Ledger`, or a `NullLedger` that times nothing."""
-
-    def steps(self, batches: Iterable[Item], /) -> Iterator[Item]:
-        """Yield the batches, a step each."""
-
-    def stage(self, name: str, /) -> AbstractContextManager[None]:
-        """Return the context of one stage of the current step."""
 
 
 class Ledger(Shown):

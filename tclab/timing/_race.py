@@ -180,15 +180,13 @@ def race(
             for name, arm in arms.items()]  # fmt: skip
     least = parts_for(comb(len(arms), 2))
     said_at = monotonic()
-    with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
-        session = _Session(
-            arms, budget_seconds, processes, environment or {}, clock, kept.samples, opened, least, progress
-        )
+    with open_record(record, {"arms": said, **machine, **settings}) as (earlier, keep), ExitStack() as opened:
+        session = _Session(arms, budget_seconds, processes, environment or {}, clock, earlier, opened, least, progress)
         try:
             if progress:
                 say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
-                kept.add(samples)
+                keep(samples)
                 if progress and monotonic() > said_at + _SAID_APART_SECONDS:
                     said_at = monotonic()
                     say(session.how_far())
@@ -287,18 +285,17 @@ class _Session:
             return
         self._start()
         begin, n = self.clock(), len(self.runners)
-        plan = self._plan()
+        calls, round_seconds = self._plan()
         planned = 0.0 if resumes else self._since(begin)
         seconds, turns = self.budget_seconds - planned, max(self.least, n)
-        enough = resumes or self._has_room(seconds, plan.round_seconds)
+        enough = resumes or self._has_room(seconds, round_seconds)
         begun = self.samples[-1].get("turn", 0) if resumes else 0
         for turn in range(begun, turns):
             left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
-            how = {"turn": turn, "first": first, "least": least}
-            round_seconds = self._last_seconds() or plan.round_seconds
-            for samples in self.runners[turn % n].rounds(left, plan.calls, round_seconds=round_seconds, **how):
+            how = {"first": first, "least": least, "round_seconds": self._last_seconds() or round_seconds}
+            for samples in self.runners[turn % n].rounds(left, calls, turn=turn, **how):
                 spent = earlier + self._since(begin)
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
@@ -324,7 +321,7 @@ class _Session:
         """Return how long blocks are, which the first process finds out for all, or which earlier sessions had."""
         calls = {sample["arm"]: sample["calls"] for sample in self.samples}
         if calls:
-            return Plan(calls, self._last_seconds())
+            return calls, self._last_seconds()
         planning = CALIBRATION_SHARE * self.budget_seconds
         return self.runners[0].plan(planning, self.budget_seconds - planning)
 

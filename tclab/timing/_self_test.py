@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._environment import busy_notes
-from tclab.timing._ledger import Ledger, NullLedger, Timer
+from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
     from tclab.timing._race import Race
@@ -184,7 +184,7 @@ class Receipt(Shown):
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
-def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):
