@@ -19,16 +19,7 @@ from tclab._display import Display, Shown, counted, first_of, say, seconds_text
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
-from tclab.timing._step_means import (
-    MIN_OBSERVATIONS,
-    NOT_STEADY,
-    Reals,
-    cycle_of,
-    made_ahead,
-    share_of,
-    steady_state,
-    steps_wait,
-)  # fmt: skip
+from tclab.timing._step_means import MIN_OBSERVATIONS, Reals, cycle_of, made_ahead, share_of, steady_state, steps_wait
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair, sentence_of
 
 # the basis of a prediction
@@ -208,9 +199,8 @@ class StepTimes:
         least = max(MIN_OBSERVATIONS, 2 * self.cycle)  # two whole cycles
         if n < least:
             return f"{n} steps were timed, at least {least} are needed{waited}"
-        state = steady_state(self.whole.tolist(), self.cycle)
-        if state.verdict == NOT_STEADY:
-            return f"the steps were not steady ({state.why}); run more warm-up steps before those timed{waited}"
+        if why := steady_state(self.whole.tolist(), self.cycle).why:
+            return f"the steps were not steady ({why}); run more warm-up steps before those timed{waited}"
         return ""
 
 

@@ -328,20 +328,16 @@ class _Session:
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
         fits = int(seconds / max(round_seconds, 1e-9))
-        rounds = (
-            f"{self.budget_seconds:g} s have room for about {counted(fits, 'round')} of {seconds_text(round_seconds)}"
-        )
-        if fits >= self.least:
-            if self.progress:
-                say(f"{rounds}; a verdict needs {self.least}")
-            return True
-        needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
-        text = f"{rounds}, and a verdict needs {self.least}, so it will decide nothing. A race of about {needs} s may"
+        rounds = f"{counted(fits, 'round')} of {seconds_text(round_seconds)}"
+        text = f"{self.budget_seconds:g} s have room for about {rounds}, and a verdict needs {self.least}"
+        if fits < self.least:
+            needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
+            text += f", so it will decide nothing. A race of about {needs} s may"
         if self.progress:
             say(text)
-        else:
+        elif fits < self.least:
             warnings.warn(text, stacklevel=5)
-        return False
+        return fits >= self.least
 
     def _start(self) -> None:
         """Make the arms, in each process."""
