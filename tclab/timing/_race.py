@@ -304,9 +304,9 @@ class _Session:
         """Return how far the race is: "round 9, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
         seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
-        i, spent = len(self.samples) // (2 * len(self.arms)), self._spent()
+        i = len(self.samples) // (2 * len(self.arms))
         needed = f" of {self.least} that a verdict needs" if i < self.least else ""
-        return f"round {i}{needed}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
+        return f"round {i}{needed}, {self._spent():.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _spent(self) -> float:
         """Return the seconds of the budget that were spent at the end of the last round."""
