@@ -19,16 +19,7 @@ from tclab._display import Display, Shown, counted, first_of, say, seconds_text
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
-from tclab.timing._step_means import (
-    MIN_OBSERVATIONS,
-    NOT_STEADY,
-    Reals,
-    cycle_of,
-    made_ahead,
-    share_of,
-    steady_state,
-    steps_wait,
-)  # fmt: skip
+from tclab.timing._step_means import MIN_OBSERVATIONS, Reals, cycle_of, made_ahead, share_of, steady_state, steps_wait
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair, sentence_of
 
 # the basis of a prediction
@@ -133,14 +124,13 @@ class Advice(Shown):
         """
         every, failures = [*self.suggestions, *self.unsure], []
         most = n or max(1, int(budget_seconds // _RACE_SECONDS))
-        able = [i for i, one in enumerate(every) if one.race is not None][:most]
+        able = [(i, one.race) for i, one in enumerate(every) if one.race is not None][:most]
         if able:
             say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the arms of each comes on top")
-        for i in able:
+            options = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
+        for i, race in able:
             try:
-                settings = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
-                pair = every[i].race(**settings)  # type: ignore[misc]
-                every[i] = replace(every[i], measured=pair)
+                every[i] = replace(every[i], measured=race(**options))
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {every[i].change!r} gives when it runs: {why}")
@@ -155,7 +145,7 @@ class Advice(Shown):
         unknown = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in reasons.items()]
         unknown += self.missing
         every = (*self.suggestions, *self.unsure)
-        if any(one.race for one in every) and not any(one.measured for one in every):
+        if any(one.race for one in every) and all(one.measured is None for one in every):
             unknown.append("whether the changes win a race against the current setting: advice.measure() (--measure)")
         nothing = f"no change is known to save {self.margin:.0%} or more."
         if self.refusal:
@@ -208,9 +198,8 @@ class StepTimes:
         least = max(MIN_OBSERVATIONS, 2 * self.cycle)  # two whole cycles
         if n < least:
             return f"{n} steps were timed, at least {least} are needed{waited}"
-        state = steady_state(self.whole.tolist(), self.cycle)
-        if state.verdict == NOT_STEADY:
-            return f"the steps were not steady ({state.why}); run more warm-up steps before those timed{waited}"
+        if why := steady_state(self.whole.tolist(), self.cycle).why:
+            return f"the steps were not steady ({why}); run more warm-up steps before those timed{waited}"
         return ""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -113,31 +113,19 @@ def raw_clock_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
+@dataclass(slots=True, eq=False)
 class _Stage(AbstractContextManager[None]):
     """The context of one stage; a class, since a generator that is dropped half-way would end its stage."""
 
-    __slots__ = ("ledger", "mark", "name")
-
-    def __init__(self, ledger: Ledger, name: str) -> None:
-        self.ledger = ledger
-        self.name = name
-        self.mark: Any = _NOTHING  # in the trace of a profiler
+    ledger: Ledger
+    name: str
+    mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
         self.ledger._enter(self)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.ledger._leave(self, kind is not None)
-
-
-class Timer(Protocol):
-    """What a loop that can be timed takes: a `Ledger`, or a `NullLedger` that times nothing."""
-
-    def steps(self, batches: Iterable[Item], /) -> Iterator[Item]:
-        """Yield the batches, a step each."""
-
-    def stage(self, name: str, /) -> AbstractContextManager[None]:
-        """Return the context of one stage of the current step."""
 
 
 class Ledger(Shown):
@@ -399,11 +387,9 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        shares = {}
-        for line, wall in self._wall.items():
-            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
-            shares[line] = inside / wall if wall > 0 else 0.0
-        return shares
+        steps = self._steps[: self._ended]
+        inside = {line: sum(sum(stage_seconds(cuts, line).values()) for cuts in steps) for line in self._wall}
+        return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
     def busy_percent(self) -> float | None:

@@ -180,15 +180,13 @@ def race(
             for name, arm in arms.items()]  # fmt: skip
     least = parts_for(comb(len(arms), 2))
     said_at = monotonic()
-    with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
-        session = _Session(
-            arms, budget_seconds, processes, environment or {}, clock, kept.samples, opened, least, progress
-        )
+    with open_record(record, {"arms": said, **machine, **settings}) as (earlier, keep), ExitStack() as opened:
+        session = _Session(arms, budget_seconds, processes, environment or {}, clock, earlier, opened, least, progress)
         try:
             if progress:
                 say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
-                kept.add(samples)
+                keep(samples)
                 if progress and monotonic() > said_at + _SAID_APART_SECONDS:
                     said_at = monotonic()
                     say(session.how_far())
@@ -287,18 +285,21 @@ class _Session:
             return
         self._start()
         begin, n = self.clock(), len(self.runners)
-        plan = self._plan()
+        calls, round_seconds = self._plan()
         planned = 0.0 if resumes else self._since(begin)
         seconds, turns = self.budget_seconds - planned, max(self.least, n)
-        enough = resumes or self._has_room(seconds, plan.round_seconds)
+        enough = resumes or self._has_room(seconds, round_seconds)
         begun = self.samples[-1].get("turn", 0) if resumes else 0
         for turn in range(begun, turns):
             left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
-            how = {"turn": turn, "first": first, "least": least}
-            round_seconds = self._last_seconds() or plan.round_seconds
-            for samples in self.runners[turn % n].rounds(left, plan.calls, round_seconds=round_seconds, **how):
+            how: dict[str, Any] = {
+                "first": first,
+                "least": least,
+                "round_seconds": self._last_seconds() or round_seconds,
+            }
+            for samples in self.runners[turn % n].rounds(left, calls, turn=turn, **how):
                 spent = earlier + self._since(begin)
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
@@ -307,9 +308,9 @@ class _Session:
         """Return how far the race is: "round 9, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
         seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
-        i, spent = len(self.samples) // (2 * len(self.arms)), self._spent()
+        i = len(self.samples) // (2 * len(self.arms))
         needed = f" of {self.least} that a verdict needs" if i < self.least else ""
-        return f"round {i}{needed}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
+        return f"round {i}{needed}, {self._spent():.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _spent(self) -> float:
         """Return the seconds of the budget that were spent at the end of the last round."""
@@ -324,27 +325,23 @@ class _Session:
         """Return how long blocks are, which the first process finds out for all, or which earlier sessions had."""
         calls = {sample["arm"]: sample["calls"] for sample in self.samples}
         if calls:
-            return Plan(calls, self._last_seconds())
+            return calls, self._last_seconds()
         planning = CALIBRATION_SHARE * self.budget_seconds
         return self.runners[0].plan(planning, self.budget_seconds - planning)
 
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
         fits = int(seconds / max(round_seconds, 1e-9))
-        rounds = (
-            f"{self.budget_seconds:g} s have room for about {counted(fits, 'round')} of {seconds_text(round_seconds)}"
-        )
-        if fits >= self.least:
-            if self.progress:
-                say(f"{rounds}; a verdict needs {self.least}")
-            return True
-        needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
-        text = f"{rounds}, and a verdict needs {self.least}, so it will decide nothing. A race of about {needs} s may"
+        rounds = f"{counted(fits, 'round')} of {seconds_text(round_seconds)}"
+        text = f"{self.budget_seconds:g} s have room for about {rounds}, and a verdict needs {self.least}"
+        if fits < self.least:
+            needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
+            text += f", so it will decide nothing. A race of about {needs} s may"
         if self.progress:
             say(text)
-        else:
+        elif fits < self.least:
             warnings.warn(text, stacklevel=5)
-        return False
+        return fits >= self.least
 
     def _start(self) -> None:
         """Make the arms, in each process."""

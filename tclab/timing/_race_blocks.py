@@ -21,13 +21,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
 from random import Random
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
@@ -40,9 +40,8 @@ LEAST_BLOCK_SECONDS = 0.005  # of which reading the clock and synchronising with
 FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the process that makes its arms first
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
-ROUNDS_THAT_FIT = (
-    16  # into the race's seconds, two in each of eight parts, before blocks become longer than they must be
-)
+# into the race's seconds, two in each of eight parts, before blocks become longer than they must be
+ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
@@ -73,29 +72,8 @@ class Arm:
 ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The blocks of a race: `calls` of each arm in one, and about how long a round is."""
-
-    calls: Mapping[str, int]
-    round_seconds: float
-
-
-class Runner(Protocol):
-    """What runs turns of a race: a `BlockRunner` in this process, or a `RaceProcess`, which has one in a fresh one."""
-
-    process: int
-
-    def make(self) -> None:
-        """Make the arms, and call each once, unmeasured, since a first call may load or compile."""
-
-    def plan(self, seconds: float, race_seconds: float) -> Plan:
-        """Return how many calls of each arm a block has; to find out may take `seconds`."""
-
-    def rounds(
-        self, seconds: float, calls: Mapping[str, int], *, turn: int, first: int, least: int, round_seconds: float
-    ) -> Iterator[list[Sample]]:
-        """Run the rounds of a turn, and yield the samples of each as it ends."""
+# calls of each arm in a block, and about how long a round is
+Plan = tuple[Mapping[str, int], float]
 
 
 def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
@@ -112,16 +90,14 @@ def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
         as_given = False
 
 
-def _cuda() -> Any:
-    """Return `torch.cuda` where this process uses it."""
+def _on_cuda(*calls: str) -> bool:
+    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
     torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
-
-
-def _on_cuda(call: str) -> None:
-    """Call a function of `torch.cuda` by its name, where this process uses it."""
-    if (cuda := _cuda()) is not None:
-        getattr(cuda, call)()
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return False
+    for call in calls:
+        getattr(torch.cuda, call)()
+    return True
 
 
 def _of_loader(loader: Iterable[Any], step: Callable[[Any], Any]) -> Arm:
@@ -206,7 +182,7 @@ class BlockRunner:
         return self._since(begin)
 
     def plan(self, seconds: float, race_seconds: float) -> Plan:
-        """Return how many calls of each arm a block has.
+        """Return how many calls of each arm a block has, and about how long a round is.
 
         Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Arms of
         similar speed get the same number of calls, and a faster one a power of 2 times as many, so that all blocks last
@@ -214,7 +190,7 @@ class BlockRunner:
         periods. `seconds` is what finding that out may take.
         """
         if any(arm.returns_seconds for arm in self._arms.values()):
-            return Plan(dict.fromkeys(self._arms, 1), 2 * sum(self._first_seconds.values()))
+            return dict.fromkeys(self._arms, 1), 2 * sum(self._first_seconds.values())
         blocks = 2 * len(self._arms)
         wanted = max(LEAST_BLOCK_SECONDS, race_seconds / (blocks * _MOST_ROUNDS))
         took = {name: self._call_seconds(name, seconds / len(self._arms), wanted) for name in self._arms}
@@ -228,7 +204,7 @@ class BlockRunner:
         if blocks * base * slowest > race_seconds / ROUNDS_THAT_FIT:
             factors = dict.fromkeys(factors, 1)
         calls = {name: ceil(base * factor / periods[name]) * periods[name] for name, factor in factors.items()}
-        return Plan(calls, 2 * sum(calls[name] * each for name, each in took.items()))
+        return calls, 2 * sum(calls[name] * each for name, each in took.items())
 
     def _call_seconds(self, name: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
@@ -257,7 +233,7 @@ class BlockRunner:
         - `first`: number of the first round in the race.
         - `round_seconds`: about how long a round is.
         """
-        for arm in self._arms.values() if _cuda() is not None else ():
+        for arm in self._arms.values() if _on_cuda() else ():
             arm.call()  # allocates anew what was released
         begin, i, collects = self._clock(), first, gc.isenabled()
         orders = orders_of(list(self._arms), as_given=first == 0)
@@ -309,22 +285,18 @@ class RaceProcess(ChildProcess):
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
         list(self._asked("make"))
 
-    def plan(self, seconds: float, race_seconds: float) -> Plan:
-        """Return how many calls a block has, as a `BlockRunner` does."""
-        (plan,) = self._asked("plan", seconds=seconds, race_seconds=race_seconds)
-        return Plan(**plan)
+    def plan(self, *seconds: float) -> Plan:
+        """Return what `BlockRunner.plan` does."""
+        ((calls, round_seconds),) = self._asked("plan", *seconds)
+        return calls, round_seconds
 
-    def rounds(
-        self, seconds: float, calls: Mapping[str, int], *, turn: int, first: int, least: int, round_seconds: float
-    ) -> Iterator[list[Sample]]:
-        """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked(
-            "rounds", seconds=seconds, calls=calls, turn=turn, first=first, least=least, round_seconds=round_seconds
-        )
+    def rounds(self, *turn: Any, **how: Any) -> Iterator[list[Sample]]:
+        """Run the rounds of a turn in the process, as `BlockRunner.rounds` does."""
+        return self._asked("rounds", *turn, **how)
 
-    def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
+    def _asked(self, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
-        self.send({"method": method, "arguments": arguments})
+        self.send({"method": method, "arguments": arguments, "named": named})
         while (line := self.receive()) is not None:
             if "error" in line:
                 raise InputError(line["error"])
@@ -332,6 +304,9 @@ class RaceProcess(ChildProcess):
                 return
             yield line["answer"]
         raise InputError(f"a process of the race ended with {self.wait()}: {self.last_error_line}")
+
+
+Runner = BlockRunner | RaceProcess
 
 
 def arm_from(given: ArmSource) -> Arm:
@@ -364,20 +339,11 @@ def main() -> None:
         with suppress(ImportError, ValueError):  # `arm_from` says what is wrong with the name
             import_module(spec.partition(":")[0])
     runner = BlockRunner(begin["specs"], begin["process"])
-
-    def make() -> Iterable[Any]:
-        runner.make()
-        return ()
-
-    answers: dict[str, Callable[..., Iterable[Any]]] = {
-        "make": make,
-        "plan": lambda **seconds: [asdict(runner.plan(**seconds))],
-        "rounds": runner.rounds,
-    }
     for request in iter(parent.receive, None):
         try:
-            for answer in answers[request["method"]](**request["arguments"]):
-                parent.send(answer=answer)
+            answer = getattr(runner, request["method"])(*request["arguments"], **request["named"])
+            for each in answer if isinstance(answer, Iterator) else [answer]:
+                parent.send(answer=each)
         except InputError as error:
             parent.send(error=str(error))
             return
@@ -387,34 +353,14 @@ def main() -> None:
 # ---- the record of a race: a line that says which race it is, and then a line of JSON for each round
 
 
-class RaceRecord:
-    """The rounds of a race's earlier sessions; `add` writes each new one at once, so a kill loses at most one.
-
-    **Arguments:**
-
-    - `path`: the file; `None` for none.
-    - `samples`: of the rounds that are in it.
-    """
-
-    def __init__(self, path: Path | None, samples: list[Sample]) -> None:
-        self.samples = samples
-        self._path = path
-
-    def add(self, line: list[Sample] | Mapping[str, Any]) -> None:
-        """Write a line. Where that fails a warning says so, and the race goes on without a record."""
-        if self._path is None:
-            return
-        try:
-            with self._path.open("ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
-        except OSError as error:
-            warnings.warn(f"the race goes on without its record {self._path}: {error.strerror}", stacklevel=4)
-            self._path = None
-
-
 @contextmanager
-def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[RaceRecord]:
+def open_record(
+    path: str | Path | None, header: Mapping[str, Any]
+) -> Iterator[tuple[list[Sample], Callable[[list[Sample]], None]]]:
     """Open the record of a race within the block, held against other processes.
+
+    Yield the samples of its earlier sessions, and a function that writes those of a new round at once, so that a kill
+    loses at most one round. Where that fails a warning says so, and the race goes on without a record.
 
     **Arguments:**
 
@@ -425,9 +371,21 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
     another race, or is the record of another, naming the difference.
     """
     if path is None:
-        yield RaceRecord(None, [])
+        yield [], lambda line: None
         return
-    file, header = Path(path), json.loads(json.dumps({"version": VERSION, **header}))
+    file, header, failed = Path(path), json.loads(json.dumps({"version": VERSION, **header})), False
+
+    def add(line: list[Sample] | Mapping[str, Any]) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            with file.open("ab") as record:
+                record.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            warnings.warn(f"the race goes on without its record {file}: {error.strerror}", stacklevel=4)
+            failed = True
+
     with writing("record", path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -436,16 +394,15 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
             raise InputError(f"record {file} is being written by {owner}")
         theirs, samples, length = _read(file)
         os.truncate(file, length)  # drops a line that a kill cut short
-        record = RaceRecord(file, samples)
         if not theirs:
-            record.add(header)
+            add(header)
         for name, ours in header.items() if theirs else ():
             if theirs.get(name) != ours:
                 raise InputError(
                     f"{file} is the record of another race: {name} was {theirs.get(name)!r} and is {ours!r}; a race "
                     "goes on only with the same arms, machine and settings, so give another `record`"
                 )
-        yield record
+        yield samples, add
 
 
 def read_samples(path: str | Path) -> list[Sample]:
@@ -460,15 +417,19 @@ def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:
     """Return a record's header and samples, and the length in bytes of all but a last line that was cut short."""
     if not file.is_file():
         raise InputError(f"{file} is no record of a race")
-    data, found = file.read_bytes(), []
-    *lines, rest = data.split(b"\n")
-    if not _BEGIN.startswith(data[: len(_BEGIN)]):  # a file of another kind, of one line without an end, say, is kept
-        raise InputError(f"{file} is damaged, or no record of a race: line 1 is {[*lines, rest][0][:60]!r}")
-    for i, line in enumerate(lines):
+    header, samples, length = dict[str, Any](), list[Sample](), 0
+    for i, line in enumerate(file.read_bytes().splitlines(keepends=True)):
         try:
-            found.append(json.loads(line))
-            _ = [sample["seconds"] for sample in found[-1]] if i else None
+            if not i and not _BEGIN.startswith(line[: len(_BEGIN)]):
+                raise ValueError("a file of another kind")
+            if not line.endswith(b"\n"):
+                break
+            content = json.loads(line)
+            if i:
+                samples += [sample for sample in content if sample["seconds"]]
+            else:
+                header = content
         except (KeyError, RecursionError, TypeError, ValueError):
             raise InputError(f"{file} is damaged, or no record of a race: line {i + 1} is {line[:60]!r}") from None
-    header, *rounds = found or [{}]
-    return header, [sample for one in rounds for sample in one], len(data) - len(rest)
+        length += len(line)
+    return header, samples, length

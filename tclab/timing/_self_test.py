@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._environment import busy_notes
-from tclab.timing._ledger import Ledger, NullLedger, Timer
+from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
     from tclab.timing._race import Race
@@ -112,9 +112,8 @@ def _trial(
         pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
-            raise InputError(
-                f"{stage!r} is in no two steps of the loop, expected a stage such as {[*ledger.seconds()]}"
-            )
+            names = [*ledger.seconds()]
+            raise InputError(f"{stage!r} is in no two steps of the loop, expected a stage such as {names}")
     return Trial(stage, delay, median(grown), len(grown))
 
 
@@ -184,7 +183,7 @@ class Receipt(Shown):
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 
-def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):

@@ -87,10 +87,8 @@ class Pair(Shown):
         """Return the same comparison with the arms exchanged."""
         ratio, interval = self.ratio and 1 / self.ratio, self.interval and (1 / self.interval[1], 1 / self.interval[0])
         verdict, runs = OPPOSITE.get(self.verdict, self.verdict), self.runs and self.runs[::-1]
-        parts = tuple(1 / part for part in self.parts)
-        return replace(
-            self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval, parts=parts, runs=runs
-        )
+        other = replace(self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval, runs=runs)
+        return replace(other, parts=tuple(1 / part for part in self.parts))
 
     @property
     def excluded(self) -> float | None:
@@ -140,8 +138,13 @@ def _words(pair: Pair) -> Iterator[str]:
         yield f"{counted(pair.kept, 'round')} ran, at least {pair.least} are needed: a race of {needs} may decide"
     elif pair.verdict == UNDECIDED:
         yield f"the interval crosses {edge}"
-        if pair.runs is None:
-            yield _what_would_decide(pair, needs)
+        if pair.differ:
+            yield (
+                f"the {pair.processes} processes differ from one another, so a longer race will not help: use more "
+                "processes, or this one alone (processes=None, --processes 0)"
+            )
+        elif pair.runs is None:
+            yield f"a race of {needs} may decide" if needs else f"a race {_MOST_LONGER} times as long would not decide"
     else:
         if pair.verdict == SAME:
             yield f"any difference is below {about(100 * (pair.excluded or 0.0))} %"
@@ -154,15 +157,6 @@ def _words(pair: Pair) -> Iterator[str]:
     if pair.period is not None:
         calls, seconds = pair.period
         yield f"blocks are shorter than a period of {calls} calls: a race of about {about(seconds)} s has whole ones"
-
-
-def _what_would_decide(pair: Pair, needs: str) -> str:
-    if pair.differ:
-        return (
-            f"the {pair.processes} processes differ from one another, so a longer race will not help: use more "
-            "processes, or this one alone (processes=None, --processes 0)"
-        )
-    return f"a race of {needs} may decide" if needs else f"a race {_MOST_LONGER} times as long would not decide"
 
 
 def about(value: float) -> str:
@@ -286,9 +280,7 @@ def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[int,
     return period, _SPARE * ROUNDS_THAT_FIT * round_seconds * period / calls
 
 
-def verdicts_of(
-    samples: Iterable[Sample] | str | Path, margin: float = MARGIN, *, comparisons: int = 1
-) -> list[Pair]:  # fmt: skip
+def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN, *, comparisons: int = 1) -> list[Pair]:
     """Return the comparison of every two arms, in their order; empty without a sample.
 
     **Arguments:**
@@ -322,8 +314,7 @@ def verdicts_of(
         verdict, low, high = _ends(logs, margin, apart=common.processes in (1, len(parts)))
         ratio, ratios = exp(np.median(logs)), tuple(map(exp, logs))
         pair = replace(pair, verdict=verdict, ratio=ratio, interval=(low, high), parts=ratios)
-        if verdict == UNDECIDED:
-            pairs.append(_with_needs(pair, logs, processes, seconds))
-        else:
-            pairs.append(replace(pair, lasts_seconds=seconds / LASTS))
+        undecided = verdict == UNDECIDED
+        decided = replace(pair, lasts_seconds=seconds / LASTS)
+        pairs.append(_with_needs(pair, logs, processes, seconds) if undecided else decided)
     return pairs
