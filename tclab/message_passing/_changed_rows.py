@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
-from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, matrix_of
+from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, edges_of, matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows
 from tclab.perturbation import Deletions
@@ -193,12 +193,10 @@ class ChangedRows:
             raise InputError(f"{name} has an index outside the {self.num_nodes} nodes and {self.size} samples")
         return samples * self.num_nodes + nodes
 
-    def _own(self, own: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _own(self, own: Any, values: Any) -> tuple[Tensor, Tensor]:
         """Return the keys of rows of a sample's own, and the rows."""
         require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
         require("values", values, Tensor, "[n, F]: what the rows of own hold")
-        assert own is not None
-        assert values is not None
         if own.dim() != 2 or own.size(0) != 2:
             raise InputError(f"own is {list(own.shape)} {own.dtype}, expected [2, n] torch.int64: nodes, samples")
         keys, expected = self._keys("own", *own), [own.size(1), *self.rows.shape[1:]]
@@ -259,53 +257,53 @@ def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
     return which, torch.arange(len(which), device=rows.device) + (begin - length.cumsum(0) + length)[which]
 
 
-def check_changed(sources: Any, targets: Any, shared: SharedGraph) -> None:
-    """Raise an `InputError` where `ChangedRows` do not fit a graph or one another."""
+def reach(
+    shared: SharedGraph, sources: Any, targets: Any, cut: Tensor | None, *, degrees: bool
+) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
+    """Return the rows that a layer reads, and the keys [T] of the targets whose rows can differ after it, sorted.
+
+    The keys are `None` where to compute them would take longer than to compute every row of every sample.
+
+    **Arguments:**
+
+    - `sources`, `targets`: `ChangedRows`; the same ones for a graph of one kind of nodes.
+    - `degrees`: what a source sends depends on its degree: sources whose degree differs are among those that differ.
+
+    **Raises:** `InputError` where they do not fit the graph or one another.
+    """
     for side, rows, n in (("sources", sources, shared.num_sources), ("targets", targets, shared.num_targets)):
         require(f"x's {side}", rows, ChangedRows, "ChangedRows of both sides of a bipartite graph: (sources, targets)")
         if rows.num_nodes != n:
             raise InputError(f"x's {side} are {rows.num_nodes} nodes, expected the graph's {n}")
     if sources.size != targets.size:
         raise InputError(f"x's sources are {sources.size} samples, its targets {targets.size}; expected as many")
-
-
-def reach(shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None) -> Tensor | None:
-    """Return the keys [T] of the targets whose rows can differ from the wild type's after a layer, sorted.
-
-    `None` where to compute them would take longer than to compute every row of every sample.
-    """
+    if cut is not None:
+        shared.checked(cut, sources.size)
     if sources.keys is None or targets.keys is None:
-        return None
+        return sources, targets, None
+    if degrees and not shared.bipartite:
+        sources = targets = sources.with_rows(_reached(shared, sources.deleted, sources, targets, cut))
     keys = _reached(shared, torch.cat([sources.keys, sources.deleted]), sources, targets, cut, targets.keys)
     crow = shared._kept(matrix_of, keys.device, None).csr.crow
     nodes = keys % max(targets.num_nodes, 1)
     edges = int((crow[nodes + 1] - crow[nodes]).sum())
     wild_type = shared.num_targets + OWN_EDGE * shared.num_edges
     changed = wild_type + len(keys) + CHANGED_EDGE * edges
-    return keys if changed <= WHOLE * sources.size * wild_type else None
-
-
-def reach_of_degrees(shared: SharedGraph, rows: ChangedRows, cut: Tensor | None) -> Tensor:
-    """Return the keys [n] of the nodes whose degree differs from the wild type's, sorted."""
-    return _reached(shared, rows.deleted, rows, rows, cut, rows.deleted[:0])
+    return sources, targets, keys if changed <= WHOLE * sources.size * wild_type else None
 
 
 def _reached(
-    shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, more: Tensor
+    shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, *more: Tensor
 ) -> Tensor:
     """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
     by_source = shared._kept(matrix_of, keys.device, None).transposed
     which, position = entries(by_source, keys % max(sources.num_nodes, 1))
     sample = (keys // max(sources.num_nodes, 1))[which]
-    parts = [more, sample * targets.num_nodes + by_source.col[position]]
+    parts = [*more, sample * targets.num_nodes + by_source.col[position]]
     if cut is not None:
-        parts.append(cut[1] * targets.num_nodes + shared._kept(_targets_of_edges, cut.device)[cut[0]])
+        parts.append(cut[1] * targets.num_nodes + shared._kept(edges_of, cut.device)[0][1, cut[0]])
     reached = torch.cat(parts).unique()
     return reached[~is_in(reached, targets.deleted)]
-
-
-def _targets_of_edges(shared: SharedGraph) -> Tensor:
-    return shared._edge_index[1].long()
 
 
 def _positions_of_edges(shared: SharedGraph) -> Tensor:

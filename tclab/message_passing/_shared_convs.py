@@ -21,15 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import InputError, require, shown, unknown
-from tclab.message_passing._changed_rows import (
-    ChangedRows,
-    Joined,
-    across_rows,
-    check_changed,
-    needs_every_row,
-    reach,
-    reach_of_degrees,
-)
+from tclab.message_passing._changed_rows import ChangedRows, Joined, across_rows, needs_every_row, reach
 from tclab.message_passing._shared_graph import SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
@@ -163,13 +155,8 @@ class _SharedConv(nn.Module, ABC):
         self, sources: ChangedRows, targets: ChangedRows | None, shared: SharedGraph, cut: Tensor | None
     ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
         """Return the rows that `_changed` reads, and the keys [T] of those that can differ after it; see `reach`."""
-        check_changed(sources, targets, shared)
-        assert targets is not None
-        if cut is not None:
-            shared.checked(cut, sources.size)
-        if self._reads_degrees() and not shared.bipartite and sources.keys is not None:
-            sources = targets = sources.with_rows(reach_of_degrees(shared, sources, cut))
-        return sources, targets, None if self._needs_every_row() else reach(shared, sources, targets, cut)
+        sources, own, keys = reach(shared, sources, targets, cut, degrees=self._reads_degrees())
+        return sources, own, None if self._needs_every_row() else keys
 
     def _changed(
         self, sources: ChangedRows, targets: ChangedRows, shared: SharedGraph, cut: Tensor | None, keys: Tensor | None

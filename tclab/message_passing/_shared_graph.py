@@ -177,7 +177,7 @@ class SharedGraph:
         """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
         size = x.size(1)
         edge, sample = self.checked(cut, size)
-        edge_index, weight = self._kept(_edges, x.device)
+        edge_index, weight = self._kept(edges_of, x.device)
         source, target = edge_index.index_select(1, edge).long()
         messages = take_rows(x.transpose(0, 1).flatten(0, 1), sample * self.num_sources + source)
         if weighted and weight is not None:
@@ -280,7 +280,7 @@ SharedGraph._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
 # ---- what is made of a graph once a device
 
 
-def _edges(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
+def edges_of(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 

@@ -4,45 +4,23 @@ It knows nothing of graphs and can be used around any loop. A ledger needs Pytho
 pandas for a frame and for advice, numpy and scipy for a race, a verdict and advice.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from tclab._lazy import lazy
+from tclab.timing._ledger import Ledger as Ledger
 
-from tclab.timing._ledger import Ledger
-
-if TYPE_CHECKING:
-    from tclab.timing._advice import advise as advise
-    from tclab.timing._commands_race import race_commands as race_commands
-    from tclab.timing._communication import Communication as Communication
-    from tclab.timing._host_syncs import syncs as syncs
-    from tclab.timing._lightning_callback import lightning_callback as lightning_callback
-    from tclab.timing._loader_times import loader_times as loader_times
-    from tclab.timing._profile import profile as profile
-    from tclab.timing._race import race as race
-    from tclab.timing._race import race_cells as race_cells
-    from tclab.timing._self_test import receipt as receipt
-    from tclab.timing._self_test import spike_in as spike_in
-    from tclab.timing._verdict import verdicts_of as verdicts_of
-
-# name → its module, which is imported at the name's first use: a loop that only has a ledger loads nothing else
-_MODULES = {
-    "Communication": "_communication",
-    "advise": "_advice",
-    "lightning_callback": "_lightning_callback",
-    "loader_times": "_loader_times",
-    "profile": "_profile",
-    "race": "_race",
-    "race_cells": "_race",
-    "race_commands": "_commands_race",
-    "receipt": "_self_test",
-    "spike_in": "_self_test",
-    "syncs": "_host_syncs",
-    "verdicts_of": "_verdict",
+# each is imported at its first use: a loop that only has a ledger loads nothing else
+_NAMES = {
+    "Communication": "tclab.timing._communication:Communication",
+    "advise": "tclab.timing._advice:advise",
+    "lightning_callback": "tclab.timing._lightning_callback:lightning_callback",
+    "loader_times": "tclab.timing._loader_times:loader_times",
+    "profile": "tclab.timing._profile:profile",
+    "race": "tclab.timing._race:race",
+    "race_cells": "tclab.timing._race:race_cells",
+    "race_commands": "tclab.timing._commands_race:race_commands",
+    "receipt": "tclab.timing._self_test:receipt",
+    "spike_in": "tclab.timing._self_test:spike_in",
+    "syncs": "tclab.timing._host_syncs:syncs",
+    "verdicts_of": "tclab.timing._verdict:verdicts_of",
+    "Ledger": "tclab.timing._ledger:Ledger",
 }
-__all__ = ["Ledger", *_MODULES]
-__dir__ = __all__.copy  # completion offers these
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES)
