@@ -11,7 +11,7 @@ from typing import Any
 def lazy(
     package: str, names: Mapping[str, str], packages: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return the functions that look a package's names up and list them, and the names; `__init__.pyi` is for type checkers.
+    """Return what looks a package's names up, what lists them, and the names; type checkers read its `__init__.pyi`.
 
     **Arguments:**
 
