@@ -51,7 +51,7 @@ DELETIONS = {
     "the middle sample not deleted": lambda sets: _off(sets, [len(sets) // 2]),
     "the next sample's mask": lambda sets: sets[1:] + sets[:1],
     "the samples in reverse": lambda sets: sets[::-1],
-    "two samples exchanged": lambda sets: [sets[-1], *sets[1:-1], sets[0]],
+    "two samples exchanged": lambda sets: sets if len(sets) < 2 else [sets[-1], *sets[1:-1], sets[0]],
     "every sample has the first one's mask": lambda sets: [sets[0]] * len(sets),
     "each sample's first node is kept": lambda sets: [one[1:] for one in sets],
     "each sample's last node is kept": lambda sets: [one[:-1] for one in sets],
