@@ -142,7 +142,7 @@ def test_trust_compares_rows_that_are_there(tmp_path):
               processes=0, results=tmp_path / "trust")  # fmt: skip
     assert "new against old, step:" in run.text("runs")
     assert "they differ in commit: old → new" in run.text("runs")
-    assert run.text("runs").count("FASTER, 0.5 × the time") == 4
+    assert run.text("runs").count("FASTER, 0.5× the time") == 4
     assert run.has_pictures("race-chart", "comparison-chart")
 
 
