@@ -59,7 +59,7 @@ def samples(draw):
 def rows_of(x, keep, own, values):
     """Return the rows that a model starts from, as `ChangedRows`."""
     deletions = [torch.nonzero(~kept).flatten() for kept in keep.t()]
-    return ChangedRows(x, deletions, own=own.nonzero().t(), values=values)
+    return ChangedRows(x, deletions, pairs=own.nonzero().t(), values=values)
 
 
 def pairs_of(cut):
@@ -267,7 +267,7 @@ def test_norms_over_rows_are_over_those_that_each_sample_keeps(monkeypatch, norm
 def test_pools_and_single_rows_are_those_of_the_grid():
     x, own = torch.randn(6, 3), torch.tensor([[1, 4, 1], [0, 0, 2]])
     values = torch.randn(3, 3)
-    rows = ChangedRows(x, [[0, 2], range(6), []], own=own, values=values)
+    rows = ChangedRows(x, [[0, 2], range(6), []], pairs=own, values=values)
     every = rows.like(rows.grid().transpose(0, 1).flatten(0, 1), None)
     for each in (rows, every, every.map(lambda rows: rows * 1)):
         kept = torch.tensor([4, 1, 6]).unsqueeze(1)
@@ -309,14 +309,14 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
     [
         (lambda: ChangedRows(X.unsqueeze(1), [[0]]), r"x is \[3, 1, 4\] torch.float32, expected \[N, F\] of floats"),
         (lambda: ChangedRows(X, [[3]]), "sample 0 deletes node 3, expected 0 to 2"),
-        (lambda: ChangedRows(X, [[0]], own=torch.tensor([[0], [0]]), values=X[:1]), "a node that its sample deletes"),
+        (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[0], [0]]), values=X[:1]), "a node that its sample deletes"),
         (
-            lambda: ChangedRows(X, [[0]], own=torch.tensor([[5], [0]]), values=X[:1]),
+            lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[5], [0]]), values=X[:1]),
             "outside the 3 nodes",
         ),
-        (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1, 1], [0, 0]]), values=X[:2]), "pair twice"),
-        (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1], [0]])), "values is None"),
-        (lambda: ChangedRows(X, [[0]], own=torch.tensor([[1], [0]]), values=X), r"values are \[3, 4\]"),
+        (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1, 1], [0, 0]]), values=X[:2]), "pair twice"),
+        (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1], [0]])), "values is None"),
+        (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1], [0]]), values=X), r"values are \[3, 4\]"),
         (lambda: ChangedRows(X.numpy(), [[0]]), r"x is .*, expected a tensor \[N, F\]"),
         (lambda: ChangedRows(X.to("meta"), [[0]]), "x is on meta"),
         (lambda: ChangedRows(X, Deletions.of([[3]], num_nodes=4)), "of a graph of more than the 3 nodes"),

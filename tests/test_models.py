@@ -53,6 +53,7 @@ def test_an_unknown_option_names_its_nearest():
     for made, words in (
         (lambda: HeteroCell(5, ["a"], aggregation="summ"), "'summ'; did you mean 'sum'"),
         (lambda: DangoLoss(graph, schedule="PreThenPast"), "schedule 'PreThenPast'; did you mean 'PreThenPost'"),
+        (lambda: MleWassSupCR(capacity=0), "capacity is 0, expected a whole number, 1 or more"),
         (lambda: MleWassSupCR(gather_interval=0), "gather_interval is 0, expected 1 or more, or None"),
         (lambda: models.get("hetero_cell").loss(graph, "logcosh"), "loss of hetero_cell 'logcosh'; did you mean 'log_"),
     ):

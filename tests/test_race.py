@@ -425,7 +425,7 @@ def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monk
         return opened(path, *how, **more)
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.warns(UserWarning, match=r"goes on without its record .*race.jsonl: No space left") as warned:
+    with pytest.warns(UserWarning, match=r"continues without its record .*race.jsonl: No space left") as warned:
         found = race(arms_of(machine), budget_seconds=10.0, clock=machine.clock, record=tmp_path / "race.jsonl")
     assert len(warned) == 1
     assert found.samples()[-1]["spent_seconds"] > 9

@@ -198,9 +198,9 @@ class Network(Shown):
         report, of_row = self.report, getattr(self.report, "edge_of_row", None)
         if of_row is not None:
             order = torch.argsort(edges[0] * self.num_targets + edges[1], stable=True)
-            place = torch.argsort(order)  # in the new order
-            both = torch.stack([place[: self.num_edges], place[: self.num_edges]])
-            both[1, other] = place[self.num_edges :]
+            position = torch.argsort(order)  # of each edge in the new order
+            both = torch.stack([position[: self.num_edges], position[: self.num_edges]])
+            both[1, other] = position[self.num_edges :]
             report = replace(report, edge_of_row=torch.where(of_row < 0, of_row, both[:, of_row]))
         return replace(self, edge_index=edges, weight=weight, directed=True, report=report)
 

@@ -22,7 +22,7 @@ from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, group
 from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, edges_of, matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, take_rows
 from tclab.perturbation import Deletions
 
 # What a layer takes, in units of what one row's products take, at a width of 64 (`benchmarks/sparse.py --share`).
@@ -53,7 +53,7 @@ class ChangedRows:
 
     - `x`: [N, F], the features of the whole graph.
     - `deletions`: for each sample the nodes that it deletes, or `Deletions` on the device of `x`.
-    - `own`: [2, n] int64, a node and its sample: rows of a sample that differ from the start, each pair once.
+    - `pairs`: [2, n] int64, nodes and their samples: rows that differ from the start, each pair once.
     - `values`: [n, F], what these rows hold.
 
     **Raises:** `InputError` for what does not fit.
@@ -64,13 +64,13 @@ class ChangedRows:
         x: Tensor,
         deletions: Deletions | Iterable[Sequence[int] | Tensor],
         *,
-        own: Tensor | None = None,
+        pairs: Tensor | None = None,
         values: Tensor | None = None,
     ) -> None:
         require("x", x, Tensor, "a tensor [N, F], the whole graph's rows")
         if x.dim() != 2 or not x.is_floating_point():
             given = f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows"
-            raise InputError(f"{given}; own= and values= are rows of a sample's own")
+            raise InputError(f"{given}; pairs= and values= are rows of a sample's own")
         if x.is_meta:
             raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
@@ -83,11 +83,11 @@ class ChangedRows:
         self.deleted = deletions.rows(self.num_nodes).sort().values  # [M] keys
         self.rows = x  # the table, or every row of every sample, [B · N, F]
         self.keys: Tensor | None = self.deleted[:0]  # [D], of the rows that differ; None where every row is there
-        if own is not None or values is not None:
-            keys, values = self._own(own, values)
+        if pairs is not None or values is not None:
+            keys, values = self._given(pairs, values)
             self.keys, order = keys.sort()
             if is_in(self.keys, self.deleted).any():
-                raise InputError("own has a row of a node that its sample deletes, expected rows that are kept")
+                raise InputError("pairs has a row of a node that its sample deletes, expected rows that are kept")
             self.rows = torch.cat([x, take_rows(values, order)])
 
     def map(self, function: Callable[..., Tensor], *others: ChangedRows) -> Self:
@@ -141,8 +141,7 @@ class ChangedRows:
 
     def keep(self) -> Tensor:
         """Return which nodes each sample keeps, [N, B] bool."""
-        kept = torch.ones(self.size * self.num_nodes, dtype=torch.bool, device=self.rows.device)
-        return kept.index_fill_(0, self.deleted, False).view(self.size, self.num_nodes).t()
+        return keep_mask(self.deleted, self.size * self.num_nodes).view(self.size, self.num_nodes).t()
 
     def grid(self) -> Tensor:
         """Return every row of every sample, [N, B, F]; zero for nodes that are deleted."""
@@ -193,17 +192,17 @@ class ChangedRows:
             raise InputError(f"{name} has an index outside the {self.num_nodes} nodes and {self.size} samples")
         return samples * self.num_nodes + nodes
 
-    def _own(self, own: Any, values: Any) -> tuple[Tensor, Tensor]:
+    def _given(self, pairs: Any, values: Any) -> tuple[Tensor, Tensor]:
         """Return the keys of rows of a sample's own, and the rows."""
-        require("own", own, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
-        require("values", values, Tensor, "[n, F]: what the rows of own hold")
-        if own.dim() != 2 or own.size(0) != 2:
-            raise InputError(f"own is {list(own.shape)} {own.dtype}, expected [2, n] torch.int64: nodes, samples")
-        keys, expected = self._keys("own", *own), [own.size(1), *self.rows.shape[1:]]
+        require("pairs", pairs, Tensor, "[2, n] int64: nodes, samples; with values=[n, F]")
+        require("values", values, Tensor, "[n, F]: what these rows hold")
+        if pairs.dim() != 2 or pairs.size(0) != 2:
+            raise InputError(f"pairs is {list(pairs.shape)} {pairs.dtype}, expected [2, n] torch.int64: nodes, samples")
+        keys, expected = self._keys("pairs", *pairs), [pairs.size(1), *self.rows.shape[1:]]
         if list(values.shape) != expected:
-            raise InputError(f"values are {list(values.shape)}, expected {expected}, a row a pair of own")
+            raise InputError(f"values are {list(values.shape)}, expected {expected}, a row for each of pairs")
         if len(keys.unique()) < len(keys):
-            raise InputError("own lists the same (node, sample) pair twice; list each pair once")
+            raise InputError("pairs lists the same (node, sample) pair twice; list each pair once")
         return keys, values
 
     def __repr__(self) -> str:
@@ -258,7 +257,7 @@ def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reach(
-    shared: SharedGraph, sources: Any, targets: Any, cut: Tensor | None, *, degrees: bool
+    shared: SharedGraph, sources: Any, targets: Any, cut: Tensor | None, *, degrees: bool, every: bool
 ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
     """Return the rows that a layer reads, and the keys [T] of the targets whose rows can differ after it, sorted.
 
@@ -268,6 +267,7 @@ def reach(
 
     - `sources`, `targets`: `ChangedRows`; the same ones for a graph of one kind of nodes.
     - `degrees`: what a source sends depends on its degree: sources whose degree differs are among those that differ.
+    - `every`: the layer needs every row of every sample in any case.
 
     **Raises:** `InputError` where they do not fit the graph or one another.
     """
@@ -279,7 +279,7 @@ def reach(
         raise InputError(f"x's sources are {sources.size} samples, its targets {targets.size}; expected as many")
     if cut is not None:
         shared.checked(cut, sources.size)
-    if sources.keys is None or targets.keys is None:
+    if every or sources.keys is None or targets.keys is None:
         return sources, targets, None
     if degrees and not shared.bipartite:
         sources = targets = sources.with_rows(_reached(shared, sources.deleted, sources, targets, cut))
@@ -340,7 +340,7 @@ class Joined(SharedGraph):
             self._among_targets = torch.cat([nodes, targets.num_nodes + torch.searchsorted(keys, sources.keys)])
         self.bipartite, self.weighted = shared.bipartite, shared.weighted
         self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
-        self._matrices: dict[tuple[bool, torch.dtype | None], SparseMatrix] = {}
+        self._matrices: dict[torch.dtype | None, SparseMatrix] = {}  # made once a dtype of weights
 
     def of_targets(self, x: Tensor) -> Tensor:
         """Return the rows of targets, [N_t + T, ...], of their rows before the layer, as `ChangedRows` hold them."""
@@ -363,20 +363,16 @@ class Joined(SharedGraph):
         return new
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
-        weighted = weighted and self.weighted
-        key = (weighted, x.dtype if weighted else None)
-        if key not in self._matrices:
-            self._matrices[key] = self._make_matrix(x, weighted)
-        return self._matrices[key]
-
-    def _make_matrix(self, x: Tensor, weighted: bool) -> SparseMatrix:
-        shared = self._shared
+        dtype, shared = x.dtype if weighted and self.weighted else None, self._shared
+        if dtype in self._matrices:
+            return self._matrices[dtype]
         by_target, by_source, _ = shared._matrix(x, weighted=weighted)
         values = None if by_target.values is None else torch.cat([by_target.values, by_target.values[self._position]])
         lengths = torch.bincount(self._row, minlength=self.num_targets - shared.num_targets)
         crow = torch.cat([by_target.crow, by_target.crow[-1] + lengths.cumsum(0)]).int()
         csr = Csr(crow, torch.cat([by_target.col, self._source.int()]), values)
-        return SparseMatrix(csr, self._transposed(by_source, values), lasting=False)
+        self._matrices[dtype] = SparseMatrix(csr, self._transposed(by_source, values), lasting=False)
+        return self._matrices[dtype]
 
     def _transposed(self, by_source: Csr, values: Tensor | None) -> Csr:
         """Return the matrix by source: each source's edges of the wild type, then those into rows that differ."""
@@ -403,9 +399,9 @@ class Joined(SharedGraph):
         given = shared._kept(edges_by_target, x.device, loops, most)
         edge_index = torch.stack([self._source, self._row])
         rows = self.num_targets - shared.num_targets
-        if loops:  # each row's own in place of those that it has
-            own = torch.stack([self._before[shared.num_targets :], torch.arange(rows, device=x.device)])
-            edge_index = torch.cat([edge_index[:, ~self._is_loop], own], dim=1)
+        if loops:  # each row has its own self-loop instead of those given
+            new_loops = torch.stack([self._before[shared.num_targets :], torch.arange(rows, device=x.device)])
+            edge_index = torch.cat([edge_index[:, ~self._is_loop], new_loops], dim=1)
         added = sort_edges(edge_index, self.num_sources, rows, loops=False, most=most)
         e, t = len(given.source), shared.num_targets
         blocks = given.blocks + [(a + e, b + t, c + e, d + t) for a, b, c, d in added.blocks]

@@ -155,8 +155,7 @@ class _SharedConv(nn.Module, ABC):
         self, sources: ChangedRows, targets: ChangedRows | None, shared: SharedGraph, cut: Tensor | None
     ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
         """Return the rows that `_changed` reads, and the keys [T] of those that can differ after it; see `reach`."""
-        sources, own, keys = reach(shared, sources, targets, cut, degrees=self._reads_degrees())
-        return sources, own, None if self._needs_every_row() else keys
+        return reach(shared, sources, targets, cut, degrees=self._reads_degrees(), every=self._needs_every_row())
 
     def _changed(
         self, sources: ChangedRows, targets: ChangedRows, shared: SharedGraph, cut: Tensor | None, keys: Tensor | None
@@ -248,8 +247,8 @@ class SharedGCNConv(_SharedConv):
         if self.cached:
             degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
         else:
-            (sends, receives), size = call.sides, (call.x.size(1), call.x.device)
-            degree = call.shared.degree(sends, *size, cut=call.cut, weighted=True, dtype=exact)
+            (sends, receives), device = call.sides, call.x.device
+            degree = call.shared.degree(sends, call.x.size(1), device, cut=call.cut, weighted=True, dtype=exact)
             degree = degree if receives is None else degree * receives
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)

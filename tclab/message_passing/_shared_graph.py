@@ -186,6 +186,7 @@ class SharedGraph:
         return summed.view(size, self.num_targets, -1).transpose(0, 1)
 
     def checked(self, cut: Tensor, size: int) -> Tensor:
+        """Return `cut`, as `__call__` takes it. **Raises:** `InputError` if it does not fit `size` samples."""
         n = self.num_edges
         require("cut", cut, Tensor, "a tensor [2, n] of edges and samples")
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:

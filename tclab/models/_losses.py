@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, check_whole, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing.kernels._row_ops import in_float32
 from tclab.models._dango import DangoOutput
@@ -129,6 +129,7 @@ class MleWassSupCR:
     ) -> None:
         if gather_interval is not None and gather_interval < 1:
             raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
+        check_whole("capacity is", capacity, least=1)
         self.weights = (wasserstein, sup_cr)
         self.capacity = capacity
         self.gather_interval = gather_interval

@@ -360,7 +360,7 @@ def open_record(
     """Open the record of a race within the block, held against other processes.
 
     Yield the samples of its earlier sessions, and a function that writes those of a new round at once, so that a kill
-    loses at most one round. Where that fails a warning says so, and the race goes on without a record.
+    loses at most one round. If that fails, a warning says so and the race continues without a record.
 
     **Arguments:**
 
@@ -383,7 +383,7 @@ def open_record(
             with file.open("ab") as record:
                 record.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
-            warnings.warn(f"the race goes on without its record {file}: {error.strerror}", stacklevel=4)
+            warnings.warn(f"the race continues without its record {file}: {error.strerror}", stacklevel=4)
             failed = True
 
     with writing("record", path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from itertools import islice, repeat
 from typing import Any, cast
@@ -136,8 +137,10 @@ def run_lightning(
     options |= {"accelerator": "gpu", "devices": [device.index]} if cuda else {"accelerator": "cpu"}
     strategy = SingleDeviceStrategy(device)
     strategy.teardown = lambda: None  # which moves model and optimizer to the CPU: the step goes on
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # of devices, loggers and the end of training
-    with warnings.catch_warnings():
+    logger = logging.getLogger("lightning.pytorch")  # it tells of devices, loggers and the end of training
+    with warnings.catch_warnings(), ExitStack() as quiet:
+        quiet.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning")
         trainer = Trainer(strategy=strategy, max_epochs=1, **options)
         trainer.fit(module, train_dataloaders=items)
