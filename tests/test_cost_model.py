@@ -7,9 +7,9 @@ import torch
 
 import tclab
 from tclab import InputError, lab, sweeps
-from tclab.sweeps import predict as cost_model
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps.predict import CostModel, cells, fit_costs, rows_of_cells
+from tclab.sweeps.predict import _cost_model as cost_model
 
 TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 

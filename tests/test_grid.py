@@ -9,7 +9,7 @@ from tclab.sweeps._grid import grid
 from tclab.sweeps._point import applicable_overheads
 from tclab.sweeps._point_inputs import cell_graph_of
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
-from tclab.timing._statistics import MIN_OBSERVATIONS
+from tclab.timing._step_means import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
 

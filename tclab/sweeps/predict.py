@@ -41,7 +41,6 @@ from tclab.sweeps._grid import Listed, listed
 from tclab.sweeps._point import Point
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._run import rows_of_task
-from tclab.timing._call_costs import least_seconds
 from tclab.timing._environment import busy_notes, conditions, contention
 
 __all__ = ["cells", "fit_costs", "measure_cells", "removed_share"]
@@ -77,11 +76,23 @@ def _synchronized() -> float:
     return perf_counter()
 
 
-def _least(device: str, calls: Mapping[str, Callable[[], object]], *, rounds: int = 5) -> dict[str, float]:
-    """Return the least seconds of each call, after one that warms up."""
-    for call in calls.values():
-        call()
-    return least_seconds(calls, rounds=rounds, clock=clock_of(device))
+def least_seconds(
+    calls: Mapping[str, Callable[[], object]], *, clock: Callable[[], float], rounds: int = 5
+) -> dict[str, float]:
+    """Return the least seconds of each call; in turns, as another process may be at work.
+
+    **Arguments:**
+
+    - `clock`: what is read before and after a call, seconds.
+    - `rounds`: how often each is called.
+    """
+    seconds = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begin = clock()
+            call()
+            seconds[name] = min(seconds[name], clock() - begin)
+    return seconds
 
 
 # ---- mask or filter
@@ -139,7 +150,9 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
     before, rows = conditions(), []
     for size in sizes:
         calls, removed = _calls(**size, device=point.device)
-        took = _least(point.device, calls, rounds=rounds)
+        for call in calls.values():
+            call()  # to warm up
+        took = least_seconds(calls, clock=clock_of(point.device), rounds=rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
         seconds = {f"{name}_seconds": one for name, one in took.items()}
         rows.append({"status": "ok", **size, "removed": removed, **seconds})
