@@ -13,8 +13,8 @@ from test_compare import rows, step, thrice
 import tclab
 from tclab import InputError, Point, lab, timing
 from tclab.message_passing._view import NEEDS_EDGES
+from tclab.sweeps import _advise
 from tclab.sweeps._rows import frame, table
-from tclab.sweeps.analysis import _advise
 from tclab.timing._advice import MEASURED, MODEL, ONCE_EACH, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import BatchTiming

@@ -14,8 +14,7 @@ from tclab.command._point_verbs import _end
 from tclab.lab.reports._findings import answer
 from tclab.sweeps import _run
 from tclab.sweeps._epoch import Costs, Epoch, Prediction
-from tclab.sweeps._machine_label import busy_text, graph_text, this_machine
-from tclab.sweeps._rows import not_measured
+from tclab.sweeps._rows import busy_text, graph_text, not_measured, this_machine
 from tclab.timing._environment import conditions
 from tclab.timing._race import Races
 

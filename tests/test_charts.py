@@ -14,10 +14,10 @@ import tclab
 from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
 from tclab.lab.charts._marks import lines, ratios, stacked
+from tclab.lab.charts._mask_pictures import small_graph, tensors_of
 from tclab.lab.charts._style import EMPTY, INK, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.reports._findings import answer
-from tclab.lab.reports._mask_tensors import small_graph, tensors_of
 from tclab.masking import names
 from tclab.sweeps._rows import Rows, frame_html
 from tclab.timing._ledger import STAGES

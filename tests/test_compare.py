@@ -7,9 +7,9 @@ from stage_rows import row
 
 import tclab
 from tclab import InputError, Point, lab
+from tclab.sweeps._compare import StepRuns, ratio_of_runs
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import frame, mean_columns, not_measured, table
-from tclab.sweeps.analysis._compare_runs import StepRuns, ratio_of_runs
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, explain
 
 

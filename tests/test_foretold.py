@@ -62,7 +62,7 @@ def test_by_its_defaults_two_minutes_on_two_cores_answer_all_three_axes(tmp_path
 
 
 def test_by_its_defaults_the_sweep_answers_on_gpus_at_full_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 4)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 4)
     Machine(monkeypatch, GPU, start=25, check=4, around=4)
     points = tclab.grid(gpus=4)
     assert {(p.ranks, p.device, p.scale) for p in points} == {(4, "cuda", 1.0)}

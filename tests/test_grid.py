@@ -4,9 +4,8 @@ import pytest
 
 import tclab
 from tclab import InputError
-from tclab.sweeps._gpus import ranks_of
 from tclab.sweeps._grid import grid
-from tclab.sweeps._point import applicable_overheads
+from tclab.sweeps._point import applicable_overheads, ranks_of
 from tclab.sweeps._point_inputs import cell_graph_of
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
 from tclab.timing._step_means import MIN_OBSERVATIONS
@@ -111,7 +110,7 @@ def test_each_model_has_batch_sizes_of_its_own():
     ],
 )  # fmt: skip
 def test_gpus_become_device_and_ranks(gpus, asked, device_and_ranks, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: gpus)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: gpus)
     if isinstance(device_and_ranks, tuple):
         assert ranks_of(*asked) == device_and_ranks
     else:

@@ -10,9 +10,8 @@ from stage_rows import HOST, RUN, WORKER, drawn, every_mode, lost, point_rows, r
 
 import tclab
 from tclab import lab
-from tclab.lab.reports._axes import axis_sentences
 from tclab.lab.reports._cells import one_point_each, stage_parts
-from tclab.lab.reports._findings import answer
+from tclab.lab.reports._findings import answer, axis_sentences
 from tclab.sweeps._rows import frame, mean_columns, table
 
 

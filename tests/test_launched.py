@@ -12,7 +12,7 @@ from test_sweep import tiny as of_one_rank
 import tclab
 from tclab import InputError
 from tclab.sweeps import _run
-from tclab.sweeps._machine_label import where_measured
+from tclab.sweeps._rows import where_measured
 
 
 def tiny(**fields):
@@ -118,7 +118,7 @@ def test_what_ranks_cannot_do_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(InputError, match="this process is no rank: torchrun starts"):
         tclab.sweeps.run_as_rank(tiny())
-    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 3)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match="4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):
         _run.ask(tiny(ranks=4, device="cuda"), {})
 

@@ -130,7 +130,7 @@ WRONG = [  # parameter, value, the error
 def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(
     tmp_path, name, value, words, monkeypatch
 ):
-    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 3)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
     if name in ("compile", "modes"):  # no value of their fields is wrong

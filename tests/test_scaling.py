@@ -4,8 +4,8 @@ import pytest
 from stage_rows import row
 
 from tclab import InputError, lab
+from tclab.sweeps._measure import RankMeasurement, rows_of_ranks
 from tclab.sweeps._rows import columns_of, frame, table
-from tclab.sweeps._step_rows import RankMeasurement, rows_of_ranks
 from tclab.sweeps.config import scaling_points
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}

@@ -235,7 +235,7 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
 
 
 def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps._gpus.gpu_count", lambda: 0)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
         ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),

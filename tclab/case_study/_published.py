@@ -141,9 +141,10 @@ def artefacts_chart(wrong: Mapping[str, float], right: Mapping[str, float], rows
     """
     both = pd.DataFrame({"wrong": wrong, "right": right}).rename_axis("line").reset_index()
     found = both.melt("line", var_name="kind").assign(low=None, high=None)
-    found["text"] = found["value"].map("{:.3g} × ".format) + found["kind"]
+    found["text"], found["line"] = found["value"].map("{:.3g} ×".format), found["line"] + ", " + found["kind"]
+    colours = dict(zip(found["line"], found["kind"].map({"wrong": "#d55e00", "right": "#009e73"}), strict=True))
     title = chart_title("The same runs, five mistakes", rows=rows_of(rows))
-    return ratios(found, title, axis="times as slow (logarithmic)", colours={"wrong": "#d55e00", "right": "#009e73"})
+    return ratios(found.sort_values("line"), title, axis="times as slow (logarithmic)", colours=colours)
 
 
 def judged(strategies: Iterable[str]) -> str | None:

@@ -83,11 +83,9 @@ def _end(rows: Any, as_json: bool) -> int:
     if not as_json:
         with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
             from tclab import lab  # whose import takes a second or two
-            from tclab.lab.reports._axes import AXES, axis_sentences
 
             noted = rows._display().notes  # which the rows say below their table
-            answers = [sentence for by in ("strategy", *AXES) for sentence in axis_sentences(rows, by)]
-            print(Sentences(dict.fromkeys(one for one in (*answers, *lab.findings(rows)) if one not in noted)))
+            print(Sentences(one for one in lab.findings(rows) if one not in noted))
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 

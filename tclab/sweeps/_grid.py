@@ -9,8 +9,7 @@ from typing import Any
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
-from tclab.sweeps._gpus import ranks_of
-from tclab.sweeps._point import Point, Points, applicable_overheads, model_of, strategy_of
+from tclab.sweeps._point import Point, Points, applicable_overheads, model_of, ranks_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
 # What suits the machine. Of fewer steps than `tclab.timing._step_means.MIN_OBSERVATIONS` no verdict can come
@@ -191,10 +190,10 @@ def _answer_first(points: list[Point], key: Sequence[str]) -> Points:
 
     def order(point: Point) -> tuple[int, ...]:
         count = point.networks if isinstance(point.networks, int) else most
-        all_networks, in_the_middle = count == most, point.batch_size == middle[point.model]
+        in_the_middle = point.batch_size == middle[point.model]
+        group = {(True, True): 0, (False, True): 1, (True, False): 2}.get((count == most, in_the_middle), 4)
         if point.strategy not in key:
-            return 3 if all_networks and in_the_middle else 4, point.batch_size, count
-        group = {(True, True): 0, (False, True): 1, (True, False): 2}.get((all_networks, in_the_middle), 4)
+            return 4 if group else 3, point.batch_size, count
         size = 0 if in_the_middle else point.batch_size  # each model may have a middle of its own
         return group, size, count, key.index(point.strategy)
 

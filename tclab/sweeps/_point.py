@@ -14,11 +14,71 @@ from msgspec import Meta
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, about, require, shown, unknown
 from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
-from tclab.sweeps._gpus import device_of
 
 if TYPE_CHECKING:
     from tclab.masking import Strategy
     from tclab.models import ModelKind
+
+
+def gpu_count() -> int:
+    """Return how many GPUs torch lists, of those in `CUDA_VISIBLE_DEVICES`, without asking any of them."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def device_of(device: str) -> Literal["cpu", "cuda"]:
+    """Return "cuda" or "cpu" for a point's device: "auto" is CUDA if there is any.
+
+    **Raises:** `InputError` for "cuda" where there is none.
+    """
+    if device != "cpu" and gpu_count():
+        return "cuda"
+    if device == "cuda":
+        raise InputError(
+            "device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'", name="device"
+        )
+    return "cpu"
+
+
+def check_enough(ranks: int) -> None:
+    """Make sure that this machine has a GPU for each of some ranks.
+
+    **Raises:** `InputError` where it has fewer.
+    """
+    gpus = gpu_count()
+    if ranks > gpus:
+        need = f"{ranks} ranks need {ranks} GPUs"
+        has = counted(gpus, "GPU")
+        raise InputError(f"{need}, and this machine has {has}; expected fewer, or device='cpu'", name="gpus")
+
+
+def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
+    """Return device and ranks for a notebook's parameter `gpus`: "auto" is all GPUs, 0 the CPU.
+
+    On a machine without GPUs that many ranks share the CPU. With `device="cuda"` a number of ranks is taken as it is:
+    the machine that runs them, perhaps a cluster's, is looked at there.
+
+    **Arguments:**
+
+    - `asked`: "auto", or a number from 0 up. `device`: "auto", "cpu" or "cuda".
+
+    **Raises:** `InputError` for what cannot be read, or for more GPUs than there are.
+    """
+    number = text_value(asked)
+    if number != "auto" and (type(number) is not int or number < 0):
+        raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up", name="gpus")
+    if device == "cuda" and number not in ("auto", 0):
+        return "cuda", number
+    gpus = 0 if number == 0 or device == "cpu" else gpu_count()
+    if device == "cuda" and not gpus:
+        why = "device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'"
+        raise InputError(why, name="device")
+    ranks = max(gpus, 1) if number == "auto" else max(number, 1)
+    if gpus:
+        check_enough(ranks)
+    return ("cuda" if gpus else "cpu"), ranks
+
 
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
@@ -121,14 +181,6 @@ def _perturbations(name: str, value: Any) -> int | str:
     return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
 
 
-def _model(name: str, value: Any) -> str:
-    return model_of(value).name
-
-
-def _strategy(name: str, value: Any) -> str:
-    return strategy_of(value).name
-
-
 def _loss(name: str, value: Any) -> str:
     from tclab.models._model_registry import loss_names
 
@@ -204,8 +256,10 @@ class Point:
 
     graph: str = declare("synthetic", "reference panel", check=_graph)
     scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
-    model: str = declare("hetero_cell", "reference panel", grid="models", check=_model)
-    strategy: str = declare("node_mask", "advised panel", grid="strategies", check=_strategy)
+    model: str = declare("hetero_cell", "reference panel", grid="models", check=lambda _, name: model_of(name).name)
+    strategy: str = declare(
+        "node_mask", "advised panel", grid="strategies", check=lambda _, value: strategy_of(value).name
+    )
     batch_size: AtLeast1 = declare(
         4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",

@@ -14,8 +14,7 @@ from tclab.errors import InputError, about, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Perturbations
-from tclab.sweeps._gpus import device_of
-from tclab.sweeps._point import Point
+from tclab.sweeps._point import Point, device_of
 
 if TYPE_CHECKING:
     from tclab.readers._screens import ScreenPerturbations

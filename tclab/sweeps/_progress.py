@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any
@@ -12,11 +12,13 @@ import pyarrow as pa
 from msgspec import Meta
 
 from tclab._display import say
+from tclab.errors import InputError
 from tclab.sweeps._fields import AtLeast1, checked, declarations, text_value
 from tclab.sweeps._point import Point
 
+_Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")] | None
 _Seconds = Annotated[float, Meta(gt=0, description="a number above 0")] | None
-_KINDS: dict[str, Any] = {"retry": bool, "budget_seconds": _Seconds, "hang_seconds": _Seconds, "repeats": AtLeast1}
+_KINDS: dict[str, Any] = {"retry": bool, "budget_seconds": _Budget, "hang_seconds": _Seconds, "repeats": AtLeast1}
 OPTIONS = (*_KINDS, "slurm")  # of a sweep, that a notebook, the panel and the command take
 _NAMED = ("model", "strategy", "batch_size", "networks", "ranks")  # fields that a line of progress has in any case
 
@@ -77,12 +79,17 @@ class SweepOptions:
     budget_seconds: float | None = None
     hang_seconds: float | None = None
     repeats: int = 1
+    slurm: str | Mapping[str, Any] | None = None
     progress: Callable[[Progress], None] | None = print_progress
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, checked(name, text_value(getattr(self, name)), kind))
+        object.__setattr__(self, "budget_seconds", self.budget_seconds or None)
+        object.__setattr__(self, "slurm", None if self.slurm == "none" else self.slurm)
+        if self.slurm is not None and (self.budget_seconds or self.repeats > 1):
+            raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
 
     def report(self, progress: Progress) -> None:
         if self.progress is not None:

@@ -18,8 +18,7 @@ from tclab._child_process import ChildProcess
 from tclab._limits import field_of
 from tclab.errors import require
 from tclab.sweeps._fingerprint import imports_of, unchanged
-from tclab.sweeps._gpus import check_enough
-from tclab.sweeps._point import ALLOCATORS, Point
+from tclab.sweeps._point import ALLOCATORS, Point, check_enough
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import SweepOptions
 from tclab.sweeps._rows import frame, not_measured, table, with_code
@@ -94,13 +93,9 @@ _exiting = threading.Event()
 
 
 def ask(
-    point: Point,
-    request: dict[str, Any],
-    *,
-    fresh: bool = False,
-    hang_seconds: float | None = None,
-    stop: threading.Event | None = None,
-) -> tuple[Answer, Code]:
+    point: Point, request: dict[str, Any], *,
+    fresh: bool = False, hang_seconds: float | None = None, stop: threading.Event | None = None,
+) -> tuple[Answer, Code]:  # fmt: skip
     """Return a worker's answer to the request for a resolved point's rows, and the code that it ran; see `run`.
 
     Points run one after the other: a second thread that asks waits. With `stop`, or at this process's exit, the point

@@ -40,9 +40,7 @@ _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
-def run_on_slurm(
-    points: list[Point], results: Results, options: SweepOptions, sbatch: str | Mapping[str, Any]
-) -> list[pa.Table]:
+def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -> list[pa.Table]:
     """Return the rows of each point, run as a job of a Slurm cluster and waited for. See `tclab.sweep`.
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
@@ -54,7 +52,7 @@ def run_on_slurm(
     refuses, or a cluster that does not answer.
     """
     need("a sweep on Slurm", "slurm", "submitit")
-    given = _checked(sbatch)
+    given = _checked(options.slurm)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
     gone = jobs.look()
@@ -72,7 +70,7 @@ def run_on_slurm(
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
 
 
-def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
+def _checked(options: Any) -> dict[str, Any]:
     """Return sbatch's options by name; of a text, "partition:gpu,time:90", as typed: an account may be 0042."""
     import submitit
 

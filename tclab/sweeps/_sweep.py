@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from math import inf
+from math import inf, log
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.sweeps._foretell import Foresight
 from tclab.sweeps._point import Point, Points, points_of, varying_fields
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import Progress, SweepOptions, print_progress
@@ -22,6 +22,70 @@ from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import frame, not_measured
 from tclab.sweeps._run import STOPPED, others_now, point_rows
 from tclab.sweeps._slurm import run_on_slurm
+
+_FIXED_SECONDS = 5.0  # around the steps, until a setting has shown it: the check, the graph, the workers
+_SIZES = ("batch_size", "networks")  # what the seconds of a step are taken to be proportional to
+
+
+class _Measured(NamedTuple):
+    point: Point
+    step_seconds: float
+    networks: int
+    edges: int
+    fixed_seconds: float | None  # of the run, around its steps; of rows that were kept nobody knows
+
+
+def _batches(point: Point) -> int:
+    """Return how many batches a run of a point trains on: the cold start, warm-up, counted waits, the timed steps."""
+    return point.warmup + point.steps + 2
+
+
+class Foresight:
+    """The settings that were measured, and by them the time of others.
+
+    A step's seconds are those of the setting that differs in the fewest fields, in proportion to the samples and
+    edges of a batch; of several that are as near, the slowest. Seconds around the steps are the median, or the least of
+    the same model and strategy, which has been checked already.
+    """
+
+    def __init__(self) -> None:
+        self._measured: list[_Measured] = []
+
+    def learn(self, point: Point, rows: pa.Table, seconds: float | None = None) -> None:
+        """Take note of a resolved point's rows, and of the seconds that its run took in all, unless they were kept."""
+        for row in rows.select(["stage", "mean_seconds", "networks", "edges"]).to_pylist():
+            if row["stage"] == "step" and (step := row["mean_seconds"]):
+                fixed = None if seconds is None else max(0.0, seconds - _batches(point) * step)
+                self._measured.append(_Measured(point, step, row["networks"] or 1, row["edges"] or 1, fixed))
+
+    def seconds(self, point: Point) -> float | None:
+        """Return how long a resolved point will take; `None` before any was measured."""
+        if not self._measured:
+            return None
+        edges = self._edges(point)
+
+        def of(near: _Measured) -> tuple[int, float, float]:
+            """Return how far a measured point is from this one, and minus the seconds of a step by it."""
+            pairs = zip(vars(near.point).items(), vars(point).values(), strict=True)
+            differ = sum(mine != other for (name, mine), other in pairs if name not in _SIZES)
+            ratio = point.batch_size / near.point.batch_size * edges / near.edges
+            return differ, abs(log(ratio)), -near.step_seconds * ratio
+
+        step = -min(map(of, self._measured))[-1]
+        of_all = [(one.point, one.fixed_seconds) for one in self._measured if one.fixed_seconds is not None]
+        alike = [s for one, s in of_all if (one.model, one.strategy) == (point.model, point.strategy)]
+        # whatever came first waited for its process to start
+        fixed = min([median([seconds for _, seconds in of_all] or [_FIXED_SECONDS]), *alike])
+        return fixed + _batches(point) * step
+
+    def _edges(self, point: Point) -> float:
+        """Return the edges of a point's graph: those of the same networks, or else by how many networks there are."""
+        known = {(one.point.model, one.point.networks): one.edges for one in self._measured}
+        if (point.model, point.networks) in known:
+            return known[point.model, point.networks]
+        largest = max(self._measured, key=lambda one: one.edges)
+        chosen = len(point.networks) if isinstance(point.networks, tuple) else point.networks or largest.networks
+        return largest.edges * chosen / largest.networks
 
 
 def sweep(
@@ -43,11 +107,12 @@ def sweep(
 
     **Arguments:**
 
-    - `points`: several, or one. `results`: the folder.
+    - `points`: several, or one.
+    - `results`: the folder that rows are kept in.
     - `retry`: run points again that ran out of memory or failed.
     - `hang_seconds`: as for `run`.
     - `budget_seconds`: run no point that would end later, by the time that others took; those left have a row
-      `not run: …`, which is not kept.
+      `not run: …`, which is not kept. 0 is no limit.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
@@ -69,12 +134,10 @@ def sweep(
     """
     wanted = points_of(points)
     more = {} if stop is None else {"stop": stop}
-    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, progress, **more)
-    if slurm is not None and (options.budget_seconds or options.repeats > 1):
-        raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
+    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, slurm, progress, **more)
     kept = Results(results)
     with kept.swept():
-        tables = _run_here(wanted, kept, options) if slurm is None else run_on_slurm(wanted, kept, options, slurm)
+        tables = (_run_here if options.slurm is None else run_on_slurm)(wanted, kept, options)
     return frame(*tables)
 
 

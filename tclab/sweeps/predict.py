@@ -224,7 +224,10 @@ class CostModel(Shown):
         for name, (symbol, meaning) in _MEANINGS.items():
             best, low, high = (f"{1e9 * one:.3g}" for one in _with_interval(self.costs[name]))
             lines.append((symbol, meaning, f"{best} [{low}, {high}]"))
-        return Display("", ("cost", "of", "ns [95 % interval]"), lines, busy_notes(self.busy_percent))
+        shares = [(width, *(f"{share:.2%}" for share in self.break_even(width))) for width in (8, 64, 256)]
+        pays = ", ".join("{2} [{3}, {4}] at {0} {1}".format(w, "features", *of) for w, *of in shares)
+        notes = [f"filtering pays where deletions remove more edges than {pays}", *busy_notes(self.busy_percent)]
+        return Display("", ("cost", "of", "ns [95 % interval]"), lines, notes)
 
     def break_even(self, width: int) -> tuple[float, float, float]:
         """Return the p from which on filtering pays at H features, and its 95 % interval.

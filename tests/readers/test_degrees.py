@@ -8,7 +8,7 @@ import torch
 
 from tclab import CellGraph, InputError
 from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
-from tclab.lab.reports._graphs import degrees, gini, network_table, reach_rows
+from tclab.lab.charts._graph_charts import degrees, gini, network_table, reach_rows
 from tclab.readers import edge_list, string_dango
 
 pytest.importorskip("altair")

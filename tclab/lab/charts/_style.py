@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.reports._cells import sizes_text
-from tclab.sweeps._machine_label import graph_text, this_machine, where_measured
+from tclab.sweeps._rows import graph_text, this_machine, where_measured
 
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
 # lighter, to be seen on a dark page; the same strategy has the same colour in every chart.

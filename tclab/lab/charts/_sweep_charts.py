@@ -7,7 +7,6 @@ from functools import partial
 from textwrap import wrap
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from tclab._display import bytes_text, seconds_text
@@ -15,19 +14,12 @@ from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports import _cells as cells
-from tclab.lab.reports._axes import AXES, along, axis_sentences
-from tclab.lab.reports._tables import rows_of_points
+from tclab.lab.reports._cells import rows_of_points
+from tclab.lab.reports._findings import AXES, along, axis_sentences
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
-# Stages of a step as the overview has them; each has the colour of the one that names it.
-_KIND_OF = {
-    **dict.fromkeys(("sample", "data_wait", "collate", "transfer"), "loading"),
-    **dict.fromkeys(("loss", "gather"), "forward"),
-    **{kind: kind for kind in ("mask", "forward", "backward")},
-}
-_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
 _COLOURED = 4  # lines of a model
 _WRAPPED = 78  # letters of a line of a title
 
@@ -41,8 +33,8 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     slowest, and those that are the fastest elsewhere, or nearly. The others are grey, and named under the mouse.
 
     The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
-    second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
-    show: a strategy without a time, one that is inexact, and one whose verdict against the fastest exact strategy of
+    second with the 95 % interval, and bytes of a batch. A word at a row marks what dots do not show: a strategy without
+    a time, one that is inexact, and one whose verdict against the fastest exact strategy of
     its model and setting is UNDECIDED or SAME. Where strategies ran once each there are no verdicts, and the title says
     so.
 
@@ -88,20 +80,11 @@ def _overview(cell: pd.DataFrame) -> Any:
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
     dots["why"] = [words.get(label, "") for label in found["label"]]
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
-    parts = _kinds_of_stages(cell)
-    parts["value"] /= parts.groupby("bar")["value"].transform("sum")
-    bars = found[["label"]].rename(columns={"label": "bar"})  # in the order of the dots
-    parts = bars.merge(parts, how="left").fillna({"part": "other", "value": 0.0})
-    heads = ["samples/s · size of a batch · verdict against the fastest", "where a step's time goes"]
-    small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
-    both = [
-        ratios(dots, small[0], axis="samples/s (logarithmic, more is better)", colours=colours, one=None, width=230),
-        stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=230),
-    ]
     once = measured["label"].is_unique and len(measured) > 1
+    beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
-    title = chart_title(answer, lines, rows=cell)
-    return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
+    title = chart_title(answer, beside, lines, rows=cell)
+    return ratios(dots, title, axis="samples/s (logarithmic, more is better)", colours=colours, one=None)
 
 
 def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
@@ -116,15 +99,6 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
             words |= {labels[name]: f"undecided: {cells.why_undecided(pair)}" for name, pair in pairs.items()
                       if pair.verdict == UNDECIDED and pair.obstacle != ONCE}  # fmt: skip
     return words
-
-
-def _kinds_of_stages(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return bar, part and seconds a step of each kind of stage, on the timeline that the step is timed on."""
-    chosen = cells.one_run_each(rows)
-    main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
-    chosen = chosen[(chosen["status"] == "ok") & main & chosen["stage"].isin(list(STAGE_COLOURS))]
-    part = chosen["stage"].map(_KIND_OF).fillna("other").rename("part")
-    return chosen.groupby([chosen["label"].rename("bar"), part])["mean_seconds"].sum().rename("value").reset_index()
 
 
 def _over(rows: pd.DataFrame, by: str) -> Any:

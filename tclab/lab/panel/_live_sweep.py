@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -16,14 +16,12 @@ import pyarrow as pa
 
 from tclab._display import counted
 from tclab.errors import unknown
-from tclab.lab._notebook import has_front_end
-from tclab.sweeps._foretell import Foresight
 from tclab.sweeps._point import Point, points_of
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import frame
-from tclab.sweeps._sweep import sweep
+from tclab.sweeps._sweep import Foresight, sweep
 
 STOPPING = "stopping: the point under way takes a moment to end"
 
@@ -52,34 +50,26 @@ def outlook(points: Iterable[Point], results: Path) -> str:
 class LiveSweep:
     """A sweep in a background thread: `rows = await LiveSweep(points, results=…).start()`.
 
-    Its panel shows a bar and a button that stops it where there is an interactive front end; elsewhere it prints a
-    line a point. No `Output` widget is used, which can hang papermill.
+    It prints a line a point. Interrupting the cell stops it, and keeps what was measured.
 
     **Arguments:** as for `tclab.sweep`; `budget_seconds` does not count on Slurm, where `time` limits each job.
 
     **Raises:** `InputError` for an option that is unknown, or a value that it cannot have.
     """
 
-    def __init__(
-        self,
-        points: Iterable[Point] | Point,
-        *,
-        results: str | Path,
-        slurm: str | Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, points: Iterable[Point] | Point, *, results: str | Path, **options: Any) -> None:
         self.points = points_of(points)
         self.results = Path(results)
         self.last: Progress | None = None
         self.error: BaseException | None = None
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
-        self._local = slurm is None
         for name in options:
             if name not in OPTIONS:
                 raise unknown("option of a sweep", name, OPTIONS)
-        self._options: dict[str, Any] = {**options, "slurm": slurm}
+        self._options = options
+        self._local = options.get("slurm") in (None, "none")
         if not self._local:
-            self._options["budget_seconds"] = None
+            options["budget_seconds"] = None
         SweepOptions(**options)  # a wrong value is said here, not in the thread
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -91,34 +81,6 @@ class LiveSweep:
     def listen(self, listener: Callable[[], None]) -> None:
         """Call a listener after each point and at the end, in the sweep's thread, in place of printing a line."""
         self._listener = listener
-
-    def panel(self, live: bool | None = None) -> Any:
-        """Return a bar, the last point's line and a button that stops the sweep; `None` without a front end.
-
-        **Arguments:**
-
-        - `live`: whether there is an interactive front end; detected unless given.
-        """
-        if not (has_front_end() if live is None else live):
-            return None
-        import ipywidgets
-
-        bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
-        label = ipywidgets.Label(self.status())
-        button = ipywidgets.Button(description="Stop")
-
-        def show() -> None:
-            bar.value, button.disabled = len(self.tables), not self.running
-            label.value = " · ".join([self.status(), *([] if self.last is None else [str(self.last)])])
-
-        def stop() -> None:
-            button.disabled, label.value = True, STOPPING
-            self.stop()
-
-        button.on_click(lambda _: stop())
-
-        self.listen(show)
-        return ipywidgets.VBox([ipywidgets.HBox([bar, button]), label])
 
     def start(self) -> LiveSweep:
         """Start the thread, and return at once."""

@@ -5,38 +5,37 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import ipywidgets as widgets
 import pandas as pd
 import pyarrow as pa
-from msgspec import Meta
 
-from tclab._display import Sentences, counted
+from tclab._display import Sentences, bullets, counted
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end, import_own, project_path
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.panel._live_sweep import STOPPING, LiveSweep, outlook
-from tclab.lab.reports._axes import AXES, axis_sentences
 from tclab.lab.reports._cells import records
-from tclab.lab.reports._findings import findings
+from tclab.lab.reports._findings import AXES, axis_sentences, findings
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
 from tclab.models import names as model_names
-from tclab.sweeps._fields import checked, declarations, text_value
+from tclab.sweeps._advise import advise
+from tclab.sweeps._fields import declarations, text_value
 from tclab.sweeps._grid import KEY, grid, listed
 from tclab.sweeps._point import Point, Points, varying_fields
 from tclab.sweeps._progress import OPTIONS, SweepOptions
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import Rows, frame, point_of
-from tclab.sweeps.analysis._advise import advise
+from tclab.sweeps._sweep import sweep
 from tclab.timing._advice import Advice
 
 _OF_SWEEP = {"results": "runs/explore/rows", "budget_seconds": 0, "retry": False, "repeats": 1}
@@ -47,7 +46,6 @@ _SMALL = {
     "gpus": "auto", "steps": 12,
 }  # fmt: skip
 _SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
-_Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")]
 Value = str | bool
 
 
@@ -115,7 +113,6 @@ class Panel:
         self.points()
         self.sweep: LiveSweep | None = None  # the last that was started
         self._swept: dict[str, Value] = {}  # the parameters that it was started with
-        self._kept: dict[tuple[Path, Point, int], pa.Table] = {}  # rows that were read
 
     @property
     def folder(self) -> Path:
@@ -148,12 +145,9 @@ class Panel:
         return {name: value for name, value in self.parameters.items() if name not in others}
 
     def _options(self) -> dict[str, Any]:
-        options = {name: text_value(self.parameters[name]) for name in OPTIONS if name in self.parameters}
-        budget = checked("budget_seconds", options["budget_seconds"], _Budget)
-        options["budget_seconds"] = budget or None
-        slurm = {} if options.get("slurm") is None else {"slurm": options.pop("slurm")}
-        SweepOptions(**options)
-        return options | slurm
+        given = {name: text_value(self.parameters[name]) for name in OPTIONS if name in self.parameters}
+        options = SweepOptions(**given)
+        return {name: getattr(options, name) for name in given}
 
     def papermill(self, out: str = "out.ipynb") -> str:
         """Return the papermill command that runs the same points, from the project's folder."""
@@ -174,21 +168,12 @@ class Panel:
         return f"import tclab\n\n{own}points = tclab.grid(\n{given})\nrows = tclab.sweep(points, {of_sweep})\n"
 
     def tables(self) -> list[pa.Table]:
-        """Return the rows of each point that has some: of its sweep so far, or those that its results folder keeps.
-
-        The first time they are read, later they are remembered.
-        """
+        """Return the rows of each point that has some: of its sweep so far, or those that its results folder keeps."""
         if self.sweep is not None and self.shows_sweep:
             return list(self.sweep.tables)
-        folder = Results(self.folder)
-        if not folder.folder.is_dir():
-            return []
-        runs = range(self._options()["repeats"])
-        keys = [(folder.folder, point, repeat) for repeat in runs for point in self.points()]
-        for key in keys:
-            if key not in self._kept and (table := folder.read_point(*key[1:])) is not None:
-                self._kept[key] = table
-        return [self._kept[key] for key in keys if key in self._kept]
+        results = Results(self.folder)
+        runs = [(point, repeat) for repeat in range(self._options()["repeats"]) for point in self.points()]
+        return [rows for run in runs if (rows := results.read_point(*run)) is not None]
 
     def rows(self) -> pd.DataFrame:
         """Return the rows that the panel shows: those of its points that have been measured."""
@@ -230,7 +215,6 @@ class Panel:
         with writing("results", folder.folder):
             saved = {"given": self._given, "parameters": self.parameters}
             atomic_write(folder.folder / _SAVED, json.dumps(saved, indent=1))
-        self._kept.clear()
         self.sweep = LiveSweep(points, results=folder.folder, **self._options())
         self._swept = dict(self.parameters)
         if listener is not None:
@@ -277,12 +261,6 @@ _TIPS = {
     "batch_sizes": "Samples in a batch, with commas between: 1,2,4.",
     "networks": "Edge types: 1,3,9 for the first n; names; or all.",
     "gpus": "auto: all there are; or how many. 0 is the CPU.",
-    "results": "The folder that rows are kept in.",
-    "budget_seconds": "Start no point after so many seconds; 0 for no limit.",
-    "retry": "Run points again that failed or ran out of memory.",
-    "hang_seconds": "End a point that takes longer.",
-    "repeats": "Runs of each point, each in a process of its own.",
-    "slurm": "Run as jobs of a cluster: partition:gpu,time:60.",
     "imports": "Files that register strategies or models of yours.",
 }
 
@@ -292,17 +270,12 @@ def _strategies() -> list[str]:
     return list(dict.fromkeys([*KEY, *strategy_names()]))
 
 
-def _strategy_tip() -> str:
-    lines = (f"{name}: {(strategy_of(name).__doc__ or '').partition(chr(10))[0]}" for name in strategy_names())
-    return "\n".join(["Several with Ctrl or Shift.", *lines])
-
-
 class _Field:
     """The widget of one parameter, and a line below it for what is wrong with its value."""
 
     def __init__(self, name: str, value: Value) -> None:
         declared = {one.grid: one for one in declarations(Point).values()}.get(name)
-        tips = {one.grid: one.meaning for one in declarations(Point).values()} | _TIPS | {"strategies": _strategy_tip()}
+        tips = {one.grid: one.meaning for one in declarations(Point).values()} | bullets(sweep.__doc__) | _TIPS
         common = {
             "description": "" if name == "strategies" else name.replace("_", " "),
             "tooltip": tips[name].replace("`", ""),
@@ -311,7 +284,11 @@ class _Field:
         }
         self.lists = name in ("strategies", "models")
         if self.lists:
-            known = _strategies() if name == "strategies" else model_names()
+            known = model_names()
+            if name == "strategies":
+                known = _strategies()
+                lines = (f"{one}: {(strategy_of(one).__doc__ or '').splitlines()[0]}" for one in known)
+                common["tooltip"] = "\n".join(["Several with Ctrl or Shift.", *lines])
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
             self.widget.rows = min(len(known), 11)
@@ -380,9 +357,13 @@ class PanelView:
     def _laid_out(self) -> Any:
         for name in ("status", "message", "answer", "table", "findings", "chart", "advice", "offer"):
             getattr(self, name).add_class(f"tclab-{name}")
-        more = [name for name in self.fields if name not in _IN_SIGHT]
-        self._more = widgets.Accordion([_grid(self._boxes(more))], titles=("More",), selected_index=None)
-        form = widgets.HBox([_column(title, self._boxes(names)) for title, names in _COLUMNS.items()])
+        third, wide = widgets.Layout(width="33%"), "repeat(auto-fill, minmax(300px, 1fr))"
+        columns = {title: [self.fields[name].box for name in names] for title, names in _COLUMNS.items()}
+        form = widgets.HBox([widgets.VBox([widgets.HTML(f"<b>{title}</b>"), *boxes], layout=third)
+                             for title, boxes in columns.items()])  # fmt: skip
+        more = [field.box for name, field in self.fields.items() if name not in _IN_SIGHT]
+        more_box = widgets.GridBox(more, layout=widgets.Layout(grid_template_columns=wide))
+        self._more = widgets.Accordion([more_box], titles=("More",), selected_index=None)
         tabs = widgets.Tab(
             [widgets.VBox([self.choice, self.chart]), self.table, self.findings, self.advice,
              widgets.VBox([self.line, self.code])],
@@ -393,9 +374,6 @@ class PanelView:
         next_steps = widgets.HBox([self.again_button, self.race_button, self.offer], layout=wrapped)
         self._results = widgets.VBox([self.answer, next_steps, tabs])
         return widgets.VBox([widgets.HTML(_STYLE), form, self._more, buttons, self.message, self._results])
-
-    def _boxes(self, names: Sequence[str]) -> list[Any]:
-        return [self.fields[name].box for name in names]
 
     # ---- fields
 
@@ -475,10 +453,8 @@ class PanelView:
 
     def _race_once(self) -> None:
         assert self._advice is not None
-        try:
+        with self._shown():
             self._advice = self._advice.measure(budget_seconds=_RACE_SECONDS, progress=False)
-        except Exception as error:  # of a thread: it would be shown nowhere else
-            self.message.value = _error_html(f"{type(error).__name__}: {error}")
         self._racing = False
         self._show_advice()
 
@@ -516,11 +492,17 @@ class PanelView:
     def _draw_once(self) -> None:
         with self._drawing:
             self._draw_waits = False
-            try:
+            with self._shown():
                 self._draw()
-            except Exception as error:  # of a thread: it would be shown nowhere else
-                self.message.value = _error_html(f"{type(error).__name__}: {error}")
             sleep(_REST_SECONDS)
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Show an error of a thread, which would be shown nowhere else."""
+        try:
+            yield
+        except Exception as error:
+            self.message.value = _error_html(f"{type(error).__name__}: {error}")
 
     def _draw(self) -> None:
         """Show the chart and the table of what is measured; at rest also the findings, the first as the answer."""
@@ -554,11 +536,3 @@ def _button(text: str, icon: str, style: str, tip: str) -> Any:
     made = widgets.Button(description=text, icon=icon, button_style=style, tooltip=tip, layout=layout)
     made.add_class(f"tclab-{text.lower().replace(' ', '-')}")
     return made
-
-
-def _column(title: str, boxes: list[Any]) -> Any:
-    return widgets.VBox([widgets.HTML(f"<b>{title}</b>"), *boxes], layout=widgets.Layout(width="33%"))
-
-
-def _grid(boxes: list[Any]) -> Any:
-    return widgets.GridBox(boxes, layout=widgets.Layout(grid_template_columns="repeat(auto-fill, minmax(300px, 1fr))"))
