@@ -9,7 +9,7 @@ from tclab._version import __version__ as __version__
 _NAMES = {
     "CellGraph": "tclab.graph._cell_graph:CellGraph",
     "InputError": "tclab.errors:InputError",
-    "fits": "tclab.sweeps._fits:fits",
+    "fits": "tclab.sweeps.predict:fits",
     "Point": "tclab.sweeps._point:Point",
     "SharedGraph": "tclab.message_passing._shared_graph:SharedGraph",
     "advise": "tclab.sweeps._advise:advise",

@@ -13,8 +13,8 @@ from tclab import lab, timing
 from tclab.command._point_verbs import _end
 from tclab.lab.reports._findings import answer
 from tclab.sweeps import _run
-from tclab.sweeps._epoch import Costs, Epoch, Prediction
 from tclab.sweeps._rows import busy_text, graph_text, not_measured, this_machine
+from tclab.sweeps.predict import Costs, Epoch, Prediction
 from tclab.timing._environment import conditions
 from tclab.timing._race import Races
 

@@ -25,7 +25,7 @@ PACKAGES = ["timing", "trace", "graph", "perturbation", "readers", "message_pass
 STANDALONE = {"timing", "trace"}  # serve somebody without a graph: they import only the single modules
 # modules of `tclab/sweeps/`, in the order in which they may import one another
 SWEEPS = ["_fields", "_point", "_point_inputs", "_grid", "config", "_rows", "_fingerprint", "_row_files", "_overheads",
-          "_ranks", "_measure", "_progress", "_run", "_worker", "_race_points", "_fits", "predict", "_epoch", "_compare",
+          "_ranks", "_measure", "_progress", "_run", "_worker", "_race_points", "predict", "_compare",
           "_advise", "_slurm", "_sweep"]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__"): path

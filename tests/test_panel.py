@@ -16,7 +16,7 @@ from test_notebooks import FOLDER, defaults
 import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
-from tclab.lab.panel._panel import PanelView
+from tclab.lab._panel import PanelView
 from tclab.sweeps._point_inputs import cell_graph_of, resolve
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import columns_of, table
@@ -274,7 +274,7 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     made = rows(step("edge_mask", 0.9, seed=0), step("node_mask", 0.1, seed=1))
     pair = tclab.compare(made, made).pairs[0]
     monkeypatch.setattr("tclab.timing._advice.Advice.measure", measure)
-    monkeypatch.setattr("tclab.lab.panel._panel.PanelView._able", lambda view: 1 - len(raced))
+    monkeypatch.setattr("tclab.lab._panel.PanelView._able", lambda view: 1 - len(raced))
     view = view_of(tmp_path)
     assert view.again_button.disabled
     monkeypatch.setattr(view.panel, "rows", lambda: made)

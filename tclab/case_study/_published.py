@@ -22,13 +22,9 @@ _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "stan
 # Pairs of figures, one of each model → the modes here that run what they named. 086a's "data pipeline only" ran
 # a dummy backward and the optimizer in Lightning's loop: `empty` is nearer to it than `data`.
 _PAIRS = {
-    "086a": ("data", "empty"),
-    "524": ("data", "empty"),
-    "086b": ("model",),
-    "epochs": ("step",),
-    "trace": ("step",),
+    "086a": ("data", "empty"), "524": ("data", "empty"), "086b": ("model",), "epochs": ("step",), "trace": ("step",),
     "full_step": ("fixed_batch",),
-}
+}  # fmt: skip
 _PUBLISHED_COLOUR = "#9a9a9a"
 # of a timeline and stage, the key of the published figure of the same
 _COMPONENTS = {

@@ -164,7 +164,7 @@ def fits(*, memory_bytes: int | None = None, own: Own = None, json: bool = False
 
     - `memory_bytes`: bytes that a process may take.
     """
-    from tclab.sweeps._fits import fits as fits_of
+    from tclab.sweeps.predict import fits as fits_of
 
     import_own(own)
     found = fits_of(_point(point), memory_bytes=memory_bytes)

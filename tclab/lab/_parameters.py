@@ -10,8 +10,7 @@ from typing import Any
 
 from tclab.errors import unknown
 from tclab.lab._notebook import import_own
-from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._panel import Panel, known_parameters
+from tclab.lab._panel import LiveSweep, Panel, known_parameters
 from tclab.sweeps._grid import grid
 from tclab.sweeps._point import Point
 from tclab.sweeps._progress import OPTIONS

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import repeat, takewhile
 from statistics import median
 from typing import Any
 
+import pandas as pd
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
 from tclab.errors import InputError, require
+from tclab.message_passing import View
+from tclab.sweeps._fields import AtLeast1, checked
 from tclab.sweeps._fingerprint import code_of, import_user_modules, imports_of
 from tclab.sweeps._measure import Setup, check_equivalence, setup
 from tclab.sweeps._point import ALLOCATORS, Point
@@ -25,7 +35,7 @@ from tclab.timing._step_means import cycle_of
 PROCESSES = 4
 _BATCHES = 4  # of samples, which the steps of every arm go through again and again
 _EPOCH_BATCHES = 10_000  # so that workers start once
-_FIRST = 3  # steps of an arm, before the race
+_FIRST = 3  # steps that are in no figure, as those of an arm before the race
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 _open = ExitStack()  # the setups of this process's arms
 
@@ -162,3 +172,124 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
 
         loop(NullLedger())  # the cold start is in no figure
         yield loop
+
+
+# ---- inside forward and backward: modules of a model and methods of its view, whose calls are replaced meanwhile
+
+STAGES = ["forward", "backward"]
+REST = "the rest"  # what is in no part
+# of a view, where its class does not have them from `View`, whose own call others
+_METHODS = {"lift", "neighbour_sum", "neighbour_sums", "degree", "pool", "begin", "convolve", "complete"}
+
+
+def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
+    """Return where the forward and the backward of each point spend their time, a row for each part.
+
+    Columns: `point`, `part`, mean seconds of a step in `forward` and `backward`, and `share`, of both together. A part
+    is a module of the model, "layers.convolutions" (those of one list are one part), or a method of its view,
+    "view.neighbour_sum"; what is in none is "the rest". A part within another is taken out of it, so that all rows of a
+    point add up to the two stages.
+
+    Each point runs in this process, after its equivalence check, on one batch that is kept. A compiled point is run as
+    it is without the compiler, which would not see the parts.
+
+    **Arguments:**
+
+    - `points`: to be compared, say HeteroCell and DANGO, each with a batch size of its own.
+    - `steps`: of each.
+
+    **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
+    """
+    checked("steps", steps, AtLeast1)
+    if not points:
+        raise InputError("there are no points, expected at least one")
+    return pd.concat([_frame_of(point, steps) for point in points], ignore_index=True)
+
+
+def _frame_of(point: Point, steps: int) -> pd.DataFrame:
+    require("point", point, Point, "a tclab.Point")
+    name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
+    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside")
+    check_equivalence(point)
+    ledger = Ledger(cuda=point.device == "cuda")
+    with setup(point, point.batch_size) as here:
+        batch = next(here.batches())
+        here.run(repeat(batch), steps=_FIRST)
+        with timed_parts(here.step.model, ledger):
+            here.run(repeat(batch), steps=steps, ledger=ledger)
+    stages = ledger.seconds("device" if ledger.cuda else "host").items()
+    parts = [(*stage.partition(": ")[::2], sum(seconds) / len(ledger)) for stage, seconds in stages]
+    frame = pd.DataFrame(parts, columns=["stage", "part", "seconds"]).replace({"part": {"": REST}})
+    frame = frame.pivot_table("seconds", "part", "stage", fill_value=0.0, sort=False).reindex(columns=STAGES)
+    frame = frame[frame.sum(axis=1) > 0].reset_index().assign(point=name)
+    return frame[["point", "part", *STAGES]].assign(share=frame[STAGES].sum(axis=1) / frame[STAGES].sum().sum())
+
+
+class _PartTimer:
+    """Splits the stages `forward` and `backward` of a ledger into the parts that are called.
+
+    The ledger's stage of a part is "forward: layers.0". Time within a part that is inside another counts for the inner
+    one. In the backward, a part begins with the gradient of its result, and ends with that of what it was given. What a
+    checkpoint computes again counts for its part in the backward.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.around = [REST]  # the part that is computed, behind those that it is in
+
+    def timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method whose calls are a part; of what a generator makes each item is a call of its own."""
+
+        def call(*given: Any, **options: Any) -> Any:
+            self._watch(given, self.around[-1])
+            self.around.append(part)
+            self._begin(part)
+            result = method(*given, **options)
+            self._watch(result, self.around.pop())
+            self._begin(self.around[-1])
+            if not isinstance(result, Iterator):
+                return result
+            return takewhile(lambda item: item is not None, map(self.timed(part, partial(next, result)), repeat(None)))
+
+        return call
+
+    def _begin(self, part: str) -> None:
+        stage = self._ledger.current
+        if stage in STAGES:  # what is computed again is within the backward
+            self._ledger.assign_next(f"{stage}: {part}")
+
+    def _watch(self, values: Any, part: str) -> None:
+        """Let a part of the backward begin with the gradients of some values of the forward."""
+        for tensor in tree_leaves(values) if self._ledger.current == "forward" else ():
+            # one tensor may be the result of a part and of the one around it, and given to more: the first counts
+            if isinstance(tensor, Tensor) and tensor.grad_fn is not None and not hasattr(tensor, "_part"):
+                tensor._part = part  # type: ignore[attr-defined]
+                tensor.register_hook(lambda grad: self._go_on(part))
+
+    def _go_on(self, part: str) -> None:
+        self.around[-1] = part
+        self._begin(part)
+
+
+@contextmanager
+def timed_parts(model: nn.Module, ledger: Ledger) -> Iterator[None]:
+    """Split a model's forward and backward in a ledger into parts while this is open, as `_PartTimer` has them."""
+    timer = _PartTimer(ledger)
+    with ExitStack() as opened:
+        opened.enter_context(model.register_forward_pre_hook(lambda *_: timer.around.__setitem__(slice(None), [REST])))
+        for name, module in model.named_modules():
+            path = re.sub(r"\.\d+\b", "", name)  # modules of one list are one part
+            deep = path.count(".") == 1 and not type(module).__module__.startswith("torch.")
+            if name and not isinstance(module, (nn.ModuleList, nn.ModuleDict)) and ("." not in path or deep):
+                opened.callback(vars(module).pop, "forward")
+                module.forward = timer.timed(path, module.forward)
+        for kind in _kinds_of(View):
+            for name in _METHODS & vars(kind).keys():
+                opened.callback(setattr, kind, name, vars(kind)[name])
+                setattr(kind, name, timer.timed(f"view.{name}", vars(kind)[name]))
+        yield
+
+
+def _kinds_of(kind: type[Any]) -> set[type[Any]]:
+    """Return the classes that are made of one."""
+    return {each for one in kind.__subclasses__() for each in (one, *_kinds_of(one))}

@@ -133,8 +133,7 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    more = {} if stop is None else {"stop": stop}
-    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, slurm, progress, **more)
+    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, slurm, progress, stop or threading.Event())
     kept = Results(results)
     with kept.swept():
         tables = (_run_here if options.slurm is None else run_on_slurm)(wanted, kept, options)
@@ -155,7 +154,6 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
     budget, foresight = options.budget_seconds, Foresight()
     end = inf if budget is None else monotonic() + budget
     why: str | None = None  # no other point is run
-    began = False
     definite = list(map(resolve, points))  # a file that is missing is said before the first is run
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
     runs = [_Run(point, exact, results.name(exact, repeat), repeat)
@@ -165,6 +163,9 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
         if run.name in kept:
             foresight.learn(run.definite, kept[run.name])
     varying = tuple(varying_fields(points))
+    new = [run for run in runs if run.name not in kept and not run.definite.skipped()]
+    if new and not options.stop.is_set() and (busy := others_now()):
+        options.say(busy)
     tables: list[pa.Table] = []
     for i, run in enumerate(runs):
         if run.repeat and _status(tables[i % len(points)]) != "ok":
@@ -177,10 +178,6 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
             tables.append(not_measured(run.point, f"not run: {reason}"))
             continue
         if rows is None:
-            if not (began or run.definite.skipped()):
-                began = True
-                if busy := others_now():
-                    options.say(busy)
             rows = _run(run.definite, options, foresight)
         tables.append(rows)
         if _status(rows).startswith("not run"):

@@ -276,6 +276,11 @@ class Ledger(Shown):
             raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
         return _Stage(self, name)
 
+    def assign_next(self, name: str) -> None:
+        """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
+        if self._cuts is not None:
+            self._cut(name)
+
     def move(self, step: int, stages: Mapping[str, float], *, out_of: str) -> None:
         """Move time of a completed step to stages that another clock told apart from it.
 

@@ -10,46 +10,11 @@ import pandas as pd
 
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
-from tclab.graph._network import Network
-from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.charts._marks import lines
 from tclab.lab.charts._style import chart_title, empty_chart
 from tclab.lab.reports._cells import ratio_of_rows, records, rows_of_points
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs
-
-
-def degrees(network: Network) -> np.ndarray:
-    """Return how many edges touch each node of a network within one node type, [N] int64; a self-loop counts twice."""
-    return np.bincount(network.edge_index.cpu().numpy().reshape(-1), minlength=network.num_sources)
-
-
-def gini(values: np.ndarray) -> float:
-    """Return the Gini coefficient of some counts: 0 where all are equal, towards 1 where one has all."""
-    ordered = np.sort(values)
-    number, total = len(ordered), ordered.sum()
-    return float((2 * np.arange(1, number + 1) - number - 1) @ ordered / (number * total)) if total else 0.0
-
-
-def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
-    """Return a row for each network of each graph, with the published sizes of that name, null where none is.
-
-    Columns: `graph`, `network`, `nodes` that it touches, `edges`, `directed`, `self_loops`, the `largest` degree, the
-    `gini` coefficient of the degrees of the nodes that it touches, `published_nodes` and `published_edges`.
-    """
-    rows = []
-    for graph_name, graph in graphs.items():
-        for name, network in graph.networks.items():
-            degree = degrees(network)
-            source, target = network.edge_index
-            published = NETWORK_SIZES.get(name)
-            edges = network.num_edges, network.directed, int((source == target).sum())
-            degrees_of = int(degree.max(initial=0)), gini(degree[degree > 0])
-            sizes = (published.nodes, published.edges) if published else (None, None)
-            rows.append((graph_name, name, int((degree > 0).sum()), *edges, *degrees_of, *sizes))
-    columns = ["graph", "network", "nodes", "edges", "directed", "self_loops", "largest", "gini"]
-    published_columns = ["published_nodes", "published_edges"]
-    return pd.DataFrame(rows, columns=[*columns, *published_columns]).astype(dict.fromkeys(published_columns, "Int64"))
 
 
 def reach_rows(

@@ -245,7 +245,7 @@ def lines(
 
 
 def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
-    """Put each line's name behind its panel's last point, in place, moved so that no two overlap; none of a faint line."""
+    """Put each line's name behind its panel's last point, in place, so that no two overlap; a faint line has none."""
     values = points[["y", "low", "high"]].to_numpy()  # of all panels, which share an axis
     scaled = np.log(values) if log else np.append(values, 0.0)
     line = (float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0) * _LINE / (height - 2 * _LINE)

@@ -101,14 +101,9 @@ def small_graph(nodes: int) -> CellGraph:
 
 _SIZE = 150  # pixels a side of a drawing
 _COLOURS = {  # state of an edge or a node
-    "summed": "#2b8cc4",
-    "copied, times zero": "#d55e00",
-    "kept": GREY,
-    "deleted, a row of zeros": "#e69f00",
-    "deleted, no row": "#e69f00",
-    "left out, no row": "#b0b0b0",
-    "differs from the wild type": "#cc79a7",
-}
+    "summed": "#2b8cc4", "copied, times zero": "#d55e00", "kept": GREY, "deleted, a row of zeros": "#e69f00",
+    "deleted, no row": "#e69f00", "left out, no row": "#b0b0b0", "differs from the wild type": "#cc79a7",
+}  # fmt: skip
 _CROSSED = ("deleted, no row", "left out, no row")  # the other nodes are dots
 
 

@@ -14,7 +14,7 @@ from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empt
 from tclab.lab.charts._trace_charts import trace_chart
 from tclab.lab.reports._cells import pairs_against
 from tclab.sweeps._compare import Comparison
-from tclab.sweeps._epoch import Epoch
+from tclab.sweeps.predict import Epoch
 from tclab.timing import Ledger
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
