@@ -167,7 +167,7 @@ what_a_test_registers_is_forgotten = pytest.fixture(forget_what_is_registered, a
 @pytest.fixture(autouse=True)
 def a_sweep_of_a_test_does_not_look_who_else_is_busy(monkeypatch):
     """It would warn, and advice would begin, by what else the machine does; tests of that say what is to be found."""
-    for module in ("_sweep", "analysis._advise"):
+    for module in ("_sweep", "_advise"):
         monkeypatch.setattr(f"tclab.sweeps.{module}.others_now", lambda: "")
 
 

@@ -108,18 +108,21 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     rows += [row(name, 0.01 * count, batch_size=8, networks=count) for name, count in few]
     made = framed(*rows, row("khop_1", 0.001, batch_size=8, exact=False), lost("subgraph", "oom"))
     (first,) = axis_sentences(made)
-    assert first == "node_mask trains the most: 80 samples/s, 8× edge_mask's 10."
+    assert first == "node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10, one run each."
     (sizes,) = axis_sentences(made, "batch_size")
-    ahead = "from batch 2 on node_mask trains the most: 80 samples/s, 8× edge_mask's 10 at batch 8"
-    assert sizes == f"At batch 1 all 3 strategies are level; {ahead}."
+    ahead = "from batch 2 on node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10 at batch 8"
+    assert sizes == f"At batch 1 all 3 strategies are level; {ahead}, one run each."
     (counts,) = axis_sentences(made, "networks")
     level = "At 1 network and 3 networks dense and node_mask are level"
-    assert counts.startswith(f"{level}; at 9 networks node_mask trains the most: 80 ")
+    assert counts.startswith(f"{level}; at 9 networks node_mask has the highest throughput: 80 ")
+    assert [*lab.findings(made)][1:3] == [sizes, counts]
     for by, sentence in (("strategy", first), ("batch_size", sizes), ("networks", counts)):
         title = lab.charts.throughput(made, by).to_dict()["title"]["text"]
         assert " ".join(" ".join(title).split()) == sentence
     lone = framed(row("node_mask", 0.1))
-    assert axis_sentences(lone) == ["node_mask trains 40 samples/s."]
+    assert axis_sentences(lone) == ["node_mask alone was measured: 40 samples/s, one run each."]
+    thrice = framed(*(row("node_mask", 0.1, seed=seed) for seed in range(3)))
+    assert axis_sentences(thrice) == ["node_mask alone was measured: 40 samples/s."]
     alone = "Measured at 9 networks alone: {}, for a line over the number of networks."
     assert axis_sentences(lone, "networks") == [alone.format("set networks 1,3,9")]
     cut = framed(row("node_mask", 0.1, contention="9.0 s"), lost("node_mask", "not run: the budget of 9 s was spent"))

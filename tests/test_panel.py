@@ -281,7 +281,7 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     view.choice.value = view.choice.options[1]
     drawn(view)
     assert view.offer.value == "1 change may pay: race it"
-    assert "<b>node_mask trains the most: 40 samples/s" in view.answer.value
+    assert "<b>node_mask has the highest throughput: 40 samples/s" in view.answer.value
     assert not view.race_button.disabled
     view.race_button.click()
     while view._racing:
@@ -315,7 +315,7 @@ def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatc
     assert "ZeroDivisionError" in drawn(view).message.value
 
 
-# ---- the sweep beside the notebook: its bar, its stop button, its errors
+# ---- the sweep beside the notebook: its lines, its stop, its errors
 
 
 POINT = Point(scale=0.02, batch_size=1, networks=2, steps=1, warmup=0, device="cpu")
@@ -328,7 +328,6 @@ def points(number):
 def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(2), results=tmp_path)
-    assert sweep.panel() is None
 
     async def cell():
         return await sweep.start()
@@ -346,7 +345,6 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
 
 def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    sweep = lab.LiveSweep(points(1), results=tmp_path)
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
@@ -358,23 +356,19 @@ def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_no
     monkeypatch.delenv("JPY_SESSION_NAME")
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
     monkeypatch.setattr(front_end, "_shell", lambda: shell)
-    assert sweep.panel() is not None
-    assert sweep.panel(live=False) is None
+    assert front_end.has_front_end()
 
 
-def test_with_a_front_end_the_bar_moves_until_a_stop_and_nothing_is_printed(tmp_path, capsys):
-    for stop, bars, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
-        sweep = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop))
-        row, label = sweep.panel(live=True).children
-        bar, button = row.children
-        assert (bar.value, bar.max) == (0, 2 + stop)
+def test_a_stop_before_the_first_point_runs_none_and_a_listener_is_called_instead_of_printing(tmp_path, capsys):
+    for stop, done, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
+        sweep, seen = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop)), []
+        sweep.listener = lambda sweep=sweep, seen=seen: seen.append(len(sweep.tables))
         if stop:
-            button.click()  # before the first point
+            sweep.stop()
         rows = sweep.start().join()
-        assert bar.value == bars
-        assert label.value.startswith(words)
+        assert (seen[-1], sweep.running) == (done, False)
+        assert sweep.status().startswith(words)
         assert set(rows["status"]) == {"not run: stopped" if stop else "ok"}
-        assert button.disabled  # there is nothing left to stop
     assert capsys.readouterr().out == ""
 
 
