@@ -441,7 +441,7 @@ class _Field:
             known = model_names()
             if name == "strategies":
                 known = _strategies()
-                lines = (f"{one}: {(strategy_of(one).__doc__ or '').splitlines()[0]}" for one in known)
+                lines = (f"{one}: {(strategy_of(one).__doc__ or '').partition(chr(10))[0]}" for one in known)
                 common["tooltip"] = "\n".join(["Several with Ctrl or Shift.", *lines])
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
@@ -674,7 +674,7 @@ class PanelView:
         answers = [sentence for by in ("strategy", *AXES) for sentence in axis_sentences(rows, by)] if found else []
         bold = "<br>".join(map(escape, dict.fromkeys(answers or found[:1])))
         self.answer.value = f'<div style="line-height:1.4"><b>{bold}</b></div>' if found else ""
-        self.findings.value = Sentences([*answers, *found])._repr_html_()
+        self.findings.value = Sentences(dict.fromkeys([*answers, *found]))._repr_html_()
         measured = tuple(rows["measured_at"]) if found else ()
         if measured != self._advised:  # or a race's results would be gone
             self._advice, self._advised = (advise(rows) if found else None), measured
