@@ -148,7 +148,7 @@ def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))
     (pair,) = tclab.compare(dead, dead).pairs
     assert (pair.verdict, explain(pair)) == (UNDECIDED, "no time in first: oom")
-    assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"
+    assert pair.cell == "hetero_cell, node_mask, batch 4, 9 networks"
 
 
 @pytest.mark.parametrize("mixed", [{"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}, {"threads": 2}])

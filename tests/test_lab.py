@@ -44,13 +44,16 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
             row("edge_mask", 0.32, networks=networks, batch_bytes=1_150_000_000),
             row("gpu_mask_loop", 0.4, networks=networks, host_syncs=108),
         ]
-    first, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
+    first, axis, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
     assert first.startswith("On cpu · 2 cores · Made Up, at batch 4 with 9 networks, hetero_cell: node_mask ")
     assert (
         "has the highest throughput, 100 samples/s, but its lead is not certain over edge_mask (no time in edge_mask: "
         in first
     )
     assert "Batch size: 200 B (edge_mask: 1.15 GB)" in first
+    assert axis.startswith(
+        "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
+    )
     assert second == "1 point (hetero_cell stored_mask, batch 4): oom."
 
 
@@ -113,7 +116,7 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     ahead = "from batch 2 on node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10 at batch 8"
     assert sizes == f"At batch 1 all 3 strategies are level; {ahead}, one run each."
     (counts,) = axis_sentences(made, "networks")
-    level = "At 1 network and 3 networks dense and node_mask are level"
+    level = "At 1 network and 3 networks node_mask and dense are level"
     assert counts.startswith(f"{level}; at 9 networks node_mask has the highest throughput: 80 ")
     assert [*lab.findings(made)][1:3] == [sizes, counts]
     for by, sentence in (("strategy", first), ("batch_size", sizes), ("networks", counts)):

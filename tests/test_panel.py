@@ -20,6 +20,7 @@ from tclab.lab._panel import PanelView
 from tclab.sweeps._point_inputs import cell_graph_of, resolve
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import columns_of, table
+from tclab.timing._verdict import sentence_of
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
 
@@ -289,7 +290,7 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     assert raced == [{"budget_seconds": 60.0, "progress": False}]
     drawn(view)
     assert view.race_button.disabled
-    assert view.offer.value == pair.sentence
+    assert view.offer.value == sentence_of(pair)
     before = view.fields["scale"].widget.value
     set_to(view, "scale", "-1")
     assert "tclab-stale" in view._results._dom_classes

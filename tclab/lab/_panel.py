@@ -40,6 +40,7 @@ from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import Rows, frame, point_of
 from tclab.sweeps._sweep import Foresight, sweep
 from tclab.timing._advice import Advice
+from tclab.timing._verdict import sentence_of
 
 STOPPING = "stopping: the point under way takes a moment to end"
 
@@ -615,7 +616,7 @@ class PanelView:
     def _show_advice(self) -> None:
         """Show the advice, and offer a race of what may pay."""
         able, advice = self._able(), self._advice
-        raced = [] if advice is None else [one.measured.sentence for one in advice.suggestions if one.measured]
+        raced = [] if advice is None else [sentence_of(one.measured) for one in advice.suggestions if one.measured]
         changes = counted(able, "change")
         self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else " ".join(raced[:1])
         self.advice.value = "" if advice is None else advice._repr_html_()
