@@ -147,7 +147,7 @@ def test_a_sweep_says_it_as_a_sentence_unless_it_is_silent(monkeypatch, tmp_path
     tclab.sweep(points, results=tmp_path)  # the first cannot run
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" batch")[0] for line in said] == [
-        "[1/3] dango node_mask", "other processes keep 2.0 of 2 cores busy now", "[2/3] hetero_cell node_mask",
+        "other processes keep 2.0 of 2 cores busy now", "[1/3] dango node_mask", "[2/3] hetero_cell node_mask",
         "[3/3] hetero_cell node_mask",
     ]  # fmt: skip
     tclab.sweep(points, results=tmp_path, retry=True, progress=None)

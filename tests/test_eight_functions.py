@@ -7,10 +7,9 @@ import sys
 from pathlib import PurePath
 from unittest.mock import Mock
 
-from tclab.sweeps.execution import _run, _worker
-
 import tclab
 from tclab.message_passing.kernels import _spmm
+from tclab.sweeps import _run, _worker
 
 # "3. in it `main` in `_worker.py` …": a function, and the file that it is in, or "there", in that of the one before
 LINE = re.compile(r"^\d\. (?:in it )?`([\w.]+)`(?: \([^)]*\))? (?:in `([\w/]+\.py)`|there)", re.MULTILINE)

@@ -210,13 +210,13 @@ def test_rows_of_another_machine_never_stand_in(monkeypatch):
 
 def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
     points = [tiny(batch_size=b) for b in (1, 2)]
-    with pytest.raises(InputError, match="budget_seconds is 0"):
-        tclab.sweep(points, results=tmp_path, budget_seconds=0)
+    with pytest.raises(InputError, match="budget_seconds is -1, expected a number from 0 up"):
+        tclab.sweep(points, results=tmp_path, budget_seconds=-1)
     frame = tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)
     assert frame["status"].str.startswith("not run: the budget").tolist() == [True, True]
     assert not list(tmp_path.glob("*.parquet"))
     capsys.readouterr()
-    assert (tclab.sweep(points, results=tmp_path)["status"] == "ok").all()
+    assert (tclab.sweep(points, results=tmp_path, budget_seconds=0)["status"] == "ok").all()  # 0 is no limit
     assert capsys.readouterr().err.startswith("[1/2] hetero_cell")  # a script says how far it is
     assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
     print_progress(Progress(1, 3, points[0], not_measured(points[0], "not run"), kept=False, seconds_left=130.0))
