@@ -12,7 +12,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import in_float32, take_rows
-from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, aggregation_of, mlp
+from tclab.models._layers import AGGREGATIONS, GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
@@ -81,6 +81,8 @@ class HeteroCell(nn.Module):
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")
+        if aggregation not in AGGREGATIONS:
+            raise unknown("aggregation", aggregation, AGGREGATIONS)
         if combine not in COMBINATIONS:
             raise unknown("combination", combine, COMBINATIONS)
         if metabolism not in METABOLISMS:
@@ -93,7 +95,7 @@ class HeteroCell(nn.Module):
         convolutions = [
             [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
         ]
-        aggregations = [aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck) for _ in range(layers)]
+        aggregations = [AGGREGATIONS[aggregation](width, len(networks), bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))
         self.gate = mlp(width, width // 2, 1)
@@ -115,10 +117,6 @@ class HeteroCell(nn.Module):
         nodes = graph.num_nodes[graph.deleted_type]
         return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
-    def views(self, view: View) -> Sequence[View]:
-        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
-        return view.with_wild_type()
-
     def rows(self, view: View) -> Tensor:
         """Return what the first layer reads; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
@@ -139,7 +137,7 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        views = self.views(view)
+        views = view.with_wild_type()
         encoded = [self.encode(each) for each in views]
         pooled = [each.pool(self.gate(x), in_float32(x)) for each, x in zip(views, encoded, strict=True)]
         return torch.cat(pooled), torch.cat([each.emptied() for each in views]), views[0].first(encoded[0])
