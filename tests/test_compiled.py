@@ -25,14 +25,14 @@ def dynamo_forgets():
     torch.compiler.reset()  # it refuses a ninth version of one function
 
 
-# one strategy for each kind of view; Inductor once read sums of two networks before they were made
+# one strategy for each kind of view; what Inductor makes of `node_mask` is below
 @pytest.mark.parametrize(
     ("strategy", "dtype", "backend"),
     [
         ("node_mask", "float32", "aot_eager"),
         *(pytest.param(one, "float32", "aot_eager", marks=SLOW) for one in ("subgraph", "edge_mask")),
         *(pytest.param(one, "bfloat16", "aot_eager", marks=SLOW) for one in ("subgraph", "delta")),
-        *(pytest.param(one, "float32", "inductor", marks=SLOW) for one in ("node_mask", "delta")),
+        pytest.param("delta", "float32", "inductor", marks=SLOW),
     ],
 )
 def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend, monkeypatch):
@@ -47,10 +47,11 @@ def test_every_kind_of_view_goes_through_whole(strategy, dtype, backend, monkeyp
         assert reference.compare(strategy, dtype=dtype, compile=True).passed
 
 
-# Inductor refuses some operations that are taken for many rows alone; the check above compares small graphs
+# Inductor refuses some operations that are taken for many rows alone, and once read sums of two networks before they
+# were made; the check above compares small graphs
 @SLOW
-def test_inductor_compiles_a_graph_of_more_than_a_thousand_nodes():
-    graph = tclab.CellGraph.synthetic(0.2, seed=1, metabolism=False).select(1)
+def test_inductor_compiles_two_networks_of_more_than_a_thousand_nodes():
+    graph = tclab.CellGraph.synthetic(0.2, seed=1, metabolism=False).select(2)
     model = tclab.models.get("hetero_cell").sized(hidden=8, layers=1).build(graph, "off")
     view = tclab.view(graph, [[1, 2], [3], [5, 6, 7]], "node_mask")
     outputs = []
