@@ -110,6 +110,28 @@ class OfChangedRows(torch.nn.Module):
         return rows.mean().square().mean()
 
 
+class Weighed(torch.nn.Module):
+    """A parameter times the sums over a graph that the module holds."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.scale, self.shared = torch.nn.Parameter(torch.ones(1)), shared
+
+    def forward(self, x):
+        return self.shared(x) * self.scale
+
+
+def sums_over_its_own_graph(rank):
+    """Return what DDP computes of a graph that is another on each rank: it broadcasts buffers before each forward."""
+    ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    shared = SharedGraph(ring.flip(0) if rank % 2 else ring, 3, weight=torch.full((3,), rank + 1.0))
+    model = DistributedDataParallel(Weighed(shared))
+    for _ in range(2):
+        out = model(torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1))
+        out.sum().backward()
+    return out.flatten().tolist()
+
+
 def gradients_of_changed_rows(rank, ranks):
     """Whether DDP's gradients are those of one process with all ranks' samples, whose numbers of rows differ."""
     torch.manual_seed(0)
@@ -137,7 +159,7 @@ def main(rank, ranks, folder, names):
         if rank == 0:
             torch.save((losses / ranks, parameters), folder / f"{name}.pt")
         found[name] = all(torch.equal(parameters, other) for other in every)
-    found["changed rows"] = gradients_of_changed_rows(rank, ranks)
+    found |= {"own graph": sums_over_its_own_graph(rank), "changed rows": gradients_of_changed_rows(rank, ranks)}
     try:
         train({**HETERO, "model": "with_unused"}, rank, ranks, folder / "refused")
     except InputError as error:
@@ -186,6 +208,11 @@ def test_unused_parameters_are_refused_changed_rows_averaged_and_batches_of_othe
         assert "find_unused_parameters, or static_graph" in found["refused"]
         assert found["gathered"]
         assert found["changed rows"]
+
+
+def test_each_rank_sums_over_the_graph_that_its_module_holds(trained):
+    for rank, found in enumerate(trained[1]):
+        assert found["own graph"] == [(rank + 1) * x for x in ((4.0, 1.0, 2.0), (2.0, 4.0, 1.0))[rank % 2]]
 
 
 def test_ranks_share_the_cores(monkeypatch):
