@@ -194,6 +194,8 @@ class Network(Shown):
     def in_both_directions(self) -> Network:
         """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.
 
+        Its `report.edge_of_row` has the two edges that each row of an edge list became.
+
         **Raises:** `InputError` for a directed network.
         """
         if self.directed:
@@ -201,7 +203,15 @@ class Network(Shown):
         other = self.edge_index[0] != self.edge_index[1]
         edges = torch.cat([self.edge_index, self.edge_index[:, other].flip(0)], dim=1)
         weight = None if self.weight is None else torch.cat([self.weight, self.weight[other]])
-        return replace(self, edge_index=edges, weight=weight, directed=True)
+        report, of_row = self.report, getattr(self.report, "edge_of_row", None)
+        if of_row is not None:
+            place = torch.argsort(
+                torch.argsort(edges[0] * self.num_targets + edges[1], stable=True)
+            )  # in the new order
+            both = torch.stack([place[: self.num_edges], place[: self.num_edges]])
+            both[1, other] = place[self.num_edges :]
+            report = replace(report, edge_of_row=torch.where(of_row < 0, of_row, both[:, of_row]))
+        return replace(self, edge_index=edges, weight=weight, directed=True, report=report)
 
     def incidence(self, node_type: str) -> Groups:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 
 from tclab._limits import number_of
 from tclab._source import opened
-from tclab.errors import InputError
+from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._networks import network_of
-from tclab.readers._table import NAME, Column, ReadError, Table, quoted
+from tclab.readers._table import NAME, Column, ReadError, Table, plain_name, quoted, sniff
+
+Duplicates = Literal["max", "sum", "error"]
 
 _ENDS = ("source", "target")
 _SEPARATORS = ("\t", ",", ";", " ")
@@ -60,66 +65,78 @@ _SUFFIXES = {
 }  # fmt: skip
 _MISSING = ("", "na", "n/a", "null", "none")
 _RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts", "-", "--", "->", "<-", "=>", "→"}
+_MITAB = re.compile(r"(?i)\bID(\(s\))? interactor a\b")  # in PSI-MITAB "-" is no name: an interactor that is not there
 _SECONDS = (1e9, 2e9)  # since 1970: 2001 to 2033
 
 
 def edge_list(
     path: str | Path,
-    genes: Genes | Iterable[str] | None = None,
+    nodes: Genes | Iterable[str] | None = None,
     *,
     name: str | None = None,
     sep: str | None = None,
     header: bool | None = None,
     columns: Sequence[str | int] | None = None,
     directed: bool = False,
+    duplicates: Duplicates = "max",
     node_type: str = "gene",
     unknown_limit: float = UNKNOWN_LIMIT,
 ) -> Network:
     """Return the network of a delimited edge list: plain, gzipped or zipped.
 
-    Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's; blanks around a name, and
-    quotes around a cell (RFC 4180), are not part of it. An edge that appears several times is kept once, with its
-    highest weight. So is an undirected edge that is there in both directions: it is stored from the node that comes
-    first in their order to the other, as in the cell graph, and messages pass that way only.
+    Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's. The last of them is the header
+    if it has as many cells as an edge and calls two of them source and target, as in exports of STRING. Blanks around a
+    name, and quotes around a cell (RFC 4180), are not part of it. An undirected edge that is there in both directions
+    is stored once, from the node that comes first in their order to the other, as in the cell graph, and messages pass
+    that way only. A self-loop is kept and counted in the report.
 
     `network.report.notes` says what was guessed; `sep`, `header` and `columns` say it instead.
+    `network.report.edge_of_row` has the edge of each row.
 
     **Arguments:**
 
     - `path`: the file.
-    - `genes`: the names of the nodes, in their order; None takes those of the file, sorted, and lists them in
-      `network.report.node_names`.
+    - `nodes`: the names of the nodes, in their order; None takes those of the file, sorted, and lists them in
+      `network.report.node_names`. Upper and lower case differ.
     - `name`: of the network; None takes the file's name up to the first dot.
     - `sep`: one character between cells; None takes the first of tab, comma, semicolon and space that the first line
-      has. Several spaces are like one.
+      has. Several spaces are like one, but in quotes.
     - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
       line has the names in these two cells, and they are words such as `source` and `target`, or the third cell is no
       number, or all other lines have numbers for names. It is an edge if its names are no such words and another
       line has one of them, or if both are numbered as other names are. Else it may be either, and is asked about.
     - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
       positions from 0. None takes those that a header calls `source` and `target` (`from` and `to`, …) or `node1` and
-      `node2` (`gene_a` and `gene_b`, …), else the first two, where all others are but a weight or an id. The weight,
-      any finite number, is the column called `weight`, `score`, …, else the next after these that is not called a time
-      or an id, if there is one.
+      `node2` (`gene_a` and `gene_b`, …), of several such pairs the one whose words all others have; else the first
+      two, where all others are but a weight or an id. The weight, any finite number, is the column called `weight`,
+      `score`, …, else the next after these that is not called a time or an id, if there is one and it is a number.
     - `directed`: keep each edge as the file has it, from its source to its target.
+    - `duplicates`: the weight of an edge that several rows have: "max" that of the largest magnitude, so that -0.9
+      stands beside 0.1, as repeated measurements of one edge; "sum" all of them together, as parallel lines, a row
+      without a weight counting 1; where the file has every undirected edge in both directions, with one sum, one of
+      them counts. "error" refuses such a file. The report says which rule was used on how many edges.
     - `node_type`: what the nodes are.
-    - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
+    - `unknown_limit`: the share of rows that may name a node that is not in `nodes`; a tenth warns.
 
     **Raises:** `ReadError` with the row, the first line's included, for a wrong number of columns, an empty name, a
     comment or a header between edges, or a weight that is not a finite number; for too many unknown names; for a format
     with a name of its own, such as MatrixMarket's, a matrix, or a table of nodes; for columns, a header or a separator
-    that cannot be told.
+    that cannot be told; for an edge that comes again, if `duplicates` says so.
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
+    if duplicates not in get_args(Duplicates):
+        raise unknown("duplicates", duplicates, get_args(Duplicates))
     with opened(path, "an edge list", ReadError) as content:
         _refuse_other_formats(Path(path), content[:10_000].decode(errors="replace"), columns)
-        table = Table(content, comment=_COMMENTS, loose=True)
-        table.separator = sep or _separator(table.first)
-        table.columns = cells = table.cells(table.first)
-        chosen, is_named = _chosen(table, columns, header)
+        table = sniff(content, comment=_COMMENTS, separator=sep or _separator, loose=True)
+        cells = table.columns
+        commented = _commented_header(table, columns)
+        if commented:
+            header, table = False, table._replace(columns=commented)
+        chosen, is_named = _chosen(table, columns, header, bool(commented))
         lines = _lines(table, chosen)
-        guessed = header is None or (header and table.has_comments)  # the header may be a comment
+        guessed = header is None or (header and bool(table.commented))  # the header may be a comment
         is_header = _is_header(lines, is_named) if guessed else bool(header)
         edges = lines[1:] if is_header else lines
         if edges.empty:
@@ -127,25 +144,37 @@ def edge_list(
         again = np.logical_and.reduce([edges[end] == lines[end].iloc[0] for end in _ENDS])
         if is_header and again.any():
             raise ValueError(f"its header comes again as row {again.argmax() + 1}; are these two files?")
-        if columns is None and not is_header and chosen[:2] != [0, 1]:
+        if columns is None and not is_header and not commented and chosen[:2] != [0, 1]:
             raise _unclear(cells)
         if columns is None and header is None:
             _refuse_what_is_unclear(cells, lines, is_header, is_named)
+        if columns is None and directed and "direction" in map(str.lower, table.columns):
+            raise ValueError("its column direction says which way an edge goes: pass directed=False, or columns=")
+        if columns is None and is_named and table.columns[chosen[-1]].lower() not in _WEIGHTS:
+            no_number = len(chosen) > 2 and not any(number_of(text) for text in edges["weight"].unique())
+            chosen = chosen[:2] if no_number else chosen
         weights = _weights(edges["weight"]) if len(chosen) > 2 else None
         notes = [f"{table.between} between cells"] if sep is None else []
-        if header is None:
-            notes.append("a header" if is_header else "no header")
+        if header is None or commented:
+            notes.append("a header, which is a comment" if commented else "a header" if is_header else "no header")
         if columns is None and len(cells) > 2:
             notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
         if columns is None and weights is not None and _SECONDS[0] < weights.min() and weights.max() < _SECONDS[1]:
             notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
-        lookup = Lookup(path, sorted(_names(edges)) if genes is None else genes, unknown_limit)
+        notes = [f"guessed: {', '.join(notes)}"] if notes else []
+        names = _names(edges) - ({"-"} if _MITAB.search(table.commented or table.first) else set())
+        if len({name.casefold() for name in names}) < len(names):
+            notes.append("some names differ only in upper and lower case, and are nodes of their own")
+        lookup = Lookup(path, sorted(names) if nodes is None else nodes, unknown_limit, noun=node_type)
         source, target = (lookup.places(edges[end]) for end in _ENDS)
-        return network_of(
-            lookup, name or Path(path).name.split(".")[0], source, target, directed=directed, node_type=node_type,
-            scores=weights, weighted=True, notes=(f"guessed: {', '.join(notes)}",) if notes else (),
-            node_names=lookup.genes.names if genes is None else None,
+        if weights is None and duplicates == "sum":
+            weights = np.ones(len(edges))
+        network = network_of(
+            lookup, name or Path(path).name.split(".")[0], source, target, directed=directed, scores=weights,
+            duplicates=duplicates, notes=notes,
         )  # fmt: skip
+        report = replace(network.report, node_names=lookup.genes.names if nodes is None else None)
+        return replace(network, weight=None if weights is None else report.scores.to(torch.float64), report=report)
 
 
 def _refuse_other_formats(path: Path, head: str, columns: object) -> None:
@@ -159,7 +188,7 @@ def _refuse_other_formats(path: Path, head: str, columns: object) -> None:
 
 
 def _separator(first: str) -> str:
-    bare = re.sub(r'"[^"]*"', "", first).strip()
+    bare = re.sub(r'"[^"]*"', "x", first).strip()
     found = [sign for sign in _SEPARATORS if sign in bare]
     if not found:
         raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
@@ -175,7 +204,20 @@ def _separator(first: str) -> str:
     return found[0]
 
 
-def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> tuple[list[int], bool]:
+def _commented_header(table: Table, columns: Sequence[str | int] | None) -> list[str]:
+    """Return the cells of the last comment, if it is the header of what follows; else none."""
+    line, first = table.commented.lstrip("#% "), table.columns
+    asked = {plain_name(each) for each in columns or () if isinstance(each, str)}
+    for cells in (table.cells(line), line.split()):
+        says, said = (asked & {*map(plain_name, each)} if asked else _calls_ends(each) for each in (cells, first))
+        if len(cells) == len(first) > 1 and says and (not said or any(len(cell) == 1 for cell in first)):
+            return cells
+    return []
+
+
+def _chosen(
+    table: Table, columns: Sequence[str | int] | None, header: bool | None, commented: bool
+) -> tuple[list[int], bool]:
     """Return the columns of source, target, and of the weight if there is one; whether a header names them."""
     cells = table.columns
     if columns is not None:
@@ -185,10 +227,11 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
         return given, any(isinstance(each, str) for each in columns)
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
-    ends = [] if header is False else _named_ends(cells)
+    ends = _named_ends(cells) if header is not False or commented else []
     # An end without a name, or a third cell that is no number, is a header's.
     reads_so = header is not False and (bool(header or ends) or "" in cells[:2] or not _is_number(cells[2:3]))
-    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and reads_so and len(cells) > 2]
+    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or commented)]
+    weights = weights if len(cells) > 2 else []
     if not ends and (len(cells) > 3 or (reads_so and len(cells) - len(weights) > 2) or {*weights} & {0, 1}):
         raise _unnamed(cells)
     chosen = ends or [0, 1]
@@ -196,23 +239,29 @@ def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | No
     return [*chosen, *[*weights, *further][:1]], bool(ends)
 
 
+def _calls_ends(cells: Sequence[str]) -> bool:
+    """Return whether a header has one pair of words or more for source and target."""
+    try:
+        return bool(_named_ends(cells))
+    except ValueError:
+        return True
+
+
 def _named_ends(cells: Sequence[str]) -> list[int]:
     """Return the columns that a header calls source and target, by a pair of words; or none."""
-    words = [set() if cell.isdecimal() else _words(cell) for cell in cells]
+    words = [set() if cell.isdecimal() else _words(plain_name(cell)) for cell in cells]
     pairs = []
     for one, other in _ROLES + _NUMBERS:
         firsts = [i for i, each in enumerate(words) if one in each and each <= _OF_HEADERS]
-        seconds = [i for i in range(len(cells)) for j in firsts if words[i] == words[j] - {one} | {other}]
+        both = [(i, j) for i in firsts for j in range(len(cells)) if words[j] == words[i] - {one} | {other}]
         # Letters and numbers head a matrix, too: beside them there are but weights and ids.
-        rest = [cell for i, cell in enumerate(cells) if i not in (*firsts, *seconds)]
+        rest = [cell for i, cell in enumerate(cells) if i not in sum(both, ())]
         is_matrix = not all(cell.lower() in _WEIGHTS or (cell and _words(cell) <= _NO_WEIGHTS) for cell in rest)
-        if seconds and not (is_matrix and (one, other) in _NUMBERS and words[seconds[0]] == {other}):
-            pairs.append((firsts, seconds))
-    if not pairs:
-        return []
-    if len(pairs) > 1 or len(pairs[0][0]) > 1 or len(pairs[0][1]) > 1:
+        pairs += [(i, j) for i, j in both if not (is_matrix and (one, other) in _NUMBERS and words[j] == {other})]
+    shortest = [(i, j) for i, j in pairs if all(words[i] <= words[k] and words[j] <= words[m] for k, m in pairs)]
+    if pairs and len(shortest) != 1:
         raise _unnamed(cells)
-    return [pairs[0][0][0], pairs[0][1][0]]
+    return [*shortest[0]] if pairs else []
 
 
 def _unnamed(cells: Sequence[str]) -> ValueError:
@@ -231,9 +280,9 @@ def _words(cell: str) -> set[str]:
 
 def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
     """Return the chosen cells of all lines, the first included, without blanks: source, target, perhaps weight."""
-    table.columns = [f"column {i}" for i in range(1, len(table.columns) + 1)]
+    numbered = table._replace(columns=[f"column {i}" for i in range(1, len(table.columns) + 1)])
     faults = {"source": _no_source, "target": _no_name, "weight": lambda text: None}
-    return table.read({name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)})
+    return numbered.read({name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)})
 
 
 def _names(lines: pd.DataFrame) -> set[str]:

@@ -16,7 +16,7 @@ from tclab._source import opened
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
-from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table
+from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, sniff, tab_or_comma
 
 
 class NoRowError(ReadError):
@@ -137,7 +137,7 @@ def _network(kind: str, name: str, lookup: Lookup, where: Sequence[_Condition]) 
     """Return the network of one of `FORMATS`; rows that a condition does not hold for are dropped."""
     format = FORMATS[kind]
     with opened(lookup.path, format.what, ReadError) as content:
-        table = Table(content, separator=None, comment="!")
+        table = sniff(content, separator=tab_or_comma, comment="!")
         where = [condition for condition in where if condition[2] is not None]
         names = {"source": (format.source,), "target": format.target}
         names |= {known[0]: known for _, known, _ in where}
@@ -164,27 +164,26 @@ def network_of(
     target: np.ndarray,
     *,
     directed: bool,
-    node_type: str = "gene",
     scores: np.ndarray | None = None,
-    weighted: bool = False,
+    duplicates: str = "max",
     dropped: Mapping[str, int] | None = None,
-    **more: Any,
+    notes: Sequence[str] = (),
 ) -> Network:
-    """Return the network of a file's rows.
+    """Return the network of a file's rows, without weights; the scores are in its report.
 
     Rows with an unknown end are dropped. Of an undirected edge the direction from the lower to the higher index is
-    kept. An edge that appears several times is kept once, with its highest score, so that the order of the rows
-    does not matter.
+    kept. An edge that appears several times is kept once, whatever the order of the rows.
 
     **Arguments:**
 
     - `source`, `target`: [rows] integers, below 0 where the name is unknown.
     - `directed`: whether an edge goes from source to target only.
-    - `scores`: [rows]; kept in the report, and as the network's weight only where `weighted`.
+    - `scores`: [rows], numbers.
+    - `duplicates`: what an edge that appears several times has for a score, as for `edge_list`.
     - `dropped`: rows that the reader left out before, by reason.
-    - `more`: further fields of the report.
+    - `notes`: of the report.
 
-    **Raises:** `ValueError` where more rows are lost than the lookup's limit allows.
+    **Raises:** `ValueError` where more rows are lost than the lookup's limit allows, and for `duplicates="error"`.
     """
     known = (source >= 0) & (target >= 0)
     lost = int((~known).sum())
@@ -194,19 +193,52 @@ def network_of(
     if not directed:
         ends = rows[["source", "target"]].to_numpy()
         rows["source"], rows["target"] = ends.min(axis=1), ends.max(axis=1)
-    edges = rows.groupby(["source", "target"]).agg(
-        times=("score", "size"), score=("score", "max"), backward=("mirrored", "sum")
+    again = rows.duplicated(["source", "target"])
+    if duplicates == "error" and again.any():
+        row = again.idxmax()
+        same = (rows[["source", "target"]] == rows.loc[row, ["source", "target"]]).all(axis=1).idxmax()
+        raise ValueError(f"row {row + 1} has the edge of row {same + 1} again; duplicates= 'max' or 'sum' merges them")
+    groups = rows.groupby(["source", "target"])
+    edges = groups.agg(
+        times=("score", "size"), highest=("score", "max"), lowest=("score", "min"), backward=("mirrored", "sum")
     )
+    score, rule = np.where(edges["highest"] >= -edges["lowest"], edges["highest"], edges["lowest"]), "the largest"
+    if duplicates == "sum":
+        score, rule = _sums(rows, groups)
+    differ = (
+        int((edges["highest"] != edges["lowest"]).sum()) if duplicates == "max" else int((edges["times"] > 1).sum())
+    )
+    if scores is not None and differ:
+        notes = [*notes, f"{differ:,} edges appear in several rows: each has {rule} of their weights ({duplicates=})"]
+    loops = int((edges.index.get_level_values(0) == edges.index.get_level_values(1)).sum())
+    notes = [*notes, f"{loops:,} of the edges are self-loops"] if loops else notes
     twice = int(((edges["backward"] > 0) & (edges["backward"] < edges["times"])).sum())
-    reasons = Counter({"unknown gene": lost, "reverse of an undirected edge": twice}) + Counter(dropped)
+    reasons = Counter({f"unknown {lookup.noun}": lost, "reverse of an undirected edge": twice}) + Counter(dropped)
     reasons["duplicate edge"] = len(rows) - len(edges) - twice
-    if scores is not None:
-        more["scores"] = torch.from_numpy(edges["score"].to_numpy(copy=True))
+    edge_of_row = None
+    if dropped is None:  # else other rows were left out before
+        edge_of_row = torch.full((len(known),), -1)
+        edge_of_row[torch.from_numpy(known)] = torch.from_numpy(groups.ngroup().to_numpy(copy=True))
     index = torch.tensor(np.stack([edges.index.get_level_values(i) for i in (0, 1)]), dtype=torch.int64)
-    report = lookup.report(sum(reasons.values()) + len(edges), len(edges), reasons, **more)
-    weight = report.scores.to(torch.float64) if weighted and scores is not None else None
+    report = lookup.report(
+        sum(reasons.values()) + len(edges), len(edges), reasons, notes=tuple(notes),
+        scores=None if scores is None else torch.from_numpy(np.array(score)), edge_of_row=edge_of_row,
+    )  # fmt: skip
     n = len(lookup.genes)
-    return Network(name, index, node_type, node_type, n, n, weight=weight, directed=directed, report=report)
+    return Network(name, index, lookup.noun, lookup.noun, n, n, directed=directed, report=report)
+
+
+def _sums(rows: pd.DataFrame, groups: Any) -> tuple[np.ndarray, str]:
+    """Return the sum of each edge's scores, and the rule in words.
+
+    Where the file has every undirected edge in both directions, with the same sum in each, one direction counts.
+    """
+    sums = groups["score"].sum()
+    loops = sums.index.get_level_values(0) == sums.index.get_level_values(1)
+    backward = rows[rows["mirrored"]].groupby(["source", "target"])["score"].sum().reindex(sums.index)
+    if not loops.all() and np.isclose(2 * backward, sums)[~loops].all():
+        return np.where(loops, sums, backward), "the sum, in one direction,"
+    return sums.to_numpy(), "the sum"
 
 
 LINKS_FILE = re.compile(  # "v12.0 (1).txt" is a second download
@@ -253,7 +285,7 @@ def string_links(
     release = match["version"].replace(".", "_") if match else ""
     networks = {}
     with opened(path, "STRING's table of links", ReadError) as content:
-        table = Table(content, separator=" ")
+        table = sniff(content, separator=" ")
         ends = {name: Column(table.column(name), NAME) for name in ("protein1", "protein2")}
         wanted = _wanted(table, channels)
         frame = table.read({**ends, **{c: Column(table.column(_COLUMN_OF[c]), SCORE, 0, 1000) for c in wanted}})
@@ -310,7 +342,7 @@ def string_dango(path: str | Path, genes: Genes | Iterable[str] | None = None) -
     listed = dango_genes(path.with_name(DANGO_GENES_FILE))
     lookup = Lookup(path, listed if genes is None else genes, UNKNOWN_LIMIT)
     with opened(path, "one of DANGO's adjacencies", ReadError) as content:
-        table = Table(content, columns=["first gene", "second gene", "score"])
+        table = sniff(content, columns=["first gene", "second gene", "score"])
         ends = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(("one", "other"))}
         frame = table.read({**ends, "score": Column(2, NUMBER, 0, 1)})
         one, other, score = (frame[column].to_numpy() for column in frame)

@@ -23,7 +23,7 @@ from tclab.errors import InputError, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, Report
-from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, plain_name, quoted
+from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, plain_name, quoted, sniff, tab_or_comma
 
 MutantType: TypeAlias = Literal["trigenic", "digenic", "any"]
 
@@ -139,7 +139,7 @@ def read_perturbations(
         )
     workbook = str(path).lower().endswith(".xlsx")
     with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as content:
-        table = Table(_sheet(content) if workbook else content, separator=None)
+        table = sniff(_sheet(content) if workbook else content, separator=tab_or_comma)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
         samples, genes, report = _samples(path, _rows(table, SCREENS[kind]), names, wanted, unknown_limit)
