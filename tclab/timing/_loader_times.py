@@ -1,16 +1,18 @@
 """What DataLoaders' time goes to, by worker, in any program and with no mark in it.
 
-While `loader_times` is open, `DataLoader.__iter__` is wrapped. It puts a timer around what makes a batch: in the
-process itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it before
-the loop gets it; so workers that are spawned, forked, kept or killed leave nothing behind.
+While `loader_times` is open, torch's two iterators over a DataLoader are timed where they are made, whoever made them:
+a loop, Lightning, or an iterator around them, such as PyG's. A timer is put around what makes a batch: in the process
+itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it as it leaves
+torch's iterator; so workers that are spawned, forked, kept or killed leave nothing behind. An iterator that is none of
+torch's two is left alone, and named.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from time import perf_counter_ns
@@ -18,7 +20,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tclab._display import Display, Shown, counted, seconds_text
-from tclab.errors import InputError
 from tclab.timing._user_code import short_place, user_frame
 
 
@@ -81,10 +82,12 @@ class LoaderTimes(Shown):
 
     - `passes`: each iteration over a DataLoader.
     - `seconds`: wall time that `loader_times` was open.
+    - `not_timed`: classes of iterators over a DataLoader that are not torch's own, and so were left alone.
     """
 
     passes: list[LoaderPass] = field(default_factory=list)
     seconds: float = 0.0
+    not_timed: list[str] = field(default_factory=list)
 
     def by_loader(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes, in the order of the first."""
@@ -125,7 +128,8 @@ class LoaderTimes(Shown):
         passes = counted(len(self.passes), "pass", "passes")
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
-        return Display(title, columns if lines else (), lines)
+        notes = [f"Not timed, as it is not an iterator of torch's: {name}." for name in self.not_timed]
+        return Display(title, columns if lines else (), lines, notes)
 
 
 # ---- where a batch is made
@@ -180,13 +184,59 @@ class _WorkerStart:
 
 
 class _Watch:
-    """The loaders that a program iterates over while `loader_times` is open."""
+    """The loaders that a program iterates over while `loader_times` is open, once or inside another."""
 
-    def __init__(self, iterate: Callable[[Any], Any]) -> None:
-        self.iterate = iterate  # DataLoader.__iter__
-        self.found = LoaderTimes()
+    def __init__(self) -> None:
+        self.open: list[LoaderTimes] = []  # the outermost first
         self.names = WeakKeyDictionary[Any, str]()
-        self.open = True
+        self.patched = ExitStack()
+
+    def enter(self, found: LoaderTimes) -> None:
+        """Give the passes from here on to `found`, too."""
+        from torch.utils.data import dataloader
+
+        self.open.append(found)
+        if len(self.open) > 1:
+            return
+        timed: Any = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+
+        def beginning(init: Any) -> Any:
+            return lambda iterator, loader: self.begin(iterator, loader, lambda: init(iterator, loader))
+
+        def beginning_again(reset: Any) -> Any:
+            def again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+                if first_iter:  # it is being made
+                    return reset(iterator, loader, first_iter)
+                return self.begin(iterator, loader, lambda: reset(iterator, loader), fresh=False)
+
+            return again
+
+        def noting(init: Any) -> Any:
+            def noted(iterator: Any, loader: Any) -> None:
+                name = f"{type(iterator).__module__}.{type(iterator).__qualname__}"
+                for each in self.open if not isinstance(iterator, timed) else ():
+                    each.not_timed += [name] * (name not in each.not_timed)
+                init(iterator, loader)
+
+            return noted
+
+        for kind in timed:
+            self._patch(kind, "__init__", beginning)
+        self._patch(timed[1], "_reset", beginning_again)
+        self._patch(dataloader._BaseDataLoaderIter, "__init__", noting)
+
+    def _patch(self, kind: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(kind, name)
+        setattr(kind, name, wrap(original))
+        self.patched.callback(setattr, kind, name, original)
+
+    def leave(self, found: LoaderTimes) -> None:
+        """Give nothing to `found` from here on; a pass that goes on may go on for another."""
+        self.open = [each for each in self.open if each is not found]
+        found.passes = [replace(one, batches=[*one.batches]) for one in found.passes]
+        if not self.open:
+            self.patched.close()
+            self.names.clear()
 
     def name(self, loader: Any) -> str:
         """Return a new loader's name."""
@@ -195,28 +245,28 @@ class _Watch:
         label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
         return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
-    def begin(self, loader: Any) -> Any:
-        """Begin a pass over a loader: return its iterator, which times it."""
+    def begin(self, iterator: Any, loader: Any, make: Callable[[], None], *, fresh: bool = True) -> None:
+        """Begin a pass over a loader: make torch's iterator, or let it begin anew, and time it."""
         import torch
 
         made_anew = loader not in self.names
         if made_anew:
             self.names[loader] = self.name(loader)
         workers = loader.num_workers
-        fresh = bool(workers) and not (loader.persistent_workers and loader._iterator is not None)
-        one = LoaderPass(self.names[loader], workers, fresh, made_anew, torch.is_grad_enabled(), perf_counter_ns())
+        name, training = self.names[loader], torch.is_grad_enabled()
+        one = LoaderPass(name, workers, fresh and workers > 0, made_anew, training, perf_counter_ns())
         users = loader.worker_init_fn
         loader.worker_init_fn = _WorkerStart(users) if workers else users
         try:
-            iterator = self.iterate(loader)
+            make()
         finally:
             loader.worker_init_fn = users
         if not workers:
             fetcher = iterator._dataset_fetcher
             fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
         iterator._next_data = partial(self.next, ref(iterator), one)
-        self.found.passes.append(one)
-        return iterator
+        for found in self.open:
+            found.passes.append(one)
 
     def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
@@ -237,25 +287,22 @@ class _Watch:
         return batch
 
 
+_WATCH = _Watch()
+
+
 @contextmanager
 def loader_times() -> Iterator[LoaderTimes]:
     """Time every DataLoader that a block of code iterates over: `with loader_times() as found: train()`.
 
-    Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's. A start is one of workers
-    that start inside the block; of workers that ran before it only waits are known.
-
-    **Raises:** `InputError` inside another `loader_times`.
+    Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's, and so do those inside an
+    iterator of another package, such as PyG's `NodeLoader`. A start is one of workers that start inside the block; of
+    workers that ran before it only waits are known. Inside another `loader_times`, or a script that `tclab profile`
+    runs, both have the passes that begin in them.
     """
-    from torch.utils.data.dataloader import DataLoader
-
-    original: Any = DataLoader.__iter__
-    if original.__module__ == __name__:
-        raise InputError("loader_times is open already; expected one at a time")
-    watch, begin = _Watch(original), perf_counter_ns()
-    DataLoader.__iter__ = lambda loader: watch.begin(loader)  # type: ignore[method-assign]
+    found, begin = LoaderTimes(), perf_counter_ns()
+    _WATCH.enter(found)
     try:
-        yield watch.found
+        yield found
     finally:
-        DataLoader.__iter__ = original  # type: ignore[method-assign]
-        watch.found.seconds = (perf_counter_ns() - begin) / 1e9
-        watch.open = False
+        _WATCH.leave(found)
+        found.seconds = (perf_counter_ns() - begin) / 1e9

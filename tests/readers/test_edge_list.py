@@ -395,7 +395,9 @@ def test_names_that_are_lost_are_warned_about_from_a_tenth_on(write, nodes, said
         found = edge_list(path, nodes, node_type="station")
     assert found.report.dropped == {"unknown station": 2}
     rows = "A,B\nB,C\nC,A\n" * 7
-    with pytest.warns(UserWarning, match="only in upper") if "D" in nodes else nullcontext():  # a twentieth; its case is said
+    with (
+        pytest.warns(UserWarning, match="only in upper") if "D" in nodes else nullcontext()
+    ):  # a twentieth; its case is said
         edge_list(write("edges.csv", f"{rows}C,d\n"), [*nodes, *map(str, range(9))], unknown_limit=1)
 
 
