@@ -32,7 +32,8 @@ from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
-from tclab.errors import InputError, shown
+from tclab.errors import InputError
+from tclab.timing._loader_arm import LoaderArm, wait_for_workers
 
 Clock = Callable[[], int]
 Arm = Callable[[], Any]
@@ -76,42 +77,6 @@ def _on_cuda(call: str) -> None:
         getattr(cuda, call)()
 
 
-class LoaderArm:
-    """A function that calls `step` on the next batch of `loader`, epoch after epoch.
-
-    Where steps wait for the loader, each `num_workers` of them are a cycle.
-    """
-
-    def __init__(self, loader: Iterable[Any], step: Callable[[Any], Any]) -> None:
-        workers = getattr(loader, "num_workers", 0)
-        self.period = max(1, workers)
-        self._ahead = workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
-        self._batches, self._step = endless(loader), step
-
-    def __call__(self) -> None:
-        self._step(next(self._batches))
-
-    def settle(self) -> None:
-        """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
-
-        After that step a block begins as every `num_workers`-th step does.
-        """
-        for _ in range(self._ahead):
-            next(self._batches)
-        if self._ahead:
-            self()
-
-
-def endless(loader: Iterable[Any]) -> Iterator[Any]:
-    """Yield a loader's batches, epoch after epoch. **Raises:** `InputError` for an epoch without a batch."""
-    while True:
-        batch = nothing = object()
-        for batch in loader:
-            yield batch
-        if batch is nothing:
-            raise InputError(f"{shown(loader)} yields no batch, expected a loader that yields some in each epoch")
-
-
 def _period(arm: Arm) -> int:
     return getattr(arm, "period", 1)
 
@@ -150,6 +115,7 @@ class BlockRunner:
     def _timed(self, arm: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
         call = self._arms[arm]
+        wait_for_workers()
         getattr(call, "settle", lambda: None)()
         if getattr(call, "returns_seconds", False):
             return float(sum(call() for _ in range(calls)))

@@ -16,8 +16,9 @@ from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
+from tclab.timing._loader_arm import endless
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS, endless
+from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
 
 # At least three, to tell the luck of one process from a difference. An even number, as every other process makes its
