@@ -11,6 +11,7 @@ import sys
 import tempfile
 from functools import partial
 from itertools import count
+from statistics import median
 
 import pytest
 from clock import Clock
@@ -89,12 +90,125 @@ def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_th
     assert raced(["sh", "-c", own], base="fast", head="main").pairs[0].ratio == pytest.approx(1.0)
 
 
+# ---- which files a side runs
+
+
+HOOK = """
+import importlib.util, sys
+class Redirect:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.util.spec_from_file_location(name, {file!r}) if name == "own" else None
+sys.meta_path.insert(0, Redirect)
+"""
+
+
+@pytest.fixture
+def sides(raced, tmp_path):
+    """Two folders whose module `own` prints 0.1 in base and 0.2 in head, and a function that races them."""
+    for side, seconds in (("base", 0.1), ("head", 0.2)):
+        (tmp_path / side / "src" / "space").mkdir(parents=True)
+        (tmp_path / side / "own.py").write_text(f"print({seconds})\n")
+        (tmp_path / side / "src" / "space" / "inner.py").write_text(f"print({seconds})\n")
+    (tmp_path / "hook").mkdir()
+
+    def race_sides(code, *words, **options):
+        folders = {"base": str(tmp_path / "base"), "head": str(tmp_path / "head")}
+        words = ["python", *words, *([] if code is None else ["-c", code])]
+        return raced(words, budget_seconds=1.0, **folders | options)
+
+    race_sides.folder = tmp_path
+    return race_sides
+
+
+def ratio_of(found):
+    """Return head's median over base's; a race of a few runs has no verdict."""
+    head, base = ([each["seconds"] for each in found.samples() if each["arm"] == side] for side in ("head", "base"))
+    return median(head) / median(base)
+
+
+def test_each_side_imports_its_own_files_whatever_finder_or_folder_stands_before_the_path(sides, monkeypatch):
+    head = sides.folder / "head"
+    (sides.folder / "hook" / "sitecustomize.py").write_text(HOOK.format(file=str(head / "own.py")))
+    (sides.folder / "hook" / "space").mkdir()
+    (sides.folder / "hook" / "space" / "inner.py").write_text("print(9)")
+    (sides.folder / "hook" / "space" / "other.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(sides.folder / "hook"))
+    assert ratio_of(sides("import own")) == pytest.approx(2)  # an editable install's finder
+    assert ratio_of(sides("import space.other, space.inner")) == pytest.approx(2)  # a namespace package
+    (head / "bench.py").write_text("import own")
+    assert ratio_of(sides(None, str(head / "bench.py"))) == pytest.approx(2)  # a script's own folder
+
+
+def test_no_verdict_stands_on_sides_that_ran_one_file_or_on_what_cannot_be_known(sides):
+    late = HOOK.format(file=str(sides.folder / "head" / "own.py")) + "import own"
+    with pytest.raises(InputError, match=r"^base imported own from .*head/own.py, expected its own .*base/own.py"):
+        sides(late)
+    for side in ("base", "head"):  # what is compiled is there once
+        (sides.folder / side / "package").mkdir()
+        (sides.folder / side / "package" / "__init__.py").write_text("print(0.1)")
+    (sides.folder / "hook" / "built.py").write_text("")
+    built = f"import package; package.__path__.append({str(sides.folder / 'hook')!r}); import package.built"
+    with pytest.raises(InputError, match=r"^both sides imported package.built from one file, .*hook/built.py"):
+        sides(built)
+    with pytest.raises(InputError, match=r"^head: what python -I -c 'print\(1\)' imports cannot be checked"):
+        sides("print(1)", "-I")
+    assert ratio_of(sides("import json; print(1)")) == pytest.approx(1)
+    again = str(sides.folder / "head")
+    with pytest.warns(UserWarning, match="nothing can differ"):
+        sides(built, base=again, head=again)
+
+
+def test_compiled_bytecode_is_there_on_both_sides_or_on_none(sides, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-c", "import own"], check=True, cwd=sides.folder / "head", env=env)
+    assert (sides.folder / "head" / "__pycache__").exists()
+    sides("import own")
+    assert (sides.folder / "base" / "__pycache__").exists()
+    for file in (sides.folder / "base" / "__pycache__").iterdir():
+        file.unlink()
+    (sides.folder / "base" / "__pycache__").rmdir()
+    (sides.folder / "base" / "__pycache__").write_text("nothing can be written here")
+    with pytest.raises(InputError, match=r"^head has compiled bytecode of own, and base has none"):
+        sides("import own")
+
+
+def test_a_control_races_base_against_a_copy_of_itself_and_a_difference_there_leaves_no_verdict(raced, monkeypatch):
+    found = raced(base="fast", head="slow", control=True)
+    assert (found.verdict("head", "base"), found.verdict("base-again", "base")) == ("SLOWER", "SAME")
+    assert not commands_race.control_differs(found)
+    assert "base-again against base" in answer_of(found).text()
+    other = ["sh", "-c", "case $PWD in *base-again) echo 0.3;; *) echo 0.1;; esac"]
+    differs = raced(other, base="fast", head="slow", control=True)
+    assert "No verdict: base-again against base: SLOWER" in " ".join(answer_of(differs).text().split())
+    assert main(["race-commands", "--control", "--base=fast", "--head=slow", "--printed", "--", *other]) == 3
+
+
+def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: detected dubious ownership .*safe\."):
+        raced(base="fast")
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    (repository / ".git" / "config").write_text("[core\n")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: bad config line 1 in file .git/config"):
+        raced(base="fast")
+    (repository / ".git" / "config").write_text("[core]\n")
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: not a git repository"):
+        raced(base="fast")
+    monkeypatch.chdir(repository)
+
+
 @pytest.mark.slow  # two Python environments are made
 def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
     line = 'python -c "import sys; print(sys.prefix)" > prefix && test "$VIRTUAL_ENV" = "$(cat prefix)$PYTHONPATH"'
     check = ["python", "-c", "import sys; print(0.1 if sys.prefix == open('prefix').read().strip() else 'no')"]
     found = raced(check, base="fast", head="slow", setup=line)
     assert found.verdict("head", "base") == "SAME"
+    check = ["python", "-c", "print(open('seconds').read())"]
+    found = raced(check, setup="echo 0.2 > seconds", setup_base="echo 0.1 > seconds", base="fast", head="fast")
+    assert found.pair("head", "base").ratio == pytest.approx(2)
     with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):
         raced(base="fast", head="slow", setup="echo no; false")
 

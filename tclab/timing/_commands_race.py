@@ -9,15 +9,17 @@ nothing of what the commands do.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -29,10 +31,12 @@ from typing import Any
 from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
+from tclab.timing import _side_imports
 from tclab.timing._race import Race, check_settings, last_notes, race
-from tclab.timing._verdict import MARGIN
+from tclab.timing._verdict import MARGIN, SAME, UNDECIDED
 
 SIDES = ("head", "base")
+CONTROL = "base-again"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class CommandArm:
     - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
     - `printed`: whether the seconds are those that the command prints.
     - `identity`: what a record and a result say of this side.
+    - `checked`: what the first runs of all sides imported, which the last of them compares.
     """
 
     side: str
@@ -53,13 +58,15 @@ class CommandArm:
     environment: Mapping[str, str]
     printed: bool
     identity: Mapping[str, Any]
+    checked: _Imports
 
     returns_seconds = True
 
     def __call__(self) -> float:
-        begin = perf_counter_ns()
-        text = _run(self.side, self.command, self.folder, self.environment)
-        seconds = (perf_counter_ns() - begin) / 1e9
+        with self.checked.first_run(self) as variables:
+            begin = perf_counter_ns()
+            text = _run(self.side, self.command, self.folder, variables)
+            seconds = (perf_counter_ns() - begin) / 1e9
         return self._printed_seconds(text) if self.printed else seconds
 
     def _printed_seconds(self, text: str) -> float:
@@ -71,6 +78,58 @@ class CommandArm:
                 f"{', '.join(map(str, numbers[:5])) or 'no line that is a number'}, expected seconds, above 0"
             )
         return median(numbers)
+
+
+@dataclass
+class _Imports:
+    """What each side imported in its first run, which is not measured."""
+
+    scratch: Path
+    sides: int
+    ran: dict[str, tuple[CommandArm, dict[str, Any]]] = field(default_factory=dict)
+
+    @contextmanager
+    def first_run(self, arm: CommandArm) -> Iterator[Mapping[str, str]]:
+        """Yield the variables of a run; after the first run of the last side, compare what all imported.
+
+        **Raises:** `InputError` where a side did not run its own files, or only one has compiled bytecode.
+        """
+        if arm.side in self.ran:
+            yield arm.environment
+            return
+        folder = self.scratch / f"{arm.side}-imports"
+        folder.mkdir()
+        yield {**arm.environment, _side_imports.LIST: str(folder)}
+        lists = [json.loads(path.read_bytes()) for path in folder.iterdir()]
+        program = Path(arm.command[0]).name
+        if not lists and program.startswith("python"):
+            raise InputError(
+                f"{arm.side}: what {shlex.join(arm.command)} imports cannot be checked; expected a Python that reads "
+                "PYTHONPATH and its sitecustomize (no -I, -E, -S), so that each side runs its own files"
+            )
+        self.ran[arm.side] = arm, {name: module for each in lists for name, module in each.items()}
+        if len(self.ran) == self.sides:
+            self._compare(*self.ran[SIDES[0]], *self.ran[SIDES[1]])
+
+    def _compare(self, head: CommandArm, ours: dict[str, Any], base: CommandArm, theirs: dict[str, Any]) -> None:
+        for arm, modules in ((head, ours), (base, theirs)):
+            for name, (file, own, _) in modules.items():
+                inside = Path(file).is_relative_to(arm.folder.resolve())
+                if own is not None and file != own and not inside and _side_imports.FINDS in arm.environment:
+                    raise InputError(f"{arm.side} imported {name} from {file}, expected its own {own}: {_APART}")
+        for name in ours.keys() & theirs.keys() if head.folder != base.folder else ():
+            if ours[name][0] == theirs[name][0]:
+                raise InputError(f"both sides imported {name} from one file, {ours[name][0]}: {_APART}")
+        for name in sorted(ours.keys() & theirs.keys()):
+            if ours[name][2] != theirs[name][2]:
+                has, has_not = SIDES if ours[name][2] else SIDES[::-1]
+                raise InputError(
+                    f"{has} has compiled bytecode of {name}, and {has_not} has none, which would be compiled in each "
+                    "run; expected folders that both can be written to"
+                )
+
+
+_APART = "setup= makes an environment for each side"
 
 
 def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
@@ -100,11 +159,14 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
 
 
 def _git(*words: str) -> str:
-    """Return what git says of the repository that this folder is in; empty where it fails."""
+    """Return what git says of the repository that this folder is in. **Raises:** `InputError` with its words."""
     try:
-        return subprocess.run(["git", *words], capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
+        said = subprocess.run(["git", *words], capture_output=True, text=True)
+    except OSError as error:
+        raise InputError(f"git cannot be run: {error.strerror}") from None
+    if said.returncode:
+        raise InputError(" ".join(said.stderr.split()))
+    return said.stdout.strip()
 
 
 @contextmanager
@@ -114,20 +176,30 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     A name that begins with a dot, / or ~ is a folder's. A worktree is removed afterwards. In it the command runs in the
     folder that corresponds to this one.
     """
-    is_path = name.startswith((".", "/", "~"))
-    commit = "" if is_path else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    folder = Path(name).expanduser()
+    commit, refusal, folder = "", "", Path(name).expanduser()
+    if not name.startswith((".", "/", "~")):
+        try:
+            commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except InputError as error:
+            refusal = str(error)  # empty where there is no such revision
     if commit:
         tree = scratch / side
         try:
             _run(side, ["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], Path())
             yield tree / _git("rev-parse", "--show-prefix"), commit
         finally:
-            _git("worktree", "remove", "--force", str(tree))
+            with suppress(InputError):
+                _git("worktree", "remove", "--force", str(tree))
     elif folder.is_dir():
         yield folder.resolve(), None
+    elif refusal:
+        raise InputError(f"{side} is {name!r}, which is no folder, and git refuses to look for a revision: {refusal}")
     else:
-        refs = ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
+        refs = (
+            []
+            if name.startswith((".", "/", "~"))
+            else ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
+        )
         near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))
         raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{near}")
 
@@ -136,22 +208,28 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
     """Return the variables of a side, and run the setup in an environment of its own.
 
     Without a setup `python` is the one that runs this, and the side's own code is found before any that is installed.
+    Python may store compiled bytecode on each side, also where `PYTHONDONTWRITEBYTECODE` is set for this process: one
+    side may have it already.
     """
-    variables = dict(os.environ)
-    programs = Path(sys.executable).parent
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    programs, roots = Path(sys.executable).parent, [str(folder), str(folder / "src")]
+    hook = scratch / f"{side}-hook"
+    hook.mkdir()
+    shutil.copy(_side_imports.__file__, hook / "sitecustomize.py")
     if setup is None:
-        path = [str(folder), str(folder / "src"), variables.get("PYTHONPATH", "")]
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        path = [*roots, str(hook), variables.get("PYTHONPATH", "")]
+        variables |= {_side_imports.FINDS: "1"}
     else:
-        place = scratch / f"{side}-environment"
-        _run(side, [sys.executable, "-m", "venv", str(place)], folder)
-        programs = place / "bin"
-        variables["VIRTUAL_ENV"] = str(place)
+        venv, path = scratch / f"{side}-environment", [str(hook)]
+        _run(side, [sys.executable, "-m", "venv", str(venv)], folder)
+        programs = venv / "bin"
+        variables["VIRTUAL_ENV"] = str(venv)
         variables.pop("PYTHONPATH", None)
     variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
     if setup is not None:
         _run(f"{side}, setup", setup, folder, variables)
-    return variables
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, path)), _side_imports.ROOTS: os.pathsep.join(roots)}
+    return variables | own
 
 
 def race_commands(
@@ -161,6 +239,8 @@ def race_commands(
     head: str = ".",
     base_command: Sequence[str] | None = None,
     setup: str | None = None,
+    setup_base: str | None = None,
+    control: bool = False,
     printed: bool = False,
     budget_seconds: float = 120.0,
     margin: float = MARGIN,
@@ -170,7 +250,8 @@ def race_commands(
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
     Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
-    unmeasured.
+    unmeasured, and what it imported is checked: a race of Python code whose sides ran the same file, or of which one
+    alone has compiled bytecode, is refused.
 
     **Arguments:**
 
@@ -180,34 +261,48 @@ def race_commands(
     - `base_command`: of `base`, if it is another.
     - `setup`: a command line for the shell, such as "pip install .", which is run once in each side's folder, in a
       Python environment of its own, in which the command then runs. Without one both run with the Python that runs
-      this, and PYTHONPATH begins with the side's folder and its `src`.
+      this, and each side's modules are found in its folder and its `src` before any other.
+    - `setup_base`: of `base`, if it is another: `setup="pip install . torch==2.13"`, `setup_base="pip install .
+      torch==2.11"` race two versions of a dependency.
+    - `control`: race `base` against a copy of itself, too, "base-again". Where these two differ, the race has found
+      what is not in the code, and its answer is no verdict.
     - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
       Otherwise a run is timed whole, its start included.
     - `budget_seconds`, `margin`, `record`, `progress`: as for `race`; setup and first runs come before the budget.
 
     **Raises:** `InputError` for what is neither a revision nor a folder; for a command that cannot be run or fails,
-    with the last line that it wrote; with `printed`, for one that prints no number.
+    with the last line that it wrote; with `printed`, for one that prints no number; for sides that import the same
+    file, or of which one alone has compiled bytecode; with git's words where it refuses.
     """
     check_settings(budget_seconds, margin)
-    commands = {"head": tuple(command), "base": tuple(command if base_command is None else base_command)}
-    for side, words in commands.items():
-        if not words:
-            raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
-    arms = {}
+    of_base = command if base_command is None else base_command, base, setup if setup_base is None else setup_base
+    sides = {"head": (command, head, setup), "base": of_base} | ({CONTROL: of_base} if control else {})
+    arms: dict[str, CommandArm] = {}
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
-        for side, name in (("head", head), ("base", base)):
+        checked = _Imports(scratch, len(sides))
+        for side, (words, name, line) in sides.items():
+            if not words:
+                raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
             folder, commit = opened.enter_context(_folder_of(side, name, scratch))
-            variables = _environment(side, folder, setup, scratch)
+            variables = _environment(side, folder, line, scratch)
             place = {"commit": commit} if commit else {"folder": str(folder)}
-            identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
-            arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
+            identity = {"command": shlex.join(words), **place, "setup": line, "printed": printed}
+            arms[side] = CommandArm(side, tuple(words), folder, variables, printed, identity, checked)
         if arms["head"].identity == arms["base"].identity:
             warnings.warn("head and base run the same command on the same code: nothing can differ", stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
-    sides = {side: arm.identity for side, arm in arms.items()}
-    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
+    said = {side: arm.identity for side, arm in arms.items()}
+    return replace(found, pairs=pairs, settings={**found.settings, "sides": said})
+
+
+def control_differs(result: Race) -> str:
+    """Return that base and its copy differ, where a control says so; else nothing."""
+    pair = result.pair(CONTROL, "base") if CONTROL in result.arms else None
+    if pair is None or pair.verdict in (SAME, UNDECIDED):
+        return ""
+    return f"No verdict: {pair.sentence}. These two are the same code, so what differs here is not in the code."
 
 
 def answer_of(result: Race) -> Display:
@@ -222,4 +317,6 @@ def answer_of(result: Race) -> Display:
         f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
         f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
     )
-    return Display(pair.sentence, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])
+    control = [result.pair(CONTROL, "base").sentence] if CONTROL in result.arms else []
+    title = control_differs(result) or pair.sentence
+    return Display(title, ("", "what ran", "at", "median run", "runs"), lines, [*control, turns, *last_notes(result)])

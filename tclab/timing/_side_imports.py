@@ -1,0 +1,83 @@
+"""What a side of a race of commands imports: its own files first, and a list of them for the check at the start.
+
+A race copies this file as `sitecustomize.py` into a folder on the PYTHONPATH of each side, where it runs before the
+command's program does; it needs Python alone. An editable install may have put a finder before the path (setuptools,
+scikit-build-core, meson-python), and a script's own folder comes before PYTHONPATH: this finder stands before both.
+"""
+
+import atexit
+import json
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec
+from types import ModuleType
+
+ROOTS, LIST, FINDS = "TCLAB_RACE_ROOTS", "TCLAB_RACE_LIST", "TCLAB_RACE_FINDS"  # variables of a side
+
+
+class OwnFiles:
+    """A finder of modules in the folders that a side's code is imported from.
+
+    **Arguments:**
+
+    - `roots`: these folders.
+    """
+
+    def __init__(self, roots: "list[str]") -> None:
+        self.roots = roots
+        endings = (".py", *EXTENSION_SUFFIXES)
+        listed = [(root, name) for root in roots if os.path.isdir(root) for name in os.listdir(root)]
+        self.tops = {name.partition(".")[0] for root, name in listed if name.endswith(endings)}
+        self.tops |= {name for root, name in listed if os.path.isdir(os.path.join(root, name))}
+        self.tops -= {*sys.builtin_module_names, "sitecustomize"}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
+        """Return where a side has a module, also inside a namespace package; a folder alone is none."""
+        top, *rest = name.split(".")
+        if top not in self.tops or FrozenImporter.find_spec(name) is not None:
+            return None
+        spec = PathFinder.find_spec(
+            name, [os.path.join(root, top, *rest[:-1]) if rest else root for root in self.roots]
+        )
+        return spec if spec is not None and spec.loader is not None and spec.origin else None
+
+
+def list_imports(own: OwnFiles, folder: str) -> None:
+    """Write what this process imported by names that the side has, and whether its bytecode is stored.
+
+    It is a file of JSON: name → [the module's file, the side's own or null, whether compiled bytecode is there]. A name
+    is the side's where its first part is a module or package of the side, or all of it a module in a namespace package.
+    """
+    listed = {}
+    for name, module in list(sys.modules.items()):
+        file, spec = getattr(module, "__file__", None), own.find_spec(name)
+        if isinstance(file, str) and name != "__main__" and (spec or own.find_spec(name.partition(".")[0])):
+            listed[name] = [os.path.realpath(file), spec and os.path.realpath(str(spec.origin)), _has_bytecode(module)]
+    with open(os.path.join(folder, f"{os.getpid()}.json"), "w") as out:
+        json.dump(listed, out)
+
+
+def _has_bytecode(module: ModuleType) -> bool:
+    spec = module.__spec__  # another loader, such as pytest's, has its own bytecode
+    return type(getattr(spec, "loader", None)) is SourceFileLoader and os.path.exists(
+        getattr(spec, "cached", None) or ""
+    )
+
+
+def _run_hidden() -> None:
+    """Run the `sitecustomize.py` that this one hides, if there is one."""
+    mine = os.path.dirname(os.path.abspath(__file__))
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path or ".") != mine])
+    if spec is not None and spec.loader is not None:
+        module: ModuleType = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    _run_hidden()
+    _own = OwnFiles(os.environ[ROOTS].split(os.pathsep))
+    if FINDS in os.environ:
+        sys.meta_path.insert(0, _own)  # type: ignore[arg-type]
+    if LIST in os.environ:
+        atexit.register(list_imports, _own, os.environ[LIST])
