@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from clock import Clock
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
 
@@ -96,3 +97,108 @@ def test_a_step_that_fails_is_no_step():
     with pytest.raises(ValueError, match="no"):
         trained(Module(ledger, fails_at=2))
     assert len(ledger) == 2
+
+
+# ---- by a clock of the test's own: each second is on its stage
+
+
+class Counted(lightning.LightningModule):
+    """Each hook takes a time of its own: whole seconds of training, hundreds of validation."""
+
+    def __init__(self, ledger, clock):
+        super().__init__()
+        self.layer, self.other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        self.ledger, self.clock = ledger, clock
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        self.clock.work(1 if self.trainer.training else 100)
+        return batch
+
+    def shared_step(self, batch):
+        self.clock.work(2 if self.trainer.training else 200)
+        with self.ledger.stage("loss"):
+            self.clock.work(4 if self.trainer.training else 400)
+        return self.layer(batch).square().mean()
+
+    def training_step(self, batch, index):
+        return self.shared_step(batch)
+
+    def validation_step(self, batch, index):
+        self.log("loss", self.shared_step(batch))
+
+    test_step = validation_step
+
+    def backward(self, loss, *given, **options):
+        self.clock.work(8)
+        loss.backward()
+
+    def configure_optimizers(self):
+        clock = self.clock
+
+        class Slow(torch.optim.SGD):
+            def step(self, closure=None):
+                found = super().step(closure)
+                clock.work(16)
+                return found
+
+        made = [Slow(part.parameters(), lr=0.1) for part in (self.layer, self.other)]
+        return made if not self.automatic_optimization else made[0]
+
+
+class Manual(Counted):
+    """Two optimizers, stepped by hand."""
+
+    automatic_optimization = property(lambda self: False, lambda self, value: None)
+
+    def training_step(self, batch, index):
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+            self.manual_backward(self.shared_step(batch))
+            optimizer.step()
+
+
+def counted(monkeypatch, kind=Counted, fit=True, **options):
+    clock, ledger = Clock().set_in(monkeypatch), Ledger()
+    module = kind(ledger, clock)
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    trainer = lightning.Trainer(
+        **quiet | {"max_epochs": 1, "accelerator": "cpu", "callbacks": [lightning_callback(ledger)], **options}
+    )
+    loader = torch.utils.data.DataLoader(list(torch.ones(4, 4)))
+    if fit:
+        trainer.fit(module, loader, torch.utils.data.DataLoader(list(torch.ones(2, 4))))
+    else:
+        trainer.test(module, loader, verbose=False)
+    assert "stage" not in vars(ledger)
+    return ledger, {stage: [round(s) for s in seconds] for stage, seconds in ledger.seconds().items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "validation"),
+    [
+        ({"num_sanity_val_steps": 0}, [1400]),  # after the last step: two batches of 100 + 200 + 400
+        ({"val_check_interval": 0.5, "num_sanity_val_steps": 2}, [1400, 1400]),
+        ({"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 1}, [700] * 4),
+        ({"limit_val_batches": 0}, []),
+    ],
+)
+def test_validation_within_an_epoch_takes_no_time_from_the_stages_of_training(monkeypatch, options, validation):
+    ledger, seconds = counted(monkeypatch, **options)
+    training = {name: seconds[name] for name in ("transfer", "forward", "loss", "backward", "optimizer")}
+    assert training == {name: [took] * 4 for name, took in zip(training, (1, 2, 4, 8, 16), strict=True)}
+    assert seconds.get("validation", []) == validation
+    assert len(ledger) == 4
+    assert sum(seconds["step"]) == 4 * 31 + sum(validation)
+
+
+def test_two_optimizers_stepped_by_hand_and_accumulated_gradients_are_on_their_stages(monkeypatch):
+    _, seconds = counted(monkeypatch, Manual)
+    assert (seconds["forward"], seconds["loss"]) == ([4] * 4, [8] * 4)
+    assert (seconds["backward"], seconds["optimizer"]) == ([16] * 4, [32] * 4)
+    ledger, seconds = counted(monkeypatch, accumulate_grad_batches=2)
+    assert (seconds["backward"], [*filter(None, seconds["optimizer"])], len(ledger)) == ([8] * 4, [16] * 2, 4)
+
+
+def test_a_test_without_training_is_not_timed_and_the_modules_own_stages_do_no_harm(monkeypatch):
+    ledger, seconds = counted(monkeypatch, fit=False)
+    assert (len(ledger), seconds) == (0, {})

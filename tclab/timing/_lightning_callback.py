@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from contextlib import nullcontext
 from typing import Any
 
 from tclab.timing._ledger import Ledger
@@ -14,10 +15,8 @@ _STAGES = {
     r".*train_dataloader_next$": "data_wait",
     r".*(batch_to_device|_batch_transfer)$": "transfer",
     r"\[Strategy\].*\.training_step$": "forward",
-    r".*\.backward$": "backward",
     r".*\.configure_gradient_clipping$": "clip",
     r"(.*\.)?(optimizer_step|optimizer_zero_grad|lr_scheduler_step)$": "optimizer",
-    r".*(validation_step|val_next|on_validation_.*)$": "validation",
     r"\[Callback\].*": "log",
     r"save_checkpoint$": "checkpoint",
 }
@@ -29,7 +28,10 @@ def lightning_callback(ledger: Ledger) -> Any:
     `Trainer(callbacks=[lightning_callback(ledger)])`. It receives the same actions as Lightning's profilers, so
     `forward` is the module's `training_step` (loss included), and `optimizer` is the optimizer's step without the
     closure that Lightning runs inside it. Stages that the module enters itself, `with ledger.stage("loss")`, are taken
-    out of these. A profiler that the trainer already has keeps working.
+    out of these. `validation` is a whole run of the validation loop between two steps, its transfers, the start of its
+    workers and the module's own stages in it included; checkpoints that are saved in it are `checkpoint`. What is
+    validated, tested or predicted outside an epoch, such as Lightning's sanity check, is not timed, and the module's
+    own stages do nothing there. A profiler that the trainer already has keeps working.
 
     **Arguments:**
 
@@ -43,14 +45,28 @@ def lightning_callback(ledger: Ledger) -> Any:
         lightning = importlib.import_module("pytorch_lightning")
 
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
-        """Wraps `start` and `stop` of the trainer's profiler while it trains an epoch."""
+        """Wraps `start` and `stop` of the trainer's profiler while it trains an epoch, and the validation loop."""
 
         def __init__(self) -> None:
             self.entered: list[tuple[str, Any]] = []  # (action, context of its stage), innermost last
+            self.wrapped: list[tuple[Any, str]] = []  # objects of the trainer's, and the names of their methods
+
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            if stage != "fit":
+                _mute(ledger)
+
+        def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+            _unmute(ledger)
+
+        def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+            _mute(ledger)
+
+        def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+            _unmute(ledger)
 
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            profiler = trainer.profiler
-            start, stop = profiler.start, profiler.stop
+            profiler, strategy, loop = trainer.profiler, trainer.strategy, trainer.fit_loop.epoch_loop.val_loop
+            start, stop, backward, run = profiler.start, profiler.stop, strategy.backward, loop.run
 
             def starting(action: str) -> None:
                 self._enter(action)
@@ -61,14 +77,31 @@ def lightning_callback(ledger: Ledger) -> Any:
                 if self.entered and self.entered[-1][0] == action:
                     self.entered.pop()[1].__exit__(None, None, None)
 
-            profiler.start, profiler.stop = starting, stopping
+            def going_back(*given: Any, **options: Any) -> Any:  # also by hand, which is no action
+                with ledger.stage("backward") if ledger.in_step else nullcontext():
+                    return backward(*given, **options)
+
+            def validating() -> Any:
+                with ledger.stage("validation") if ledger.in_step else nullcontext():
+                    _mute(ledger)
+                    try:
+                        return run()
+                    finally:
+                        _unmute(ledger)
+
+            for owner, name, method in (
+                (profiler, "start", starting), (profiler, "stop", stopping), (strategy, "backward", going_back),
+                (loop, "run", validating),
+            ):  # fmt: skip
+                setattr(owner, name, method)
+                self.wrapped.append((owner, name))
 
         def _enter(self, action: str) -> None:
             stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
             if stage == "data_wait":
                 ledger.next_step()
-            if stage is not None and ledger.in_step:
-                context = ledger.stage(stage)
+            if stage is not None and ledger.in_step and (stage == "checkpoint" or not _is_muted(ledger)):
+                context = type(ledger).stage(ledger, stage)
                 context.__enter__()
                 self.entered.append((action, context))
 
@@ -79,9 +112,24 @@ def lightning_callback(ledger: Ledger) -> Any:
             self._end(trainer, keep=False)
 
         def _end(self, trainer: Any, *, keep: bool) -> None:
-            for name in ("start", "stop"):
-                vars(trainer.profiler).pop(name, None)  # none outside an epoch
+            for owner, name in self.wrapped:
+                vars(owner).pop(name, None)  # none outside an epoch
+            self.wrapped.clear()
+            _unmute(ledger)
             self.entered.clear()
             ledger.end(keep=keep)
 
     return LedgerCallback()
+
+
+def _mute(ledger: Ledger) -> None:
+    """Let the stages that a module enters do nothing until `_unmute`: it may be validating, outside a step."""
+    vars(ledger)["stage"] = lambda name: nullcontext()
+
+
+def _unmute(ledger: Ledger) -> None:
+    vars(ledger).pop("stage", None)
+
+
+def _is_muted(ledger: Ledger) -> bool:
+    return "stage" in vars(ledger)
