@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
-Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
+# Stage of the time from here to the next cut, nanoseconds, and a CUDA event; or, once it is read, the device's
+# milliseconds since the step's first cut; or `None`.
+Cut = tuple[str, int, Any]
 
 # The stages of a training step, in the order in which they run. A loop may have others.
 STAGES = (
@@ -40,6 +42,7 @@ STAGES = (
     "other",  # time in no stage
 )
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
+MOST_UNREAD = 1000  # steps whose CUDA events wait to be read; those of earlier ones are used again
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 
 Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
@@ -63,13 +66,16 @@ class BatchTiming:
         return "loading" if self.worker is None else f"worker {self.worker}"
 
 
-def moment(cuda: bool) -> tuple[int, Any]:
-    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
+def moment(cuda: bool, pool: list[Any]) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream: one of a pool, or a new one.
+
+    An event goes back to the pool when its time is read, so that a loop of any length needs as many as a short one.
+    """
     if not cuda:
         return perf_counter_ns(), None
     import torch
 
-    event = torch.cuda.Event(enable_timing=True)
+    event = pool.pop() if pool else torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
 
@@ -78,9 +84,14 @@ def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
     """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
     seconds: dict[str, float] = {}
     for (stage, begin_ns, begin), (_, end_ns, end) in pairwise(cuts):
-        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
+        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else device_seconds(begin, end)
         seconds[stage] = seconds.get(stage, 0.0) + took
     return seconds
+
+
+def device_seconds(begin: Any, end: Any) -> float:
+    """Return the device's time between two cuts of a step, whose events may have been read."""
+    return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end)) / 1e3
 
 
 def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
@@ -156,6 +167,9 @@ class Ledger(Shown):
         self.marks = marks
         self._workers = 0  # of the loader that `steps` was given
         self._steps: list[list[Cut]] = []
+        self._pool: list[Any] = []  # CUDA events that are read
+        self._read = 0  # steps whose events are read, the oldest
+        self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
@@ -170,8 +184,10 @@ class Ledger(Shown):
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.end()
+        for call in self.at_exit if kind is None else ():
+            call()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -225,6 +241,20 @@ class Ledger(Shown):
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
             self._steps.append(step)
+            if self.cuda and len(self._steps) - self._read > MOST_UNREAD:
+                self._read_events()
+
+    def _read_events(self) -> None:
+        """Put the device's times in place of the events of the oldest step that has any, if the device got there."""
+        cuts, following = self._steps[self._read : self._read + 2]
+        events = [event for _, _, event in cuts]
+        if not events[-1].query():
+            return
+        took = [0.0, *(begin.elapsed_time(end) for begin, end in pairwise(events))]
+        cuts[:] = [(stage, ns, ms) for (stage, ns, _), ms in zip(cuts, accumulate(took), strict=True)]
+        shared = following[0][2] is events[-1]  # it begins the next step, too
+        self._pool += events[: len(events) - shared]
+        self._read += 1
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -308,7 +338,7 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        self._cuts.append((owner, *moment(bool(self.cuda))))
+        self._cuts.append((owner, *moment(bool(self.cuda), self._pool)))
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
