@@ -11,6 +11,7 @@ import subprocess
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ _NOT_THE_MACHINE = {
 }  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
+# How sbatch refuses an array that is longer than the site's or the user's jobs may be at once, and how squeue says that
+# a job's options let it never start.
+_LIMIT = re.compile(r"(?i)invalid job array|MaxArraySize|submit ?(job)?s? ?limit|MaxSubmit|job limit")
+_NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
@@ -47,8 +52,10 @@ def run_on_slurm(
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the
-    point again.
+    waits for it. An array is no longer than the site allows (`MaxArraySize`); where it allows no more jobs at once, the
+    other points are sent as jobs end, and with `array_parallelism` one array at a time. A warning names the limit that
+    keeps a job from ever starting, such as a partition's time. A job that ended without rows gives
+    `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
@@ -57,16 +64,17 @@ def run_on_slurm(
     given = _checked(sbatch)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
-    gone = jobs.look()
-    if gone and not options.stop.is_set():
-        jobs.send(gone)
+    jobs.unsent = jobs.look()
+    if jobs.unsent and not options.stop.is_set():
+        jobs.send()
     ended: set[str] = set()
-    while jobs.waiting and not options.stop.wait(_ASK_SECONDS):
+    while (jobs.waiting or jobs.unsent) and not options.stop.wait(_ASK_SECONDS):
         with suppress(InputError):  # a controller that is restarted; the jobs run on
-            gone = jobs.look()
-            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
+            gone = jobs.waiting.intersection(jobs.look())
+            for name in ended & gone:  # at two looks: its rows are not on their way
                 jobs.fail(name)
-            ended = set(gone)
+            ended = gone
+        jobs.send()
     if jobs.waiting:
         jobs.cancel()
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
@@ -102,13 +110,18 @@ class _Jobs:
             self.points[results.name(point, machine=machine)] = point
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
+        self.unsent: list[str] = []
+        self._room = inf  # so many jobs more may be sent
+        self._longest = inf  # array
+        self._warned: set[str] = set()  # reasons for which jobs never start
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
         self._jobs: dict[str, str] = json.loads(self._notes.read_bytes()) if self._notes.exists() else {}
 
     def look(self) -> list[str]:
         """Take the rows that are there, and return the other points that no job is queued for or runs."""
-        asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i")
-        live, gone = _ask("squeue", *asked).split(), []
+        asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i %r")
+        live = dict(line.partition(" ")[::2] for line in _ask("squeue", *asked).splitlines())
+        gone = []
         files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name in [name for name in self.points if name not in self.rows]:
             rows = self._results.read(name) if name in files else None
@@ -117,11 +130,42 @@ class _Jobs:
                 self._through(name, rows, kept=kept)
             elif self._jobs.get(name) in live:
                 self.waiting.add(name)
+                self._warn(self._jobs[name], live[self._jobs[name]])
             else:
                 gone.append(name)
         return gone
 
-    def send(self, names: list[str]) -> None:
+    def _warn(self, job: str, reason: str) -> None:
+        if _NEVER.match(reason) and reason not in self._warned:
+            self._warned.add(reason)
+            asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
+            warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
+
+    def send(self) -> None:
+        """Send the points that are unsent, as far as the site's limits have room for them.
+
+        **Raises:** `InputError` where sbatch refuses, unless jobs are waited for, after which it may not.
+        """
+        if self.unsent and self._longest == inf:
+            with suppress(InputError):
+                longest = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
+                self._longest = max(int(longest[1]), 1) if longest else len(self.unsent)
+        one_array = "array_parallelism" in self._cluster
+        while self.unsent and self._room > 0 and not (one_array and self.waiting):
+            names = self.unsent[: int(min(len(self.unsent), self._longest, self._room))]
+            try:
+                self._send(names)
+                self._room -= len(names)
+                self.unsent = self.unsent[len(names) :]
+            except InputError as error:
+                if len(names) > 1 and _LIMIT.search(str(error)):
+                    self._room = len(names) // 2
+                elif self.waiting:
+                    self._room = 0
+                else:
+                    raise
+
+    def _send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
         requests = []
@@ -151,6 +195,7 @@ class _Jobs:
 
     def _through(self, name: str, rows: pa.Table, *, kept: bool) -> None:
         self.rows[name] = rows
+        self._room += name in self.waiting
         self.waiting.discard(name)
         self._options.report(Progress(len(self.rows), len(self.points), self.points[name], rows, kept))
 
