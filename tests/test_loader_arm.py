@@ -59,9 +59,10 @@ def workers_loader(**options):
     "wrap",
     [
         lambda loader: loader, Held, Pieces, lambda loader: Held(Held(loader)),
+        lambda loader: workers_loader(in_order=False),
         lambda loader: Once(lambda: islice(loader, 9)), lambda loader: Once(lambda: zip(loader, [1] * 9, strict=False)),
     ],
-    ids=["bare", "ahead", "pieces", "twice", "islice", "zip"],
+    ids=["bare", "ahead", "pieces", "twice", "any order", "islice", "zip"],
 )  # fmt: skip
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, persistent):

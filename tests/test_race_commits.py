@@ -185,6 +185,28 @@ def test_a_control_races_base_against_a_copy_of_itself_and_a_difference_there_le
     assert main(["race-commands", "--control", "--base=fast", "--head=slow", "--printed", "--", *other]) == 3
 
 
+@pytest.mark.parametrize("left", ["sleep 600 &", "(sleep 600; echo) &", "setsid -f sleep 5;"])
+def test_a_process_that_a_command_leaves_behind_is_not_waited_for(raced, left):
+    found = raced(["sh", "-c", f"{left} echo 0.1"], base="fast", head="slow", budget_seconds=1.0)
+    assert ratio_of(found) == pytest.approx(1)
+
+
+def test_the_index_of_a_commit_under_way_is_left_alone_by_a_race_in_its_hook(raced, repository, monkeypatch):
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    said = ["sh", "-c", "env | grep -q ^GIT_[DI] && echo 9 || cat seconds.txt"]
+    assert ratio_of(raced(said, base="fast", head="slow", budget_seconds=1.0)) == pytest.approx(1.2)
+    monkeypatch.undo()
+    assert git(repository, "status", "--short") == ""
+
+
+def test_a_revision_that_a_shallow_clone_lacks_says_so(raced, repository, tmp_path, monkeypatch):
+    git(repository, "clone", "--quiet", "--depth=1", f"file://{repository}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+    with pytest.raises(InputError, match=r"base is 'fast', .*; this clone is shallow, git fetch --unshallow"):
+        raced(base="fast")
+
+
 def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(InputError, match=r"base is 'fast', .* fatal: detected dubious ownership .*safe\."):

@@ -33,7 +33,8 @@ _COMMANDS = {
     '[ -e most ] && [ "$size" -gt "$(cat most)" ] && { cat why >&2; exit 1; }\n'
     'echo "$size" >> sent\nn=$(wc -l < sent)\n'
     'cp "$last" "script-$n"\necho "Submitted batch job $n"',
-    "squeue": "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
+    "squeue": 'env | grep -q ^SQUEUE_ && { echo "9_9 None"; exit 0; }\n'
+    "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "srun": "exit 0",
     "scontrol": "cat config",
 }  # fmt: skip
@@ -134,6 +135,15 @@ def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
     refused("there is no sbatch on this machine")
     monkeypatch.setitem(sys.modules, "submitit", None)
     refused(r"needs submitit: in tclab's folder, pip install '\.\[slurm\]'")
+
+
+@pytest.mark.parametrize("variable", ["SQUEUE_PARTITION", "SQUEUE_FORMAT", "SQUEUE_STATES"])
+def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, variable):
+    monkeypatch.setenv(variable, "gpu")
+    fake.send(points(2))
+    fake.queue(j1_0="RUNNING", j1_1="PENDING")
+    fake.send(points(2))
+    assert fake.sent == 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tclab._limits import number_of
 from tclab._source import opened
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
-from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
 from tclab.readers._networks import network_of
 from tclab.readers._table import NAME, Column, ReadError, Table, plain_name, quoted, sniff
 
@@ -163,8 +163,8 @@ def edge_list(
             notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
         notes = [f"guessed: {', '.join(notes)}"] if notes else []
         names = _names(edges) - ({"-"} if _MITAB.search(table.commented or table.first) else set())
-        if len({name.casefold() for name in names}) < len(names):
-            notes.append("some names differ only in upper and lower case, and are nodes of their own")
+        if len({*map(folded, names)}) < len(names):
+            notes.append("some names differ only in case or in Unicode, and are nodes of their own")
         lookup = Lookup(path, sorted(names) if nodes is None else nodes, unknown_limit, noun=node_type)
         source, target = (lookup.places(edges[end]) for end in _ENDS)
         if weights is None and duplicates == "sum":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,6 +115,11 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(genes)) for name, genes in owners.items()}
 
 
+def folded(name: str) -> str:
+    """Return a key that names have in common that differ in case or in Unicode alone: “é” may be “e” and an accent."""
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
 class Lookup:
     """Lookup of one file's names in a gene list, which remembers every distinct name.
 
@@ -165,10 +171,10 @@ class Lookup:
         if not lost:
             return
         unknown, listed = self.unknown, f"the {self.noun} list of {len(self.genes):,}"
-        known = {name.casefold(): name for name in (*self.genes.also, *self.genes.names)}
-        cases = [(name, known[key]) for name in unknown if (key := self.clean(name).casefold()) in known]
+        known = {folded(name): name for name in (*self.genes.also, *self.genes.names)}
+        cases = [(name, known[key]) for name in unknown if (key := folded(self.clean(name))) in known]
         cases = [(name, other) for name, other in cases if self.clean(name) != other]
-        case = "".join(f"; {name!r} differs from {other!r} only in upper and lower case" for name, other in cases[:1])
+        case = "".join(f"; {name!r} differs from {other!r} only in case or in Unicode" for name, other in cases[:1])
         if lost / rows > self.unknown_limit:
             raise ValueError(
                 f"{lost:,} of {rows:,} {what} name a {self.noun} that is not in {listed} (first {quoted(unknown[0])}, "

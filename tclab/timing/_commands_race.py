@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from time import perf_counter_ns
 from typing import Any
 
@@ -37,6 +37,8 @@ from tclab.timing._verdict import MARGIN, SAME, UNDECIDED
 
 SIDES = ("head", "base")
 CONTROL = "base-again"
+# Variables that a hook of git's is given: with its caller's index, git worktree would change that one.
+_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 
 
 @dataclass(frozen=True)
@@ -132,36 +134,61 @@ class _Imports:
 _APART = "setup= makes an environment for each side"
 
 
-def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command and return what it prints; a text is for the shell. What it starts ends with an interrupt.
+def _run(
+    what: str,
+    command: Sequence[str] | str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    leaves: bool = False,
+) -> str:
+    """Run a command and return what it prints; a text is for the shell. What it starts ends with it, or an interrupt.
+
+    Its output goes to files: a process that it leaves behind would hold a pipe open, and be waited for.
+
+    **Arguments:**
+
+    - `leaves`: it may leave processes behind, such as a server.
 
     **Raises:** `InputError` where it fails.
     """
     shown = command if isinstance(command, str) else shlex.join(command)
-    try:
-        process = subprocess.Popen(
-            command, shell=isinstance(command, str), cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
-    with process:
+    with TemporaryFile() as printed, TemporaryFile() as errors:
         try:
-            printed, errors = process.communicate()
+            process = subprocess.Popen(
+                command, shell=isinstance(command, str), cwd=folder, env=_without_hooks(environment or os.environ),
+                stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
+        try:
+            process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(process.pid, signal.SIGKILL)
+            leaves = False
             raise
+        finally:
+            if not leaves:
+                with suppress(ProcessLookupError):  # nothing is left
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        texts = []
+        for file in (printed, errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
     if process.returncode:
-        said = (errors.strip() or printed.strip() or "it said nothing").splitlines()[-1][-500:]
+        said = (texts[1].strip() or texts[0].strip() or "it said nothing").splitlines()[-1][-500:]
         raise InputError(f"{what}: {shown} ended with {process.returncode}: {said}")
-    return printed
+    return texts[0]
+
+
+def _without_hooks(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _OF_HOOKS}
 
 
 def _git(*words: str) -> str:
     """Return what git says of the repository that this folder is in. **Raises:** `InputError` with its words."""
     try:
-        said = subprocess.run(["git", *words], capture_output=True, text=True)
+        said = subprocess.run(["git", *words], capture_output=True, text=True, env=_without_hooks(os.environ))
     except OSError as error:
         raise InputError(f"git cannot be run: {error.strerror}") from None
     if said.returncode:
@@ -201,6 +228,8 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
             else ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
         )
         near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))
+        if refs and _git("rev-parse", "--is-shallow-repository") == "true":
+            near += "; this clone is shallow, git fetch --unshallow brings the rest"
         raise InputError(f"{side} is {name!r}, expected a revision of this repository or a folder{near}")
 
 
@@ -227,7 +256,7 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
         variables.pop("PYTHONPATH", None)
     variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
     if setup is not None:
-        _run(f"{side}, setup", setup, folder, variables)
+        _run(f"{side}, setup", setup, folder, variables, leaves=True)
     own = {"PYTHONPATH": os.pathsep.join(filter(None, path)), _side_imports.ROOTS: os.pathsep.join(roots)}
     return variables | own
 

@@ -374,7 +374,9 @@ def test_rows_without_a_weight_are_counted_and_a_rule_that_there_is_not_is_named
 def test_self_loops_are_kept_and_counted_and_names_that_differ_in_case_are_said(write):
     report = edge_list(write("edges.csv", "A,B\nB,B\na,a\nA,a\n")).report
     assert "2 of the edges are self-loops" in report.notes
-    assert "some names differ only in upper and lower case, and are nodes of their own" in report.notes
+    for text in ("A,B\nB,C\na,C\n", "Z\u00fcrich,Z\u00fcrich\nZu\u0308rich,Bern\n", "A,B\n\uff21,B\n"):
+        notes = edge_list(write("edges.csv", text), header=False).report.notes
+        assert "some names differ only in case or in Unicode, and are nodes of their own" in notes
     assert not any("self" in note for note in edge_list(write("edges.csv", "A,B\nB,C\n")).report.notes)
 
 
@@ -385,7 +387,7 @@ def test_self_loops_are_kept_and_counted_and_names_that_differ_in_case_are_said(
             ["A", "B", "C"],
             "2 of 4 rows were dropped: they name a station that is not in the station list of 3, such as 'd'",
         ),
-        (["A", "B", "C", "D"], "such as 'd'; 'd' differs from 'D' only in upper and lower case"),
+        (["A", "B", "C", "D"], "such as 'd'; 'd' differs from 'D' only in case or in Unicode"),
     ],
 )
 @pytest.mark.filterwarnings("default")
@@ -396,7 +398,7 @@ def test_names_that_are_lost_are_warned_about_from_a_tenth_on(write, nodes, said
     assert found.report.dropped == {"unknown station": 2}
     rows = "A,B\nB,C\nC,A\n" * 7
     with (
-        pytest.warns(UserWarning, match="only in upper") if "D" in nodes else nullcontext()
+        pytest.warns(UserWarning, match="only in case") if "D" in nodes else nullcontext()
     ):  # a twentieth; its case is said
         edge_list(write("edges.csv", f"{rows}C,d\n"), [*nodes, *map(str, range(9))], unknown_limit=1)
 

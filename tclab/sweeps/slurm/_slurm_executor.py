@@ -270,8 +270,10 @@ def _ask(*command: str) -> str:
 
     **Raises:** `InputError` with its words where it fails, and where there is no such command.
     """
+    # what its user sees of squeue is his to choose: SQUEUE_PARTITION would hide jobs, which would be sent once more
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=plain).stdout
     except FileNotFoundError:
         raise InputError(
             f"there is no {command[0]} on this machine; expected a node of a Slurm cluster that may submit jobs"
