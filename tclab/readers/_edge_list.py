@@ -22,7 +22,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
 from tclab.readers._networks import network_of
-from tclab.readers._table import NAME, Column, ReadError, Table, plain_name, quoted, sniff
+from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, plain_name, quoted, sniff
 
 Duplicates = Literal["max", "sum", "error"]
 
@@ -151,7 +151,7 @@ def edge_list(
         if columns is None and directed and "direction" in map(str.lower, table.columns):
             raise ValueError("its column direction says which way an edge goes: pass directed=False, or columns=")
         if columns is None and is_named and table.columns[chosen[-1]].lower() not in _WEIGHTS:
-            no_number = len(chosen) > 2 and not any(number_of(text) for text in edges["weight"].unique())
+            no_number = len(chosen) > 2 and all(number_of(text) is None for text in edges["weight"].unique())
             chosen = chosen[:2] if no_number else chosen
         weights = _weights(edges["weight"]) if len(chosen) > 2 else None
         notes = [f"{table.between} between cells"] if sep is None else []
@@ -199,8 +199,8 @@ def _separator(first: str) -> str:
         raise ValueError(
             f"{quoted(first)} has a decimal comma, or commas between cells: pass sep=, the one between cells"
         )
-    if found == [" "] and "|" in bare:
-        raise ValueError(f"{quoted(first)} has bars and spaces: pass sep=, the one between cells")
+    if (found == [" "] and "|" in bare) or bare.count("|") > bare.count(found[0]):
+        raise ValueError(f"{quoted(first)} has bars and {SIGNS[found[0]]}: pass sep=, the one between cells")
     return found[0]
 
 

@@ -193,11 +193,12 @@ def network_of(
     if not directed:
         ends = rows[["source", "target"]].to_numpy()
         rows["source"], rows["target"] = ends.min(axis=1), ends.max(axis=1)
-    again = rows.duplicated(["source", "target"])
-    if duplicates == "error" and again.any():
-        row = again.idxmax()
-        same = (rows[["source", "target"]] == rows.loc[row, ["source", "target"]]).all(axis=1).idxmax()
-        raise ValueError(f"row {row + 1} has the edge of row {same + 1} again; duplicates= 'max' or 'sum' merges them")
+    again = rows.index[rows.duplicated(["source", "target"])]
+    if duplicates == "error" and len(again):
+        same = rows.index[(rows["source"] == rows["source"][again[0]]) & (rows["target"] == rows["target"][again[0]])]
+        raise ValueError(
+            f"row {same[1] + 1} has the edge of row {same[0] + 1} again; duplicates= 'max' or 'sum' merges"
+        )
     groups = rows.groupby(["source", "target"])
     edges = groups.agg(
         times=("score", "size"), highest=("score", "max"), lowest=("score", "min"), backward=("mirrored", "sum")

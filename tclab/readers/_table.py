@@ -23,7 +23,7 @@ INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 _LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
 _LARGEST = np.finfo(np.float64).max
 _BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
-_SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
+SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
 
 
 class ReadError(InputError):
@@ -75,7 +75,7 @@ class Table(NamedTuple):
     @property
     def between(self) -> str:
         """What is between cells: "tabs"."""
-        return _SIGNS.get(self.separator, repr(self.separator))
+        return SIGNS.get(self.separator, repr(self.separator))
 
     def read(self, columns: Mapping[str, Column], *, missing: tuple[str, ...] = ()) -> pd.DataFrame:
         """Return some columns by names of the caller's own: names as categories, numbers with NaN where missing.

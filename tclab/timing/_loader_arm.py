@@ -121,22 +121,13 @@ def multiprocess_iterators(root: Any) -> list[Any]:
         if isinstance(held, dataloader._MultiProcessingDataLoaderIter):
             found.append(held)
             continue
-        if isinstance(held, FunctionType):  # without its module's globals, where other arms may be
-            inside: list[Any] = [cell.cell_contents for cell in held.__closure__ or () if _is_full(cell)]
-        else:
-            inside = gc.get_referents(held)
+        # a function without its module's globals, where other arms may be
+        inside = gc.get_referents(*(held.__closure__ or ()) if isinstance(held, FunctionType) else (held,))
         for each in inside if len(inside) <= _MOST_ELEMENTS else ():
             if id(each) not in seen and gc.is_tracked(each) and not isinstance(each, leaves):
                 seen.add(id(each))
                 queue.append(each)
     return found
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _may_prefetch(thread: threading.Thread) -> bool:

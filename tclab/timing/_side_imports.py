@@ -78,6 +78,6 @@ if __name__ == "sitecustomize":
     _run_hidden()
     _own = OwnFiles(os.environ[ROOTS].split(os.pathsep))
     if FINDS in os.environ:
-        sys.meta_path.insert(0, _own)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _own)
     if LIST in os.environ:
         atexit.register(list_imports, _own, os.environ[LIST])

@@ -81,6 +81,7 @@ REFUSED = {
     "the weight is '0,5'": ["source;target;weight\nA;B;0,5\n"],  # a decimal comma
     "has a decimal comma": ["A B 0,5\nB C 1,5\n"],
     "has bars and spaces: pass sep=": ["A|B |C\nB|C |D\n"],
+    "has bars and commas: pass sep=": ["A|B|1,5\nB|C|2,5\n", "Node12|Node2|1,5e-07|0|0\n", "A|B|1,000,000|x|y\n"],
     "nodes and their names, or edges": [
         "Id,Label\n1,Bern\n2,Olten\n", "ORF\tName\nYAL001C\tTFC3\nYBR002W\tRER2\n", "gene,protein\ng1,P1\ng2,P2\n",
         "1,SMP1\n2,TFC3\n3,RER2\n"],
