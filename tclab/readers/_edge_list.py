@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,7 +23,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
 from tclab.readers._networks import network_of
-from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, plain_name, quoted, sniff
+from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, cells_of, plain_name, quoted, sniff
 
 Duplicates = Literal["max", "sum", "error"]
 
@@ -70,18 +71,10 @@ _SECONDS = (1e9, 2e9)  # since 1970: 2001 to 2033
 
 
 def edge_list(
-    path: str | Path,
-    nodes: Genes | Iterable[str] | None = None,
-    *,
-    name: str | None = None,
-    sep: str | None = None,
-    header: bool | None = None,
-    columns: Sequence[str | int] | None = None,
-    directed: bool = False,
-    duplicates: Duplicates = "max",
-    node_type: str = "gene",
-    unknown_limit: float = UNKNOWN_LIMIT,
-) -> Network:
+    path: str | Path, nodes: Genes | Iterable[str] | None = None, *, name: str | None = None, sep: str | None = None,
+    header: bool | None = None, columns: Sequence[str | int] | None = None, directed: bool = False,
+    duplicates: Duplicates = "max", node_type: str = "gene", unknown_limit: float = UNKNOWN_LIMIT,
+) -> Network:  # fmt: skip
     """Return the network of a delimited edge list: plain, gzipped or zipped.
 
     Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's. The last of them is the header
@@ -130,8 +123,7 @@ def edge_list(
     with opened(path, "an edge list", ReadError) as content:
         _refuse_other_formats(Path(path), content[:10_000].decode(errors="replace"), columns)
         table = sniff(content, comment=_COMMENTS, separator=sep or _separator, loose=True)
-        cells = table.columns
-        commented = _commented_header(table, columns)
+        cells, commented = table.columns, _commented_header(table, columns)
         if commented:
             header, table = False, table._replace(columns=commented)
         chosen, is_named = _chosen(table, columns, header, bool(commented))
@@ -144,34 +136,34 @@ def edge_list(
         again = np.logical_and.reduce([edges[end] == lines[end].iloc[0] for end in _ENDS])
         if is_header and again.any():
             raise ValueError(f"its header comes again as row {again.argmax() + 1}; are these two files?")
-        if columns is None and not is_header and not commented and chosen[:2] != [0, 1]:
-            raise _unclear(cells)
-        if columns is None and header is None:
-            _refuse_what_is_unclear(cells, lines, is_header, is_named)
-        if columns is None and directed and "direction" in map(str.lower, table.columns):
-            raise ValueError("its column direction says which way an edge goes: pass directed=False, or columns=")
-        if columns is None and is_named and table.columns[chosen[-1]].lower() not in _WEIGHTS:
-            no_number = len(chosen) > 2 and all(number_of(text) is None for text in edges["weight"].unique())
-            chosen = chosen[:2] if no_number else chosen
+        if columns is None:
+            if not is_header and not commented and chosen[:2] != [0, 1]:
+                raise _unclear(cells)
+            if header is None:
+                _refuse_what_is_unclear(cells, lines, is_header, is_named)
+            if directed and "direction" in map(str.lower, table.columns):
+                raise ValueError("its column direction says which way an edge goes: pass directed=False, or columns=")
+            if is_named and len(chosen) > 2 and table.columns[chosen[2]].lower() not in _WEIGHTS:
+                is_number = any(number_of(text) is not None for text in edges["weight"].unique())
+                chosen = chosen if is_number else chosen[:2]
         weights = _weights(edges["weight"]) if len(chosen) > 2 else None
-        notes = [f"{table.between} between cells"] if sep is None else []
+        guesses = [f"{table.between} between cells"] if sep is None else []
         if header is None or commented:
-            notes.append("a header, which is a comment" if commented else "a header" if is_header else "no header")
+            guesses.append("a header, which is a comment" if commented else "a header" if is_header else "no header")
         if columns is None and len(cells) > 2:
-            notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
+            guesses.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
         if columns is None and weights is not None and _SECONDS[0] < weights.min() and weights.max() < _SECONDS[1]:
-            notes.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
-        notes = [f"guessed: {', '.join(notes)}"] if notes else []
+            guesses.append("the weights may be times, in seconds since 1970: columns= of two leaves them out")
+        notes = [f"guessed: {', '.join(guesses)}"] if guesses else []
         names = _names(edges) - ({"-"} if _MITAB.search(table.commented or table.first) else set())
         if len({*map(folded, names)}) < len(names):
             notes.append("some names differ only in case or in Unicode, and are nodes of their own")
         lookup = Lookup(path, sorted(names) if nodes is None else nodes, unknown_limit, noun=node_type)
-        source, target = (lookup.places(edges[end]) for end in _ENDS)
         if weights is None and duplicates == "sum":
             weights = np.ones(len(edges))
         network = network_of(
-            lookup, name or Path(path).name.split(".")[0], source, target, directed=directed, scores=weights,
-            duplicates=duplicates, notes=notes,
+            lookup, name or Path(path).name.split(".")[0], *(lookup.places(edges[end]) for end in _ENDS),
+            directed=directed, scores=weights, duplicates=duplicates, notes=notes,
         )  # fmt: skip
         report = replace(network.report, node_names=lookup.genes.names if nodes is None else None)
         return replace(network, weight=None if weights is None else report.scores.to(torch.float64), report=report)
@@ -192,15 +184,16 @@ def _separator(first: str) -> str:
     found = [sign for sign in _SEPARATORS if sign in bare]
     if not found:
         raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
-    if found[:2] == [",", ";"]:
-        raise ValueError(f"{quoted(first)} has commas and semicolons: pass sep=, the one between cells")
     words = bare.split()
-    if found == [",", " "] and len(words) > 2 and re.fullmatch(r"[-+]?\d+,\d+", words[-1]):
-        raise ValueError(
-            f"{quoted(first)} has a decimal comma, or commas between cells: pass sep=, the one between cells"
-        )
-    if (found == [" "] and "|" in bare) or bare.count("|") > bare.count(found[0]):
-        raise ValueError(f"{quoted(first)} has bars and {SIGNS[found[0]]}: pass sep=, the one between cells")
+    is_decimal = found == [",", " "] and len(words) > 2 and re.fullmatch(r"[-+]?\d+,\d+", words[-1])
+    unclear = {
+        "commas and semicolons": found[:2] == [",", ";"],
+        "a decimal comma, or commas between cells": is_decimal,
+        f"bars and {SIGNS[found[0]]}": (found == [" "] and "|" in bare) or bare.count("|") > bare.count(found[0]),
+    }
+    for has, holds in unclear.items():
+        if holds:
+            raise ValueError(f"{quoted(first)} has {has}: pass sep=, the one between cells")
     return found[0]
 
 
@@ -208,8 +201,8 @@ def _commented_header(table: Table, columns: Sequence[str | int] | None) -> list
     """Return the cells of the last comment, if it is the header of what follows; else none."""
     line, first = table.commented.lstrip("#% "), table.columns
     asked = {plain_name(each) for each in columns or () if isinstance(each, str)}
-    for cells in (table.cells(line), line.split()):
-        says, said = (asked & {*map(plain_name, each)} if asked else _calls_ends(each) for each in (cells, first))
+    for cells in (cells_of(line, table.separator, loose=True), line.split()):
+        says, said = (asked & {*map(plain_name, each)} if asked else _named_ends(each) for each in (cells, first))
         if len(cells) == len(first) > 1 and says and (not said or any(len(cell) == 1 for cell in first)):
             return cells
     return []
@@ -227,7 +220,10 @@ def _chosen(
         return given, any(isinstance(each, str) for each in columns)
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
-    ends = _named_ends(cells) if header is not False or commented else []
+    pairs = _named_ends(cells) if header is not False or commented else []
+    if len(pairs) > 1:
+        raise _unnamed(cells)
+    ends = [*pairs[0]] if pairs else []
     # An end without a name, or a third cell that is no number, is a header's.
     reads_so = header is not False and (bool(header or ends) or "" in cells[:2] or not _is_number(cells[2:3]))
     weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or commented)]
@@ -239,16 +235,11 @@ def _chosen(
     return [*chosen, *[*weights, *further][:1]], bool(ends)
 
 
-def _calls_ends(cells: Sequence[str]) -> bool:
-    """Return whether a header has one pair of words or more for source and target."""
-    try:
-        return bool(_named_ends(cells))
-    except ValueError:
-        return True
+def _named_ends(cells: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the columns that a header calls source and target, by a pair of words: one such pair, or none.
 
-
-def _named_ends(cells: Sequence[str]) -> list[int]:
-    """Return the columns that a header calls source and target, by a pair of words; or none."""
+    It is several where no one has words that all others have.
+    """
     words = [set() if cell.isdecimal() else _words(plain_name(cell)) for cell in cells]
     pairs = []
     for one, other in _ROLES + _NUMBERS:
@@ -259,9 +250,7 @@ def _named_ends(cells: Sequence[str]) -> list[int]:
         is_matrix = not all(cell.lower() in _WEIGHTS or (cell and _words(cell) <= _NO_WEIGHTS) for cell in rest)
         pairs += [(i, j) for i, j in both if not (is_matrix and (one, other) in _NUMBERS and words[j] == {other})]
     shortest = [(i, j) for i, j in pairs if all(words[i] <= words[k] and words[j] <= words[m] for k, m in pairs)]
-    if pairs and len(shortest) != 1:
-        raise _unnamed(cells)
-    return [*shortest[0]] if pairs else []
+    return shortest if len(shortest) == 1 else pairs
 
 
 def _unnamed(cells: Sequence[str]) -> ValueError:
@@ -281,7 +270,7 @@ def _words(cell: str) -> set[str]:
 def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
     """Return the chosen cells of all lines, the first included, without blanks: source, target, perhaps weight."""
     numbered = table._replace(columns=[f"column {i}" for i in range(1, len(table.columns) + 1)])
-    faults = {"source": _no_source, "target": _no_name, "weight": lambda text: None}
+    faults = {"source": partial(_no_name, comments=_COMMENTS), "target": _no_name, "weight": lambda text: None}
     return numbered.read({name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)})
 
 
@@ -291,13 +280,11 @@ def _names(lines: pd.DataFrame) -> set[str]:
 
 def _weights(texts: pd.Series) -> np.ndarray:
     """Return the weights, [rows] float64; raise for what is no finite number."""
-    numbers = [number_of(text) for text in texts.cat.categories]
-    weights = np.array([np.nan if number is None else number for number in numbers])[texts.cat.codes]
-    bad = np.flatnonzero(~np.isfinite(weights))
-    if len(bad):
-        raise ValueError(
-            f"row {texts.index[bad[0]] + 1}: the weight is {quoted(texts.iloc[bad[0]])}, expected a finite number"
-        )
+    weights = texts.astype(object).map(number_of).to_numpy(float)
+    bad = ~np.isfinite(weights)
+    if bad.any():
+        row, text = texts.index[bad][0] + 1, quoted(texts[bad].iloc[0])
+        raise ValueError(f"row {row}: the weight is {text}, expected a finite number")
     return weights
 
 
@@ -381,11 +368,7 @@ def _counts(first: Sequence[str], rest: pd.DataFrame) -> bool:
     return all(name.isdecimal() and int(name) <= int(first[0]) for name in _names(rest))
 
 
-def _no_name(name: str) -> str | None:
-    return None if name else "is empty, expected a name"
-
-
-def _no_source(name: str) -> str | None:
-    if name.startswith(_COMMENTS):
+def _no_name(name: str, comments: tuple[str, ...] = ()) -> str | None:
+    if name.startswith(comments):
         return f"begins with {name[0]}: comments are expected before the first edge"
-    return _no_name(name)
+    return None if name else "is empty, expected a name"

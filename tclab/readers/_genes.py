@@ -133,13 +133,9 @@ class Lookup:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        genes: Genes | Iterable[str],
-        unknown_limit: float,
-        clean: Callable[[str], str] = str,
+        self, path: str | Path, genes: Genes | Iterable[str], unknown_limit: float, clean: Callable[[str], str] = str,
         noun: str = "gene",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path, self.unknown_limit, self.clean, self.noun = path, unknown_limit, clean, noun
         self.genes = genes if isinstance(genes, Genes) else Genes(tuple(genes))
         self.index_of: dict[str, int] = {}  # name as in the file → index, below 0 where it means no gene
@@ -170,20 +166,18 @@ class Lookup:
         """
         if not lost:
             return
-        unknown, listed = self.unknown, f"the {self.noun} list of {len(self.genes):,}"
+        unknown, of_all = self.unknown, f"{lost:,} of {rows:,} {what}"
+        why = f"name a {self.noun} that is not in the {self.noun} list of {len(self.genes):,}"
         known = {folded(name): name for name in (*self.genes.also, *self.genes.names)}
-        cases = [(name, known[key]) for name in unknown if (key := folded(self.clean(name))) in known]
-        cases = [(name, other) for name, other in cases if self.clean(name) != other]
+        alike = [(name, known.get(folded(self.clean(name)), self.clean(name))) for name in unknown]
+        cases = [(name, other) for name, other in alike if other != self.clean(name)]
         case = "".join(f"; {name!r} differs from {other!r} only in case or in Unicode" for name, other in cases[:1])
+        example = f"such as {quoted(unknown[0])}{case}"
         if lost / rows > self.unknown_limit:
-            raise ValueError(
-                f"{lost:,} of {rows:,} {what} name a {self.noun} that is not in {listed} (first {quoted(unknown[0])}, "
-                f"expected one like {quoted(next(iter(self.genes.names), 'none'))}{case}); "
-                f"unknown_limit is {self.unknown_limit:g}"
-            )
-        if case or lost / rows >= _MANY_UNKNOWN or len(unknown) / len(self.index_of) >= _MANY_UNKNOWN:
-            dropped = f"{lost:,} of {rows:,} {what} were dropped: they name a {self.noun} that is not in {listed}"
-            warnings.warn(f"{self.path}: {dropped}, such as {quoted(unknown[0])}{case}", stacklevel=4)
+            like = f"expected one like {quoted(next(iter(self.genes.names), 'none'))}"
+            raise ValueError(f"{of_all} {why} ({example}; {like}); unknown_limit is {self.unknown_limit:g}")
+        if cases or lost / rows >= _MANY_UNKNOWN or len(unknown) / len(self.index_of) >= _MANY_UNKNOWN:
+            warnings.warn(f"{self.path}: {of_all} were dropped: they {why}, {example}", stacklevel=4)
 
     def report(self, rows: int, kept: int, dropped: Mapping[str, int], **more: Any) -> Report:
         """Return the report of the file; reasons that dropped no row are left out."""

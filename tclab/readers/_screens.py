@@ -46,37 +46,26 @@ class ScreenFormat(NamedTuple):
     score: str  # what its scores are, as the header calls them
     mark: str  # a column that sets it apart
 
-    def lacks(self, table: Table) -> list[str]:
-        """Return the columns of the format that a table does not have."""
-        wanted = {"query strain id", "array strain id", "p-value", self.score, self.mark}
-        return sorted(wanted - {plain_name(column) for column in table.columns})
 
-
+_STRAINS = ("query strain id", "array strain id")
 _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
+    # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
     "kuzmin": ScreenFormat(
-        # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
         re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv|xlsx)(\.gz)?", re.I),
-        "trigenic",
-        _ADJUSTED,
-        mark="combined mutant type",
+        "trigenic", _ADJUSTED, mark="combined mutant type",
     ),
+    # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
     "costanzo": ScreenFormat(
-        # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
         re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I),
-        "digenic",
-        "genetic interaction score",
-        mark="arraytype/temp",
+        "digenic", "genetic interaction score", mark="arraytype/temp",
     ),
+    # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
     "sga_trigenic": ScreenFormat(
-        # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
-        re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"),
-        "trigenic",
-        _ADJUSTED,
-        mark="p-value",
+        re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"), "trigenic", _ADJUSTED, mark="p-value"
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +86,7 @@ class ScreenPerturbations(Perturbations):
 
 
 def read_perturbations(
-    path: str | Path,
-    graph: CellGraph,
-    *,
-    mutant_type: MutantType | None = None,
-    unknown_limit: float = UNKNOWN_LIMIT,
+    path: str | Path, graph: CellGraph, *, mutant_type: MutantType | None = None, unknown_limit: float = UNKNOWN_LIMIT
 ) -> ScreenPerturbations:
     """Return the samples of a genetic interaction screen as deletions of a graph's nodes, with the file's scores.
 
@@ -142,17 +127,24 @@ def read_perturbations(
         table = sniff(_sheet(content) if workbook else content, separator=tab_or_comma)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
-        samples, genes, report = _samples(path, _rows(table, SCREENS[kind]), names, wanted, unknown_limit)
+        columns = {
+            "query": Column(table.column(_STRAINS[0]), NAME, fault=_no_query),
+            "array": Column(table.column(_STRAINS[1]), NAME, fault=_no_array),
+            "score": Column(table.column(SCREENS[kind].score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE),
+        }
+        frame = table.read(columns, missing=_MISSING)
+        samples, genes, report = _samples(path, frame, names, wanted, unknown_limit)
         if not report.kept:
             why = "; ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
             raise ValueError(f"none of its {report.rows:,} rows is a {wanted} sample: {why}")
         notes = [f"format {kind}, {wanted} samples", f"the score is {SCREENS[kind].score}, ε of two genes, τ of three"]
-        notes += report.notes
+        notes, dropped = [*notes, *report.notes], dict(report.dropped)
         if names is None:
             samples, note = _assigned(samples, genes, graph.num_nodes[graph.deleted_type])
             notes.append(note)
-        dropped = {**report.dropped, "no node left for a gene": report.kept - len(samples)}
-        report = replace(report, kept=len(samples), dropped={k: n for k, n in dropped.items() if n}, notes=tuple(notes))
+            if len(samples) < report.kept:
+                dropped["no node left for a gene"] = report.kept - len(samples)
+        report = replace(report, kept=len(samples), dropped=dropped, notes=tuple(notes))
     return ScreenPerturbations(samples.deletions, samples.scores, report)
 
 
@@ -172,22 +164,13 @@ def _sheet(content: bytes) -> bytes:
 
 def _format_of(table: Table) -> str:
     """Return the name of a table's format, by its columns."""
-    lacks = {name: format.lacks(table) for name, format in SCREENS.items()}
+    has = {plain_name(column) for column in table.columns}
+    lacks = {name: {*_STRAINS, "p-value", form.score, form.mark} - has for name, form in SCREENS.items()}
     nearest = min(SCREENS, key=lambda name: len(lacks[name]))
     if not lacks[nearest]:
         return nearest
-    why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(lacks[nearest])}"
+    why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(sorted(lacks[nearest]))}"
     raise ValueError(f"is no screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
-
-
-def _rows(table: Table, format: ScreenFormat) -> pd.DataFrame:
-    """Return the rows of a screen: query and array strain as categories, and the score, NaN where missing."""
-    columns = {
-        "query": Column(table.column("query strain id"), NAME, fault=_no_query),
-        "array": Column(table.column("array strain id"), NAME, fault=_no_array),
-        "score": Column(table.column(format.score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE),
-    }
-    return table.read(columns, missing=_MISSING)
 
 
 def _no_query(strain: str) -> str | None:
@@ -201,13 +184,14 @@ def _no_array(strain: str) -> str | None:
 
 
 def _samples(
-    path: str | Path,
-    frame: pd.DataFrame,
-    genes: Sequence[str] | None,
-    mutant_type: MutantType,
-    unknown_limit: float,
+    path: str | Path, frame: pd.DataFrame, genes: Sequence[str] | None, mutant_type: MutantType, unknown_limit: float
 ) -> tuple[Perturbations, Genes, Report]:
-    """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named."""
+    """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named.
+
+    **Arguments:**
+
+    - `frame`: the rows: `query` and `array` strain as categories, and `score`, NaN where missing.
+    """
     numbers: dict[str, int] = {}  # of every gene that a strain names
     queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
     each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
@@ -256,22 +240,19 @@ def _deleted(strains: pd.Series, names: dict[str, int]) -> np.ndarray:
 
 def _assigned(samples: Perturbations, genes: Genes, nodes: int) -> tuple[Perturbations, str]:
     """Return a screen's samples with its genes assigned to `nodes` nodes, and what to know about it."""
-    deletions = samples.deletions
-    rows = np.bincount(deletions.nodes.numpy(), minlength=len(genes))
-    order = np.argsort(-rows, kind="stable")  # genes are sorted by name
-    node = np.empty(len(order), dtype=np.int64)
-    node[order] = np.arange(len(order))
-    deleted, sample = node[deletions.nodes.numpy()], deletions.samples().numpy()
-    whole = np.ones(len(deletions), dtype=bool)
-    whole[sample[deleted >= nodes]] = False
-    if not whole.any():
+    deleted = samples.deletions.nodes.numpy()
+    order = np.argsort(-np.bincount(deleted, minlength=len(genes)), kind="stable")  # genes are sorted by name
+    frame = pd.DataFrame({"sample": samples.deletions.samples().numpy(), "node": np.argsort(order)[deleted]})
+    frame = frame.sort_values(["sample", "node"])
+    by_sample = frame.groupby("sample")["node"]
+    inside = by_sample.max().to_numpy() < nodes
+    if not inside.any():
         why = f"has all its genes among the {nodes:,} nodes of the graph; take a larger scale"
-        raise ValueError(f"none of its {len(whole):,} samples {why}")
-    inside = whole[sample]
-    deleted = deleted[inside][np.lexsort((deleted[inside], sample[inside]))]
-    kept = Deletions.joined(deleted, deletions.ptr.diff().numpy()[whole])
+        raise ValueError(f"none of its {len(inside):,} samples {why}")
+    sizes = by_sample.size().to_numpy()
+    kept = Deletions.joined(frame["node"].to_numpy()[np.repeat(inside, sizes)], sizes[inside])
     note = (
         f"the graph has no node names: {min(nodes, len(order)):,} of the file's {len(order):,} genes were assigned to "
         "nodes 0, 1, … by how many samples delete them, so the scores say nothing about this graph's networks"
     )
-    return Perturbations(kept, samples.scores[torch.from_numpy(whole)]), note
+    return Perturbations(kept, samples.scores[torch.from_numpy(inside)]), note

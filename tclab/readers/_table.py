@@ -53,10 +53,6 @@ class Table(NamedTuple):
     content: bytes  # of the rows; the first line is one unless it is the header
     loose: bool
 
-    def cells(self, line: str) -> list[str]:
-        """Return the cells of a line, without quotes and blanks around them."""
-        return _cells(line, self.separator, self.loose)
-
     def column(self, *names: str) -> int:
         """Return the position of the column that the header calls one of some names.
 
@@ -85,26 +81,12 @@ class Table(NamedTuple):
         **Raises:** `ValueError` with the row for a wrong number of columns, or a cell that is not as its column
         expects; where there is no row.
         """
-        cells = self._parsed(columns, missing)
-        if not cells.num_rows:
-            raise ValueError("holds no rows; the file was cut short, or its export was empty")
-        frame: dict[str, Any] = {}
-        for name, column in columns.items():
-            found = cells.column(str(column.i)).combine_chunks()
-            if self.loose:
-                found = pc.utf8_trim(found.cast(pa.string()), _BLANKS).dictionary_encode()
-            self._check(found, column)
-            frame[name] = found.to_numpy(zero_copy_only=False) if column.kind is not NAME else _categories(found)
-        return pd.DataFrame(frame, copy=False)
-
-    def _parsed(self, columns: Mapping[str, Column], missing: tuple[str, ...]) -> pa.Table:
-        """Return some columns of the rows, by their positions."""
         content = _single_blanks(self.content) if self.loose and self.separator == " " else self.content
-        types = {str(column.i): column.kind for column in columns.values()}
         if not content.strip(b"\r\n"):
-            return pa.schema(types).empty_table()
-        quote = '"' if self.loose else False
+            raise ValueError("holds no rows; the file was cut short, or its export was empty")
+        types = {str(column.i): column.kind for column in columns.values()}
         positions = [str(i) for i in range(len(self.columns))]
+        quote = '"' if self.loose else False
         # Errors have a row where a thread alone reads one block.
         reading = pa.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=positions)
         parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=quote, double_quote=self.loose)
@@ -112,26 +94,32 @@ class Table(NamedTuple):
             column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
         )
         try:
-            return pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
+            cells = pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
         except pa.ArrowInvalid as error:
             text = re.sub(r"In CSV column #(\d+)", lambda match: f"column {self.columns[int(match[1])]}", str(error))
             text = text.removeprefix("CSV parse error: ").replace("Row #", "row ")[:300]
             raise ValueError(f"{text}; cells are between {self.between}") from error
+        frame = {name: self._values(cells[str(column.i)].combine_chunks(), column) for name, column in columns.items()}
+        return pd.DataFrame(frame, copy=False)
 
-    def _check(self, cells: Any, column: Column) -> None:
-        """Raise `ValueError` for a cell that is not as its column expects."""
+    def _values(self, cells: Any, column: Column) -> Any:
+        """Return the cells of a column; raise `ValueError` for one that is not as the column expects."""
         if column.kind is NAME:
-            for code, name in enumerate(cells.dictionary.to_pylist()):
+            if self.loose:
+                cells = pc.utf8_trim(cells.cast(pa.string()), _BLANKS).dictionary_encode()
+            names = cells.dictionary.to_pylist()
+            for code, name in enumerate(names):
                 if why := column.fault(name):
-                    i = cells.indices.to_pylist().index(code)
-                    raise ValueError(f"row {i + 1}: {self.columns[column.i]} {why}")
-            return
+                    row = pc.index(cells.indices, code).as_py() + 1
+                    raise ValueError(f"row {row}: {self.columns[column.i]} {why}")
+            return pd.Categorical.from_codes(cells.indices.to_numpy(), pd.Index(names, dtype=object), validate=False)
         values = cells.to_numpy(zero_copy_only=False)
         bad = ~((values >= column.low) & (values <= column.high)) & cells.is_valid().to_numpy(zero_copy_only=False)
         if bad.any():
             i = int(np.argmax(bad))
             wanted = "a finite number" if column.high == _LARGEST else f"{column.low:g} to {column.high:g}"
             raise ValueError(f"row {i + 1}: {self.columns[column.i]} is {values[i]:g}, expected {wanted}")
+        return values
 
 
 def sniff(
@@ -171,7 +159,7 @@ def sniff(
             first, commented = "", first
     sign = separator if isinstance(separator, str) else separator(first)
     rows = content[begin if columns or loose else file.tell() :]
-    return Table(columns or _cells(first.lstrip("#"), sign, loose), sign, first, commented, rows, loose)
+    return Table(columns or cells_of(first.lstrip("#"), sign, loose), sign, first, commented, rows, loose)
 
 
 def tab_or_comma(first: str) -> str:
@@ -179,7 +167,8 @@ def tab_or_comma(first: str) -> str:
     return "\t" if "\t" in first else ","
 
 
-def _cells(line: str, separator: str, loose: bool) -> list[str]:
+def cells_of(line: str, separator: str, loose: bool) -> list[str]:
+    """Return the cells of a line, without quotes and blanks around them."""
     if loose and separator == " ":
         line = _single_blanks(line.encode()).decode()
     return [cell.strip(_BLANKS) for cell in next(csv.reader([line], delimiter=separator))]
@@ -189,11 +178,6 @@ def _single_blanks(content: bytes) -> bytes:
     """Return lines without the spaces at their ends, and with one for several; those in quoted cells stay."""
     content = re.sub(rb'((?<![^\s])"(?:[^"\n]|"")*"(?=[ \r\n]|\Z))|  +', lambda match: match[1] or b" ", content)
     return re.sub(rb"(?m)^ +| +(?=\r?$)", b"", content)
-
-
-def _categories(names: Any) -> pd.Categorical:
-    labels = pd.Index(names.dictionary.to_pylist(), dtype=object)
-    return pd.Categorical.from_codes(names.indices.to_numpy(), labels, validate=False)
 
 
 def plain_name(name: str) -> str:

@@ -74,12 +74,10 @@ class CommandArm:
     def _printed_seconds(self, text: str) -> float:
         """Return the median of the lines that are a number."""
         numbers = [number for number in map(number_of, text.splitlines()) if number is not None]
-        if not numbers or not all(0 < number < inf for number in numbers):
-            raise InputError(
-                f"{self.side}: {shlex.join(self.command)} printed "
-                f"{', '.join(map(str, numbers[:5])) or 'no line that is a number'}, expected seconds, above 0"
-            )
-        return median(numbers)
+        if numbers and all(0 < number < inf for number in numbers):
+            return median(numbers)
+        printed = ", ".join(map(str, numbers[:5])) or "no line that is a number"
+        raise InputError(f"{self.side}: {shlex.join(self.command)} printed {printed}, expected seconds, above 0")
 
 
 @dataclass
@@ -103,71 +101,62 @@ class _Imports:
         folder.mkdir()
         yield {**arm.environment, _side_imports.LIST: str(folder)}
         lists = [json.loads(path.read_bytes()) for path in folder.iterdir()]
-        program = Path(arm.command[0]).name
-        if not lists and program.startswith("python"):
+        if not lists and Path(arm.command[0]).name.startswith("python"):
             raise InputError(
                 f"{arm.side}: what {shlex.join(arm.command)} imports cannot be checked; expected a Python that reads "
                 "PYTHONPATH and its sitecustomize (no -I, -E, -S), so that each side runs its own files"
             )
-        self.ran[arm.side] = arm, {name: module for each in lists for name, module in each.items()}
+        self.ran[arm.side] = arm, {name: module for modules in lists for name, module in modules.items()}
         if len(self.ran) == self.sides:
-            self._compare(*self.ran[SIDES[0]], *self.ran[SIDES[1]])
+            self._compare()
 
-    def _compare(self, head: CommandArm, ours: dict[str, Any], base: CommandArm, theirs: dict[str, Any]) -> None:
-        for arm, modules in ((head, ours), (base, theirs)):
+    def _compare(self) -> None:
+        apart = "setup= makes an environment for each side"
+        (head, of_head), (base, of_base) = sides = [self.ran[side] for side in SIDES]
+        for arm, modules in sides:
             for name, (file, own, _) in modules.items():
-                inside = Path(file).is_relative_to(arm.folder.resolve())
-                if own is not None and file != own and not inside and _side_imports.FINDS in arm.environment:
-                    raise InputError(f"{arm.side} imported {name} from {file}, expected its own {own}: {_APART}")
-        for name in ours.keys() & theirs.keys() if head.folder != base.folder else ():
-            if ours[name][0] == theirs[name][0]:
-                raise InputError(f"both sides imported {name} from one file, {ours[name][0]}: {_APART}")
-        for name in sorted(ours.keys() & theirs.keys()):
-            if ours[name][2] != theirs[name][2]:
-                has, has_not = SIDES if ours[name][2] else SIDES[::-1]
+                strange = own not in (None, file) and not Path(file).is_relative_to(arm.folder.resolve())
+                if strange and _side_imports.FINDS in arm.environment:
+                    raise InputError(f"{arm.side} imported {name} from {file}, expected its own {own}: {apart}")
+        both = {name: (of_head[name], of_base[name]) for name in sorted(of_head.keys() & of_base.keys())}
+        for name, ((file, *_), (other, *_)) in both.items():
+            if file == other and head.folder != base.folder:
+                raise InputError(f"both sides imported {name} from one file, {file}: {apart}")
+        for name, ((*_, compiled), (*_, other_compiled)) in both.items():
+            if compiled != other_compiled:
+                has, has_not = SIDES if compiled else SIDES[::-1]
                 raise InputError(
                     f"{has} has compiled bytecode of {name}, and {has_not} has none, which would be compiled in each "
                     "run; expected folders that both can be written to"
                 )
 
 
-_APART = "setup= makes an environment for each side"
-
-
-def _run(
-    what: str,
-    command: Sequence[str] | str,
-    folder: Path,
-    environment: Mapping[str, str] | None = None,
-    *,
-    leaves: bool = False,
-) -> str:
-    """Run a command and return what it prints; a text is for the shell. What it starts ends with it, or an interrupt.
+def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command and return what it prints. What it starts ends with it, or an interrupt.
 
     Its output goes to files: a process that it leaves behind would hold a pipe open, and be waited for.
 
     **Arguments:**
 
-    - `leaves`: it may leave processes behind, such as a server.
+    - `command`: program and arguments; or a text for the shell, a setup, which may leave a server behind.
 
     **Raises:** `InputError` where it fails.
     """
-    shown = command if isinstance(command, str) else shlex.join(command)
+    is_setup = isinstance(command, str)
+    shown, ended = command if isinstance(command, str) else shlex.join(command), False
     with TemporaryFile() as printed, TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                command, shell=isinstance(command, str), cwd=folder, env=_without_hooks(environment or os.environ),
+                command, shell=is_setup, cwd=folder, env=_without_hooks(environment or os.environ),
                 stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
         try:
             process.wait()
-        except BaseException:
-            leaves = False
-            raise
+            ended = True
         finally:
-            if not leaves:
+            if not (ended and is_setup):
                 with suppress(ProcessLookupError):  # nothing is left
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -203,8 +192,8 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     A name that begins with a dot, / or ~ is a folder's. A worktree is removed afterwards. In it the command runs in the
     folder that corresponds to this one.
     """
-    commit, refusal, folder = "", "", Path(name).expanduser()
-    if not name.startswith((".", "/", "~")):
+    is_path, folder, commit, refusal = name.startswith((".", "/", "~")), Path(name).expanduser(), "", ""
+    if not is_path:
         try:
             commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except InputError as error:
@@ -222,11 +211,7 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     elif refusal:
         raise InputError(f"{side} is {name!r}, which is no folder, and git refuses to look for a revision: {refusal}")
     else:
-        refs = (
-            []
-            if name.startswith((".", "/", "~"))
-            else ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
-        )
+        refs = [] if is_path else ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
         near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))
         if refs and _git("rev-parse", "--is-shallow-repository") == "true":
             near += "; this clone is shallow, git fetch --unshallow brings the rest"
@@ -241,13 +226,13 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
     side may have it already.
     """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    programs, roots = Path(sys.executable).parent, [str(folder), str(folder / "src")]
+    roots = os.pathsep.join([str(folder), str(folder / "src")])
     hook = scratch / f"{side}-hook"
     hook.mkdir()
     shutil.copy(_side_imports.__file__, hook / "sitecustomize.py")
     if setup is None:
-        path = [*roots, str(hook), variables.get("PYTHONPATH", "")]
-        variables |= {_side_imports.FINDS: "1"}
+        programs, path = Path(sys.executable).parent, [roots, str(hook), variables.get("PYTHONPATH", "")]
+        variables[_side_imports.FINDS] = "1"
     else:
         venv, path = scratch / f"{side}-environment", [str(hook)]
         _run(side, [sys.executable, "-m", "venv", str(venv)], folder)
@@ -256,26 +241,15 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
         variables.pop("PYTHONPATH", None)
     variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
     if setup is not None:
-        _run(f"{side}, setup", setup, folder, variables, leaves=True)
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, path)), _side_imports.ROOTS: os.pathsep.join(roots)}
-    return variables | own
+        _run(f"{side}, setup", setup, folder, variables)
+    return variables | {"PYTHONPATH": os.pathsep.join(filter(None, path)), _side_imports.ROOTS: roots}
 
 
 def race_commands(
-    command: Sequence[str],
-    *,
-    base: str = ".",
-    head: str = ".",
-    base_command: Sequence[str] | None = None,
-    setup: str | None = None,
-    setup_base: str | None = None,
-    control: bool = False,
-    printed: bool = False,
-    budget_seconds: float = 120.0,
-    margin: float = MARGIN,
-    record: str | Path | None = None,
-    progress: bool = False,
-) -> Race:
+    command: Sequence[str], *, base: str = ".", head: str = ".", base_command: Sequence[str] | None = None,
+    setup: str | None = None, setup_base: str | None = None, control: bool = False, printed: bool = False,
+    budget_seconds: float = 120.0, margin: float = MARGIN, record: str | Path | None = None, progress: bool = False,
+) -> Race:  # fmt: skip
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
     Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
@@ -336,16 +310,15 @@ def control_differs(result: Race) -> str:
 
 def answer_of(result: Race) -> Display:
     """Return the verdict of a race of commands, what ran on each side, and how long on which machine."""
-    pair, lines = result.pair(*SIDES), []
+    lines = []
     for side, what in reversed(result.settings["sides"].items()):
         seconds = [sample["seconds"] for sample in result.samples() if sample["arm"] == side]
         typical = seconds_text(median(seconds)) if seconds else ""
-        place = what["commit"][:10] if "commit" in what else what["folder"]
-        lines.append((side, what["command"], place, typical, str(len(seconds))))
-    turns = (
-        f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
-        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
-    )
+        folder = what["commit"][:10] if "commit" in what else what["folder"]
+        lines.append((side, what["command"], folder, typical, str(len(seconds))))
+    pair = result.pair(*SIDES)
+    machine = f"{result.machine['cpu']}, {counted(result.machine['cores'], 'core')}"
+    turns = f"Runs took turns for {result.spent_seconds:.3g} s on {machine}; {pair.floor_text}."
     control = [result.pair(CONTROL, "base").sentence] if CONTROL in result.arms else []
     title = control_differs(result) or pair.sentence
     return Display(title, ("", "what ran", "at", "median run", "runs"), lines, [*control, turns, *last_notes(result)])

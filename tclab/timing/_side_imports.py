@@ -9,7 +9,7 @@ import atexit
 import json
 import os
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES, FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec
 from types import ModuleType
 
@@ -26,20 +26,13 @@ class OwnFiles:
 
     def __init__(self, roots: "list[str]") -> None:
         self.roots = roots
-        endings = (".py", *EXTENSION_SUFFIXES)
-        listed = [(root, name) for root in roots if os.path.isdir(root) for name in os.listdir(root)]
-        self.tops = {name.partition(".")[0] for root, name in listed if name.endswith(endings)}
-        self.tops |= {name for root, name in listed if os.path.isdir(os.path.join(root, name))}
-        self.tops -= {*sys.builtin_module_names, "sitecustomize"}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         """Return where a side has a module, also inside a namespace package; a folder alone is none."""
-        top, *rest = name.split(".")
-        if top not in self.tops or FrozenImporter.find_spec(name) is not None:
+        if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
             return None
-        spec = PathFinder.find_spec(
-            name, [os.path.join(root, top, *rest[:-1]) if rest else root for root in self.roots]
-        )
+        packages = name.split(".")[:-1]
+        spec = PathFinder.find_spec(name, [os.path.join(root, *packages) for root in self.roots])
         return spec if spec is not None and spec.loader is not None and spec.origin else None
 
 
@@ -52,7 +45,8 @@ def list_imports(own: OwnFiles, folder: str) -> None:
     listed = {}
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), own.find_spec(name)
-        if isinstance(file, str) and name != "__main__" and (spec or own.find_spec(name.partition(".")[0])):
+        is_own = name not in ("__main__", "sitecustomize") and (spec or own.find_spec(name.partition(".")[0]))
+        if isinstance(file, str) and is_own:
             listed[name] = [os.path.realpath(file), spec and os.path.realpath(str(spec.origin)), _has_bytecode(module)]
     with open(os.path.join(folder, f"{os.getpid()}.json"), "w") as out:
         json.dump(listed, out)
@@ -60,9 +54,8 @@ def list_imports(own: OwnFiles, folder: str) -> None:
 
 def _has_bytecode(module: ModuleType) -> bool:
     spec = module.__spec__  # another loader, such as pytest's, has its own bytecode
-    return type(getattr(spec, "loader", None)) is SourceFileLoader and os.path.exists(
-        getattr(spec, "cached", None) or ""
-    )
+    stored = isinstance(spec, ModuleSpec) and type(spec.loader) is SourceFileLoader and spec.cached
+    return bool(stored) and os.path.exists(str(stored))
 
 
 def _run_hidden() -> None:
@@ -70,8 +63,7 @@ def _run_hidden() -> None:
     mine = os.path.dirname(os.path.abspath(__file__))
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path or ".") != mine])
     if spec is not None and spec.loader is not None:
-        module: ModuleType = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(module_from_spec(spec))
 
 
 if __name__ == "sitecustomize":
