@@ -205,9 +205,8 @@ class Network(Shown):
         weight = None if self.weight is None else torch.cat([self.weight, self.weight[other]])
         report, of_row = self.report, getattr(self.report, "edge_of_row", None)
         if of_row is not None:
-            place = torch.argsort(
-                torch.argsort(edges[0] * self.num_targets + edges[1], stable=True)
-            )  # in the new order
+            order = torch.argsort(edges[0] * self.num_targets + edges[1], stable=True)
+            place = torch.argsort(order)  # in the new order
             both = torch.stack([place[: self.num_edges], place[: self.num_edges]])
             both[1, other] = place[self.num_edges :]
             report = replace(report, edge_of_row=torch.where(of_row < 0, of_row, both[:, of_row]))

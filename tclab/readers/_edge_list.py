@@ -32,13 +32,13 @@ _SEPARATORS = ("\t", ",", ";", " ")
 _COMMENTS = ("#", "%")
 # What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
 # gene_b.
-_ROLES = [
-    ("source", "target"), ("source", "destination"), ("origin", "destination"), ("src", "dst"), ("from", "to"),
-    ("start", "end"), ("head", "tail"), ("parent", "child"), ("subject", "object"), ("bait", "prey"), ("tf", "tg"),
-    ("tf", "target"), ("regulator", "target"), ("query", "array"),
-]  # fmt: skip
-_NUMBERS = [("1", "2"), ("a", "b"), ("u", "v"), ("x", "y"), ("i", "j"), ("one", "two"), ("first", "second"),
-            ("left", "right")]  # fmt: skip
+_ROLES, _NUMBERS = (
+    [tuple(pair.split("/")) for pair in words.split()] for words in (
+        "source/target source/destination origin/destination src/dst from/to start/end head/tail parent/child "
+        "subject/object bait/prey tf/tg tf/target regulator/target query/array",
+        "1/2 a/b u/v x/y i/j one/two first/second left/right",
+    )
+)  # fmt: skip
 # The other words that such names are made of.
 _WORDS = frozenset(
     """entity entrez factor gene genes id ids identifier index interactor item key label locus n name node nodes no
@@ -221,15 +221,15 @@ def _chosen(
     if len(cells) < 2:
         raise ValueError(f"{quoted(table.first)}, expected two names with {table.between} between")
     pairs = _named_ends(cells) if header is not False or commented else []
-    if len(pairs) > 1:
-        raise _unnamed(cells)
     ends = [*pairs[0]] if pairs else []
     # An end without a name, or a third cell that is no number, is a header's.
     reads_so = header is not False and (bool(header or ends) or "" in cells[:2] or not _is_number(cells[2:3]))
     weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or commented)]
     weights = weights if len(cells) > 2 else []
-    if not ends and (len(cells) > 3 or (reads_so and len(cells) - len(weights) > 2) or {*weights} & {0, 1}):
-        raise _unnamed(cells)
+    too_many = len(cells) > 3 or (reads_so and len(cells) - len(weights) > 2) or {*weights} & {0, 1}
+    if len(pairs) > 1 or (not ends and too_many):
+        few = f"its columns are {quoted(', '.join(cells), 120)}"
+        raise ValueError(f"{few}: which are source and target? pass columns=, by name or position from 0")
     chosen = ends or [0, 1]
     further = [i for i in range(max(chosen) + 1, len(cells)) if not (ends and _words(cells[i]) & _NO_WEIGHTS)]
     return [*chosen, *[*weights, *further][:1]], bool(ends)
@@ -251,11 +251,6 @@ def _named_ends(cells: Sequence[str]) -> list[tuple[int, int]]:
         pairs += [(i, j) for i, j in both if not (is_matrix and (one, other) in _NUMBERS and words[j] == {other})]
     shortest = [(i, j) for i, j in pairs if all(words[i] <= words[k] and words[j] <= words[m] for k, m in pairs)]
     return shortest if len(shortest) == 1 else pairs
-
-
-def _unnamed(cells: Sequence[str]) -> ValueError:
-    few = quoted(", ".join(cells), 120)
-    return ValueError(f"its columns are {few}: which are source and target? pass columns=, by name or position from 0")
 
 
 def _is_number(cells: Sequence[str]) -> bool:
@@ -302,19 +297,17 @@ def _is_header(lines: pd.DataFrame, is_named: bool) -> bool:
     reads_so = is_named or len(first) > 2 or (no_number and all(_words(cell) <= _OF_HEADERS for cell in ends))
     letters = len(first) == 2 and all(len(name) == 1 and name.isalpha() for name in (*ends, *names))
     stem, stems = _stem(first[0]), {_stem(name) for name in names - ends}
+    shapes, pair = {_shape(name) for name in names}, stem == _stem(first[1]) and stem not in stems
     if reads_so and not letters:
-        if names & ends or (stem and stem in stems):  # gene1 and gene2, before gene3
-            raise _unclear(first)
-        return True
-    if names & ends:
+        if not (names & ends or (stem and stem in stems)):  # gene1 and gene2, before gene3
+            return True
+    elif names & ends:
         return False
-    if no_number and all(name.isdecimal() for name in names):
+    elif no_number and all(name.isdecimal() for name in names):
         return True
-    shapes = {_shape(name) for name in names}
-    is_pair = stem == _stem(first[1]) and stem not in stems
-    if is_pair or not all("9" in _shape(cell) and _shape(cell) in shapes for cell in ends):
-        raise _unclear(first)
-    return False
+    elif not pair and all("9" in _shape(cell) and _shape(cell) in shapes for cell in ends):
+        return False
+    raise _unclear(first)
 
 
 def _unclear(first: Sequence[str]) -> ValueError:
@@ -348,7 +341,8 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
         raise ValueError(f"its columns are {quoted(', '.join(cells))}: nodes and their names, or edges? pass columns=")
     if is_header:
         return
-    if _counts(cells, lines[1:]):
+    counts = all(cell.isdecimal() and len(cell) < 12 for cell in cells[:2]) and str(len(lines) - 1) in cells[:2]
+    if counts and all(name.isdecimal() and int(name) <= int(cells[0]) for name in _names(lines[1:])):
         raise ValueError("may begin with its numbers of nodes and edges, as METIS does; else pass header=False")
     third = {*lines["weight"].unique()[:1000]} - {"nan", "NaN", ""} if "weight" in lines else set()
     reasons = {
@@ -359,13 +353,6 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
     for why, holds in reasons.items():
         if third and holds:
             raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
-
-
-def _counts(first: Sequence[str], rest: pd.DataFrame) -> bool:
-    """Return whether a first line may count nodes and edges: two numbers, one that of the lines, and none is larger."""
-    if not all(cell.isdecimal() and len(cell) < 12 for cell in first[:2]) or str(len(rest)) not in first[:2]:
-        return False
-    return all(name.isdecimal() and int(name) <= int(first[0]) for name in _names(rest))
 
 
 def _no_name(name: str, comments: tuple[str, ...] = ()) -> str | None:

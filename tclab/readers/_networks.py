@@ -55,13 +55,9 @@ _Condition: TypeAlias = tuple[str, tuple[str, ...], object]
 
 
 def biogrid(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    system_type: str | None = "physical",
-    organism: int | None = YEAST,
-    unknown_limit: float = UNKNOWN_LIMIT,
-) -> Network:
+    path: str | Path, genes: Genes | Iterable[str], *, system_type: str | None = "physical",
+    organism: int | None = YEAST, unknown_limit: float = UNKNOWN_LIMIT,
+) -> Network:  # fmt: skip
     """Return a table's interactions, BioGRID tab 2.0 or 3.0, as the undirected network `biogrid_<system_type>`.
 
     https://wiki.thebiogrid.org/doku.php/biogrid_tab_version_2.0 and `…_3.0`. Bait and prey give no direction. A pair
@@ -80,21 +76,16 @@ def biogrid(
     """
     if system_type not in (None, *_SYSTEMS):
         raise unknown("experimental system type", system_type, _SYSTEMS)
-    where: list[_Condition] = [
-        ("system_type", ("Experimental System Type",), system_type),
-        *(("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"),
-    ]
+    where: list[_Condition] = [("system_type", ("Experimental System Type",), system_type)]
+    where += [("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"]
     name = f"biogrid_{system_type}" if system_type else "biogrid"
     return _network("biogrid", name, Lookup(path, genes, unknown_limit), where)
 
 
 def tflink(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    organism: str | None = "Saccharomyces cerevisiae",
+    path: str | Path, genes: Genes | Iterable[str], *, organism: str | None = "Saccharomyces cerevisiae",
     unknown_limit: float = UNKNOWN_LIMIT,
-) -> Network:
+) -> Network:  # fmt: skip
     """Return a TFLink table as the directed network `tflink`, transcription factor → target.
 
     https://tflink.net/download: `TFLink_<organism>_interactions_<kind>_simpleFormat_v1.0.tsv`. Genes have standard
@@ -234,13 +225,9 @@ _TAXON = re.compile(r"^\d+\.")  # before a name: 4932.YAL001C
 
 
 def string_links(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    channels: Sequence[str] | None = None,
-    threshold: int = 1,
+    path: str | Path, genes: Genes | Iterable[str], *, channels: Sequence[str] | None = None, threshold: int = 1,
     unknown_limit: float = UNKNOWN_LIMIT,
-) -> dict[str, Network]:
+) -> dict[str, Network]:  # fmt: skip
     """Return one undirected network for each channel of STRING's links, called `string<version>_<channel>`
     by the version in the file's name.
 

@@ -24,23 +24,11 @@ if TYPE_CHECKING:
 
 # name → its module, which takes numpy and is imported at the name's first use
 _MODULES = {
-    "advise": "_advice",
-    "race": "_race",
-    "race_cells": "_race",
-    "race_commands": "_commands_race",
+    "advise": "_advice", "race": "_race", "race_cells": "_race", "race_commands": "_commands_race",
     "verdicts_of": "_verdict",
-}
-__all__ = [
-    "Communication",
-    "Ledger",
-    "lightning_callback",
-    "loader_times",
-    "profile",
-    "receipt",
-    "spike_in",
-    "syncs",
-    *_MODULES,
-]
+}  # fmt: skip
+__all__ = ["Communication", "Ledger", "lightning_callback", "loader_times", "profile", "receipt", "spike_in", "syncs"]
+__all__ += _MODULES
 __dir__ = __all__.copy  # completion offers these
 
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tclab.timing._ledger import MOST_UNREAD, Cut, Ledger, moment
 
@@ -28,8 +28,7 @@ class _Exchange:
     done: Any = None  # as `ready`
 
 
-@dataclass
-class _StepExchanges:
+class _StepExchanges(NamedTuple):
     """The all-reduces of one step, their times read."""
 
     exchanges: list[_Exchange]  # without moments
@@ -90,12 +89,18 @@ class Communication:
     def _read_oldest(self) -> None:
         """Read the times of the oldest step that is unread; one that was interrupted is dropped."""
         exchanges = self._unread.popleft()
-        if all(exchange.done is not None for exchange in exchanges):
-            took = [self._seconds(exchange.ready, exchange.done) for exchange in exchanges]
-            self._read.append(_StepExchanges(exchanges, took, *self._spans(exchanges)))
-            self._pool += [event for each in exchanges for _, event in (each.ready, each.done) if event is not None]
-            for exchange in exchanges:
-                exchange.ready = exchange.done = (0, None)
+        if any(exchange.done is None for exchange in exchanges):
+            return
+        begin, busy, reached = exchanges[0].ready, 0.0, 0.0
+        for ready, done in sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges):
+            busy += max(0.0, done - max(ready, reached))
+            reached = max(reached, done)
+        exposed = max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
+        took = [self._seconds(exchange.ready, exchange.done) for exchange in exchanges]
+        self._read.append(_StepExchanges(exchanges, took, busy, exposed))
+        for exchange in exchanges:
+            self._pool += [event for _, event in (exchange.ready, exchange.done) if event is not None]
+            exchange.ready = exchange.done = (0, None)
 
     def finish(self) -> None:
         """Gather the times of all ranks and enter the exposed communication into the ledger; once, on every rank."""
@@ -123,23 +128,14 @@ class Communication:
         last = torch.where((mine == least) & mine.isfinite(), distributed.get_rank(), distributed.get_world_size())[0]
         distributed.all_reduce(last, distributed.ReduceOp.MIN)  # the last rank to join waits least
         self.late.update(last[mine[0].isfinite()].tolist())
-        for step, each in steps:
-            shortest, stage = float(least[1, each.exchanges[-1].i]), each.exchanges[-1].stage
-            waited, sizes = each.exposed - shortest, [exchange.bytes for exchange in each.exchanges]
-            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": each.exposed}
-            row |= {"overlapped_seconds": max(0.0, each.busy - each.exposed), "exposed_rank_wait_seconds": waited}
+        for step, (exchanges, _, busy, exposed) in steps:
+            sizes, shortest = [exchange.bytes for exchange in exchanges], float(least[1, exchanges[-1].i])
+            row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
+            row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": exposed - shortest}
             self._rows.append(row)
             if bool(self.ledger.cuda) == self._cuda:
-                self.ledger.move(step, {"rank_wait": waited, "communication": shortest}, out_of=stage)
-
-    def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
-        """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""
-        begin = exchanges[0].ready
-        busy, reached = 0.0, 0.0
-        for ready, done in sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges):
-            busy += max(0.0, done - max(ready, reached))
-            reached = max(reached, done)
-        return busy, max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
+                waits = {"rank_wait": exposed - shortest, "communication": shortest}
+                self.ledger.move(step, waits, out_of=exchanges[-1].stage)
 
     def frame(self) -> pd.DataFrame:
         """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes.

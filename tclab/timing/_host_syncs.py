@@ -26,6 +26,7 @@ _ALWAYS = frozenset(  # operations whose result, or whose result's size, the hos
      # of torch.sparse, which torch's own sync debug mode leaves out: how many entries are left
      "_coalesce", "_sparse_sparse_matmul")
 )  # fmt: skip
+
 # Operations that first coalesce a sparse tensor that is not.
 _COALESCING = frozenset(("mm", "addmm", "_sparse_addmm", "_sparse_sum", "_sparse_softmax", "_sparse_log_softmax"))
 _READS = ("cpu", "tolist", "__repr__")  # methods that give a tensor to Python; not numpy: it refuses a device's
@@ -88,10 +89,8 @@ class Syncs(Shown):
         lines = []
         for place, times, seconds in self.ranked()[:_MOST]:
             file, _, rest = place.rpartition(":")
-            code = source_of(file, int(rest.partition(" ")[0]))
-            lines.append(
-                ("" if seconds is None else seconds_text(seconds), str(times), f"{Path(file).name}:{rest}", code)
-            )
+            waited, line = "" if seconds is None else seconds_text(seconds), f"{Path(file).name}:{rest}"
+            lines.append((waited, str(times), line, source_of(file, int(rest.partition(" ")[0]))))
         title = f"{counted(self.count, 'wait')} predicted"
         note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
         if self.cuda:
@@ -123,23 +122,19 @@ def _waits(name: str, overload: str, args: tuple[Any, ...], kwargs: dict[str, An
         to = tensors[0].device if name == "copy_" else torch.device(kwargs.get("device") or tensors[0].device)
         between = {to.type, tensors[-1].device.type} == {"cpu", "cuda"}
         return True if between and not (args[2:3] == (True,) or kwargs.get("non_blocking")) else None
-    waits = name in _ALWAYS or (name == "sparse_compressed_tensor" and overload == "comp_plain_value")  # without size
-    waits |= bool(kwargs.get("check_errors"))
-    if name == "repeat_interleave":
-        waits = kwargs.get("output_size") is None
-    elif name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         masked = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
         waits = masked and (name == "index" or args[2].numel() != 1)  # a masked fill with one value does not wait
-    elif name == "normal":
-        waits = overload.endswith("_Tensor")  # is any deviation below 0?
-    elif name == "histc":
-        waits = args[2:] in ((), (0, 0))  # between which values?
     elif name.startswith("_to_sparse"):
         waits = tensors[0].layout is torch.strided or not _is_coalesced(tensors[0])
-    elif name in _COALESCING:
-        waits = not all(map(_is_coalesced, tensors))
-    elif name == "mul":
-        waits = len(tensors) == 2 and all(each.layout is torch.sparse_coo for each in tensors)
+    else:
+        waits = name in _ALWAYS or bool(kwargs.get("check_errors"))
+        waits |= name == "repeat_interleave" and kwargs.get("output_size") is None
+        waits |= name == "sparse_compressed_tensor" and overload == "comp_plain_value"  # without size
+        waits |= name == "normal" and overload.endswith("_Tensor")  # is any deviation below 0?
+        waits |= name == "histc" and args[2:] in ((), (0, 0))  # between which values?
+        waits |= name == "mul" and len(tensors) == 2 and all(each.layout is torch.sparse_coo for each in tensors)
+        waits |= name in _COALESCING and not all(map(_is_coalesced, tensors))
     return any(each.is_cuda for each in tensors) if waits else None
 
 

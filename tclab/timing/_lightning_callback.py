@@ -52,17 +52,16 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.wrapped: list[tuple[Any, str]] = []  # objects of the trainer's, and the names of their methods
 
         def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            if stage != "fit":
-                _mute(ledger)
+            _mute(ledger, stage != "fit")
 
         def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-            _unmute(ledger)
+            _mute(ledger, False)
 
         def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
-            _mute(ledger)
+            _mute(ledger, True)
 
         def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
-            _unmute(ledger)
+            _mute(ledger, False)
 
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             profiler, strategy, loop = trainer.profiler, trainer.strategy, trainer.fit_loop.epoch_loop.val_loop
@@ -83,24 +82,25 @@ def lightning_callback(ledger: Ledger) -> Any:
 
             def validating() -> Any:
                 with ledger.stage("validation") if ledger.in_step else nullcontext():
-                    _mute(ledger)
+                    _mute(ledger, True)
                     try:
                         return run()
                     finally:
-                        _unmute(ledger)
+                        _mute(ledger, False)
 
-            for owner, name, method in (
-                (profiler, "start", starting), (profiler, "stop", stopping), (strategy, "backward", going_back),
-                (loop, "run", validating),
-            ):  # fmt: skip
+            methods = {
+                (profiler, "start"): starting, (profiler, "stop"): stopping, (strategy, "backward"): going_back,
+                (loop, "run"): validating,
+            }  # fmt: skip
+            for (owner, name), method in methods.items():
                 setattr(owner, name, method)
-                self.wrapped.append((owner, name))
+            self.wrapped += methods
 
         def _enter(self, action: str) -> None:
             stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
             if stage == "data_wait":
                 ledger.next_step()
-            if stage is not None and ledger.in_step and (stage == "checkpoint" or not _is_muted(ledger)):
+            if stage is not None and ledger.in_step and (stage == "checkpoint" or "stage" not in vars(ledger)):
                 context = type(ledger).stage(ledger, stage)
                 context.__enter__()
                 self.entered.append((action, context))
@@ -115,21 +115,15 @@ def lightning_callback(ledger: Ledger) -> Any:
             for owner, name in self.wrapped:
                 vars(owner).pop(name, None)  # none outside an epoch
             self.wrapped.clear()
-            _unmute(ledger)
+            _mute(ledger, False)
             self.entered.clear()
             ledger.end(keep=keep)
 
     return LedgerCallback()
 
 
-def _mute(ledger: Ledger) -> None:
-    """Let the stages that a module enters do nothing until `_unmute`: it may be validating, outside a step."""
-    vars(ledger)["stage"] = lambda name: nullcontext()
-
-
-def _unmute(ledger: Ledger) -> None:
+def _mute(ledger: Ledger, muted: bool) -> None:
+    """Say whether the stages that a module enters do nothing: it may be validating, outside a step."""
     vars(ledger).pop("stage", None)
-
-
-def _is_muted(ledger: Ledger) -> bool:
-    return "stage" in vars(ledger)
+    if muted:
+        vars(ledger)["stage"] = lambda name: nullcontext()

@@ -88,13 +88,10 @@ def wait_for_workers() -> None:
     """Wait until no worker of any arm has a batch to make, and so none takes time from the block that follows."""
     for arm in _LOADED:
         for iterator in multiprocess_iterators(arm._batches):
+            workers = iterator._workers
             with suppress(NotImplementedError):  # macOS does not know how long its queues are
-                while iterator._data_queue.qsize() < iterator._tasks_outstanding and _is_alive(iterator):
+                while iterator._data_queue.qsize() < iterator._tasks_outstanding and any(w.is_alive() for w in workers):
                     sleep(0.001)
-
-
-def _is_alive(iterator: Any) -> bool:
-    return any(worker.is_alive() for worker in iterator._workers)
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:

@@ -125,11 +125,12 @@ class LoaderTimes(Shown):
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
-        passes = counted(len(self.passes), "pass", "passes")
-        columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
-        title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
+        columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait") if lines else ()
+        title = (
+            f"{counted(len(self.passes), 'pass', 'passes')} over DataLoaders; fetch, collate and wait are of a batch"
+        )
         notes = [f"Not timed, as it is not an iterator of torch's: {name}." for name in self.not_timed]
-        return Display(title, columns if lines else (), lines, notes)
+        return Display(title, columns, lines, notes)
 
 
 # ---- where a batch is made
@@ -163,21 +164,16 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
     return timed
 
 
-@dataclass(frozen=True)
-class _WorkerStart:
-    """The `worker_init_fn` of a timed loader: calls the user's, and puts the timer into the worker."""
+def _start_worker(users: Callable[[int], Any] | None, worker: int) -> None:
+    """Call, as the `worker_init_fn` of a timed loader, the user's, and put the timer into the worker."""
+    from torch.utils.data._utils import fetch
 
-    users: Callable[[int], Any] | None
-
-    def __call__(self, worker: int) -> None:
-        from torch.utils.data._utils import fetch
-
-        if self.users is not None:
-            self.users(worker)
-        ready = perf_counter_ns()
-        kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-        for kind in kinds:
-            kind.fetch = _timed(kind.fetch, worker, ready)
+    if users is not None:
+        users(worker)
+    ready = perf_counter_ns()
+    kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    for kind in kinds:
+        kind.fetch = _timed(kind.fetch, worker, ready)
 
 
 # ---- where a loop iterates
@@ -198,37 +194,32 @@ class _Watch:
         self.open.append(found)
         if len(self.open) > 1:
             return
-        timed: Any = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+        single, several, base = (
+            dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter,
+            dataloader._BaseDataLoaderIter,
+        )  # fmt: skip
+        reset, init = several._reset, base.__init__
 
-        def beginning(init: Any) -> Any:
-            return lambda iterator, loader: self.begin(iterator, loader, lambda: init(iterator, loader))
+        def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+            if first_iter:  # it is being made
+                reset(iterator, loader, first_iter)
+            else:
+                self.begin(iterator, loader, reset, fresh=False)
 
-        def beginning_again(reset: Any) -> Any:
-            def again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-                if first_iter:  # it is being made
-                    return reset(iterator, loader, first_iter)
-                return self.begin(iterator, loader, lambda: reset(iterator, loader), fresh=False)
+        def noted(iterator: Any, loader: Any) -> None:
+            name = f"{type(iterator).__module__}.{type(iterator).__qualname__}"
+            for times in self.open if not isinstance(iterator, (single, several)) else ():
+                times.not_timed += [name] * (name not in times.not_timed)
+            init(iterator, loader)
 
-            return again
+        self._patch(single, "__init__", partial(self.begin, make=single.__init__))
+        self._patch(several, "__init__", partial(self.begin, make=several.__init__))
+        self._patch(several, "_reset", begun_again)
+        self._patch(base, "__init__", noted)
 
-        def noting(init: Any) -> Any:
-            def noted(iterator: Any, loader: Any) -> None:
-                name = f"{type(iterator).__module__}.{type(iterator).__qualname__}"
-                for each in self.open if not isinstance(iterator, timed) else ():
-                    each.not_timed += [name] * (name not in each.not_timed)
-                init(iterator, loader)
-
-            return noted
-
-        for kind in timed:
-            self._patch(kind, "__init__", beginning)
-        self._patch(timed[1], "_reset", beginning_again)
-        self._patch(dataloader._BaseDataLoaderIter, "__init__", noting)
-
-    def _patch(self, kind: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        original = getattr(kind, name)
-        setattr(kind, name, wrap(original))
-        self.patched.callback(setattr, kind, name, original)
+    def _patch(self, kind: Any, name: str, method: Callable[..., None]) -> None:
+        self.patched.callback(setattr, kind, name, getattr(kind, name))
+        setattr(kind, name, lambda *given, **options: method(*given, **options))
 
     def leave(self, found: LoaderTimes) -> None:
         """Give nothing to `found` from here on; a pass that goes on may go on for another."""
@@ -242,48 +233,44 @@ class _Watch:
         """Return a new loader's name."""
         frame = user_frame(sys._getframe(1))
         place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
-        label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
-        return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
+        label = f"{type(loader.dataset).__name__}{place}"
+        names = chain([label], (f"{label} ({i})" for i in count(2)))
+        return next(name for name in names if name not in self.names.values())
 
-    def begin(self, iterator: Any, loader: Any, make: Callable[[], None], *, fresh: bool = True) -> None:
+    def begin(self, iterator: Any, loader: Any, make: Callable[[Any, Any], None], *, fresh: bool = True) -> None:
         """Begin a pass over a loader: make torch's iterator, or let it begin anew, and time it."""
         import torch
 
         made_anew = loader not in self.names
-        if made_anew:
-            self.names[loader] = self.name(loader)
-        workers = loader.num_workers
-        name, training = self.names[loader], torch.is_grad_enabled()
-        one = LoaderPass(name, workers, fresh and workers > 0, made_anew, training, perf_counter_ns())
-        users = loader.worker_init_fn
-        loader.worker_init_fn = _WorkerStart(users) if workers else users
+        name = self.names[loader] = self.names.get(loader) or self.name(loader)
+        workers, users = loader.num_workers, loader.worker_init_fn
+        begun = LoaderPass(name, workers, fresh and workers > 0, made_anew, torch.is_grad_enabled(), perf_counter_ns())
+        loader.worker_init_fn = partial(_start_worker, users) if workers else users
         try:
-            make()
+            make(iterator, loader)
         finally:
             loader.worker_init_fn = users
         if not workers:
             fetcher = iterator._dataset_fetcher
             fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
-        iterator._next_data = partial(self.next, ref(iterator), one)
-        for found in self.open:
-            found.passes.append(one)
+        iterator._next_data = partial(self.next, ref(iterator), begun)
+        for times in self.open:
+            times.passes.append(begun)
 
-    def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
+    def next(self, iterator: ref[Any], of_pass: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
         now: Any = iterator()
         begin, times = perf_counter_ns(), None
         batch = type(now)._next_data(now)
         end = perf_counter_ns()
-        waited_ns = end - begin
+        wait_ns = end - begin
         if isinstance(batch, _Timed):
             batch, times = batch
-        if not self.open:
-            return batch
-        if one.fresh and not one.start_seconds:
-            one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
-        one.wait_seconds += waited_ns / 1e9
-        if times is not None:
-            one.batches.append(times._replace(wait_ns=waited_ns, arrived_ns=end))
+        if self.open:
+            if of_pass.fresh and not of_pass.start_seconds:
+                of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
+            of_pass.wait_seconds += wait_ns / 1e9
+            of_pass.batches += [times._replace(wait_ns=wait_ns, arrived_ns=end)] if times else []
         return batch
 
 

@@ -89,9 +89,8 @@ def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
     require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
     given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
-    for name in given:
-        if name not in known:
-            raise unknown("option of Slurm", name, known)
+    for name in given.keys() - known:
+        raise unknown("option of Slurm", name, known)
     for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
         given[name] = checked(name, text_value(given[name]), AtLeast1)
     return given
@@ -104,10 +103,8 @@ class _Jobs:
         self._results, self._options, self._cluster = results, options, cluster
         self._folder = results.folder / "slurm"
         self._folder.mkdir(exist_ok=True)
-        machine = _machine_of(cluster)
-        self.points: dict[str, Point] = {}  # in their order
-        for point in map(absolute, points):
-            self.points[results.name(point, machine=machine)] = point
+        machine, absolutes = _machine_of(cluster), map(absolute, points)
+        self.points = {results.name(point, machine=machine): point for point in absolutes}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
         self.unsent: list[str] = []
@@ -124,13 +121,13 @@ class _Jobs:
         gone = []
         files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name in [name for name in self.points if name not in self.rows]:
-            rows = self._results.read(name) if name in files else None
-            kept = name not in self.waiting
+            rows, kept = self._results.read(name) if name in files else None, name not in self.waiting
+            job = self._jobs.get(name, "")
             if rows is not None and (not kept or self._options.stands(rows)):
                 self._through(name, rows, kept=kept)
-            elif self._jobs.get(name) in live:
+            elif job in live:
                 self.waiting.add(name)
-                self._warn(self._jobs[name], live[self._jobs[name]])
+                self._warn(job, live[job])
             else:
                 gone.append(name)
         return gone
@@ -158,21 +155,18 @@ class _Jobs:
                 self._room -= len(names)
                 self.unsent = self.unsent[len(names) :]
             except InputError as error:
-                if len(names) > 1 and _LIMIT.search(str(error)):
-                    self._room = len(names) // 2
-                elif self.waiting:
-                    self._room = 0
-                else:
+                is_limit = len(names) > 1 and _LIMIT.search(str(error))
+                if not (is_limit or self.waiting):
                     raise
+                self._room = len(names) // 2 if is_limit else 0
 
     def _send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
-        requests = []
+        given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
         for name in names:
             (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
-            point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
-            requests.append(json.dumps({**point, **imports, "hang_seconds": self._options.hang_seconds}))
+        requests = [json.dumps({**given, "name": name, "point": self.points[name].to_dict()}) for name in names]
         jobs = _submit(self._folder / "logs", self._cluster, requests)
         self.waiting |= set(names)
         self._note(self._jobs | dict(zip(names, jobs, strict=True)))
@@ -275,9 +269,8 @@ def _ask(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=plain).stdout
     except FileNotFoundError:
-        raise InputError(
-            f"there is no {command[0]} on this machine; expected a node of a Slurm cluster that may submit jobs"
-        ) from None
+        expected = "expected a node of a Slurm cluster that may submit jobs"
+        raise InputError(f"there is no {command[0]} on this machine; {expected}") from None
     except subprocess.SubprocessError as error:
         said = (str(getattr(error, "stderr", "") or "").strip() or str(error)).splitlines()[-1]
         raise InputError(f"Slurm refused or did not answer: {said}") from None
