@@ -7,7 +7,7 @@ argument that says it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, cells_of
 Duplicates = Literal["max", "sum", "error"]
 
 _ENDS = ("source", "target")
-_SEPARATORS = ("\t", ",", ";", " ")
 _COMMENTS = ("#", "%")
 # What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
 # gene_b.
@@ -64,7 +63,6 @@ _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
     ".paj": "Pajek: networkx.read_pajek", ".metis": "METIS: a line lists the neighbours of a node",
 }  # fmt: skip
-_MISSING = ("", "na", "n/a", "null", "none")
 _RELATIONS = {"pp", "pd", "pr", "rc", "cr", "gl", "pm", "mp", "dp", "interacts", "-", "--", "->", "<-", "=>", "→"}
 _MITAB = re.compile(r"(?i)\bID(\(s\))? interactor a\b")  # in PSI-MITAB "-" is no name: an interactor that is not there
 _SECONDS = (1e9, 2e9)  # since 1970: 2001 to 2033
@@ -127,9 +125,13 @@ def edge_list(
         if commented:
             header, table = False, table._replace(columns=commented)
         chosen, is_named = _chosen(table, columns, header, bool(commented))
-        lines = _lines(table, chosen)
-        guessed = header is None or (header and bool(table.commented))  # the header may be a comment
-        is_header = _is_header(lines, is_named) if guessed else bool(header)
+        numbered = table._replace(columns=[f"column {i}" for i in range(1, len(cells) + 1)])
+        faults: dict[str, Callable[[str], str | None]]
+        faults = {"source": partial(_no_name, comments=_COMMENTS), "target": _no_name, "weight": lambda text: None}
+        ends = zip(faults.items(), chosen, strict=False)
+        lines = numbered.read({end: Column(i, NAME, fault=fault) for (end, fault), i in ends})  # the first included
+        # A header that is asked for may be a comment.
+        is_header = _is_header(lines, is_named) if header is None or (header and table.commented) else header
         edges = lines[1:] if is_header else lines
         if edges.empty:
             raise ValueError("holds no rows after its header")
@@ -181,7 +183,7 @@ def _refuse_other_formats(path: Path, head: str, columns: object) -> None:
 
 def _separator(first: str) -> str:
     bare = re.sub(r'"[^"]*"', "x", first).strip()
-    found = [sign for sign in _SEPARATORS if sign in bare]
+    found = [sign for sign in SIGNS if sign in bare]
     if not found:
         raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
     words = bare.split()
@@ -224,8 +226,8 @@ def _chosen(
     ends = [*pairs[0]] if pairs else []
     # An end without a name, or a third cell that is no number, is a header's.
     reads_so = header is not False and (bool(header or ends) or "" in cells[:2] or not _is_number(cells[2:3]))
-    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and (reads_so or commented)]
-    weights = weights if len(cells) > 2 else []
+    is_weight = len(cells) > 2 and (reads_so or commented)
+    weights = [i for i, cell in enumerate(cells) if cell.lower() in _WEIGHTS and is_weight]
     too_many = len(cells) > 3 or (reads_so and len(cells) - len(weights) > 2) or {*weights} & {0, 1}
     if len(pairs) > 1 or (not ends and too_many):
         few = f"its columns are {quoted(', '.join(cells), 120)}"
@@ -255,18 +257,11 @@ def _named_ends(cells: Sequence[str]) -> list[tuple[int, int]]:
 
 def _is_number(cells: Sequence[str]) -> bool:
     """Return whether the cell of a weight, which may not be there, is a number or says that it is missing."""
-    return all(number_of(cell) is not None or cell.lower() in _MISSING for cell in cells)
+    return all(number_of(cell) is not None or cell.lower() in ("", "na", "n/a", "null", "none") for cell in cells)
 
 
 def _words(cell: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(cell)} or {"index"}  # a column without a name is an index
-
-
-def _lines(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
-    """Return the chosen cells of all lines, the first included, without blanks: source, target, perhaps weight."""
-    numbered = table._replace(columns=[f"column {i}" for i in range(1, len(table.columns) + 1)])
-    faults = {"source": partial(_no_name, comments=_COMMENTS), "target": _no_name, "weight": lambda text: None}
-    return numbered.read({name: Column(i, NAME, fault=faults[name]) for name, i in zip(faults, chosen, strict=False)})
 
 
 def _names(lines: pd.DataFrame) -> set[str]:

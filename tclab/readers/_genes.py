@@ -82,11 +82,10 @@ class Genes:
     report: Report | None = None
 
     def __post_init__(self) -> None:
-        index = {name: i for i, name in enumerate(self.names)}
-        if len(index) < len(self.names):
-            twice = next(name for i, name in enumerate(self.names) if index[name] != i)
-            raise InputError(f"gene {twice!r} is in the list twice")
-        object.__setattr__(self, "_index", index)
+        for name, times in Counter(self.names).items():
+            if times > 1:
+                raise InputError(f"gene {name!r} is in the list twice")
+        object.__setattr__(self, "_index", {name: i for i, name in enumerate(self.names)})
 
     @staticmethod
     def union(lists: Sequence[Genes]) -> Genes:
@@ -142,9 +141,7 @@ class Lookup:
 
     def place(self, name: str) -> int:
         """Return the index of the gene with a name, below 0 where there is none."""
-        if name not in self.index_of:
-            self.index_of[name] = self.genes.place(self.clean(name))
-        return self.index_of[name]
+        return self.index_of.setdefault(name, self.genes.place(self.clean(name)))
 
     def places(self, column: pd.Series) -> np.ndarray:
         """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
@@ -221,8 +218,7 @@ def sgd_features(path: str | Path) -> Genes:
         table = sniff(content, columns=[f"column {i}" for i in range(1, 17)])
         frame = table.read({name: Column(i, NAME) for name, i in _FEATURES.items()})
         kept = frame[frame["type"] == "ORF"]
-        others = frame["type"][frame["type"] != "ORF"].astype(str).value_counts()
-        dropped = {f"feature type {kind}": int(count) for kind, count in others.items()}
+        dropped = {f"feature type {kind}": count for kind, count in Counter(frame["type"]).items() if kind != "ORF"}
         return _genes(path, len(frame), list(kept[["name", "standard", "alias"]].itertuples(index=False)), dropped)
 
 
@@ -233,8 +229,7 @@ def sgd_gene_names(path: str | Path) -> Genes:
     """
     with opened(path, "SGD's table of gene names", ReadError) as content:
         table = sniff(content)
-        columns = [table.column("Systematic_name"), table.column("Standard_name")]
-        frame = table.read({"name": Column(columns[0], NAME), "standard": Column(columns[1], NAME)})
+        frame = table.read({n: Column(table.column(n), NAME) for n in ("Systematic_name", "Standard_name")})
         rows = [(name, "" if standard == name else standard, "") for name, standard in frame.itertuples(index=False)]
         return _genes(path, len(rows), rows, {})
 

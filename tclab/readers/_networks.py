@@ -178,7 +178,7 @@ def network_of(
         raise ValueError(f"row {again + 1} has the edge of row {first + 1} again; duplicates= 'max' or 'sum' merges")
     counts = {"times": ("score", "size"), "backward": ("mirrored", "sum")}
     edges = groups.agg(**counts, highest=("score", "max"), lowest=("score", "min")).reset_index()
-    loops, both_ways = edges["source"] == edges["target"], edges["backward"].between(1, edges["times"] - 1)
+    loops, twice = edges["source"] == edges["target"], int(edges["backward"].between(1, edges["times"] - 1).sum())
     if duplicates == "sum":
         score, rule = _sums(rows.assign(edge=edge), loops)
         several = edges["times"] > 1
@@ -189,7 +189,6 @@ def network_of(
         merged = f"{several.sum():,} edges appear in several rows"
         notes = [*notes, f"{merged}: each has {rule} of their weights ({duplicates=})"]
     notes = [*notes, f"{loops.sum():,} of the edges are self-loops"] if loops.any() else notes
-    twice = int(both_ways.sum())
     reasons = Counter({f"unknown {lookup.noun}": lost, "reverse of an undirected edge": twice}) + Counter(dropped)
     reasons["duplicate edge"] = len(rows) - len(edges) - twice
     edge_of_row = np.full(len(known), -1)
@@ -311,6 +310,7 @@ def string_dango(path: str | Path, genes: Genes | Iterable[str] | None = None) -
         table = sniff(content, columns=["first gene", "second gene", "score"])
         lines = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(_ENDS)}
         frame = table.read({**lines, "score": Column(2, NUMBER, 0, 1)})
-        named = (pd.Series(pd.Categorical.from_codes(frame[end] - 1, listed.names)) for end in _ENDS)
+        names = pd.Index(listed.names)
+        named = (pd.Series(pd.Categorical.from_codes(frame[end] - 1, names)) for end in _ENDS)
         score = frame["score"].to_numpy()
         return network_of(lookup, name, *map(lookup.places, named), directed=False, scores=score)

@@ -47,7 +47,6 @@ class ScreenFormat(NamedTuple):
     mark: str  # a column that sets it apart
 
 
-_STRAINS = ("query strain id", "array strain id")
 _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
@@ -58,8 +57,8 @@ SCREENS = {
     ),
     # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
     "costanzo": ScreenFormat(
-        re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I),
-        "digenic", "genetic interaction score", mark="arraytype/temp",
+        re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I), "digenic", "genetic interaction score",
+        mark="arraytype/temp",
     ),
     # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
     "sga_trigenic": ScreenFormat(
@@ -127,11 +126,9 @@ def read_perturbations(
         table = sniff(_sheet(content) if workbook else content, separator=tab_or_comma)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
-        columns = {
-            "query": Column(table.column(_STRAINS[0]), NAME, fault=_no_query),
-            "array": Column(table.column(_STRAINS[1]), NAME, fault=_no_array),
-            "score": Column(table.column(SCREENS[kind].score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE),
-        }
+        faults = {"query": _no_query, "array": _no_array}
+        columns = {end: Column(table.column(f"{end} strain id"), NAME, fault=fault) for end, fault in faults.items()}
+        columns["score"] = Column(table.column(SCREENS[kind].score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE)
         frame = table.read(columns, missing=_MISSING)
         samples, genes, report = _samples(path, frame, names, wanted, unknown_limit)
         if not report.kept:
@@ -165,7 +162,8 @@ def _sheet(content: bytes) -> bytes:
 def _format_of(table: Table) -> str:
     """Return the name of a table's format, by its columns."""
     has = {plain_name(column) for column in table.columns}
-    lacks = {name: {*_STRAINS, "p-value", form.score, form.mark} - has for name, form in SCREENS.items()}
+    wanted = {"query strain id", "array strain id", "p-value"}
+    lacks = {name: (wanted | {form.score, form.mark}) - has for name, form in SCREENS.items()}
     nearest = min(SCREENS, key=lambda name: len(lacks[name]))
     if not lacks[nearest]:
         return nearest
@@ -204,20 +202,13 @@ def _samples(
     place_of[np.flatnonzero(is_used)] = [lookup.place(name) for name in used]
     places = np.sort(place_of[each], axis=1)
     twice = (places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)
-    reasons = {
-        "no score": no_score,
-        f"not {mutant_type}": other_type,
-        "unknown gene": (places < 0).any(axis=1),
-        "names a gene twice": twice.any(axis=1),
-    }
-    dropped: dict[str, int] = {}
-    kept = np.ones(len(frame), dtype=bool)
-    for reason, bad in reasons.items():
-        rows, kept = int(kept.sum()), kept & ~bad
-        dropped[reason] = rows - int(kept.sum())
-        if reason == "unknown gene":
-            lookup.check_lost(rows, dropped[reason])
-
+    reasons = {"no score": no_score, f"not {mutant_type}": other_type}
+    reasons |= {"unknown gene": (places < 0).any(axis=1), "names a gene twice": twice.any(axis=1)}
+    holds = np.array(list(reasons.values()))  # [reasons, rows]: a row is dropped for the first that holds
+    kept, first = ~holds.any(axis=0), holds.argmax(axis=0)
+    dropped = {reason: int((~kept & (first == i)).sum()) for i, reason in enumerate(reasons)}
+    with_score = len(frame) - dropped["no score"] - dropped[f"not {mutant_type}"]
+    lookup.check_lost(with_score, dropped["unknown gene"])
     places = places[kept]
     repeated = int(pd.DataFrame(places).duplicated().sum())
     notes = (f"{repeated:,} rows delete the same genes as another row",) if repeated else ()
@@ -231,9 +222,7 @@ def _deleted(strains: pd.Series, names: dict[str, int]) -> np.ndarray:
     """Return what each row's strain deletes: [rows, 2] numbers of genes in `names`, which grows; below 0 for none."""
     genes = []
     for strain in strains.cat.categories:
-        match = _STRAIN.fullmatch(strain)
-        assert match  # checked as it was read
-        deleted = [gene for gene in match.groups() if gene and gene not in _NEUTRAL]
+        deleted = [gene for gene in _STRAIN.findall(strain)[0] if gene and gene not in _NEUTRAL]
         genes.append([names.setdefault(gene, len(names)) for gene in deleted] + [-1] * (2 - len(deleted)))
     return np.array(genes)[strains.cat.codes.to_numpy()]
 
@@ -244,12 +233,11 @@ def _assigned(samples: Perturbations, genes: Genes, nodes: int) -> tuple[Perturb
     order = np.argsort(-np.bincount(deleted, minlength=len(genes)), kind="stable")  # genes are sorted by name
     frame = pd.DataFrame({"sample": samples.deletions.samples().numpy(), "node": np.argsort(order)[deleted]})
     frame = frame.sort_values(["sample", "node"])
-    by_sample = frame.groupby("sample")["node"]
-    inside = by_sample.max().to_numpy() < nodes
+    inside = frame.groupby("sample")["node"].max().to_numpy() < nodes
     if not inside.any():
         why = f"has all its genes among the {nodes:,} nodes of the graph; take a larger scale"
         raise ValueError(f"none of its {len(inside):,} samples {why}")
-    sizes = by_sample.size().to_numpy()
+    sizes = samples.deletions.ptr.diff().numpy()
     kept = Deletions.joined(frame["node"].to_numpy()[np.repeat(inside, sizes)], sizes[inside])
     note = (
         f"the graph has no node names: {min(nodes, len(order)):,} of the file's {len(order):,} genes were assigned to "

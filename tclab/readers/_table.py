@@ -23,7 +23,7 @@ INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 _LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
 _LARGEST = np.finfo(np.float64).max
 _BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
-SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
+SIGNS = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "spaces"}
 
 
 class ReadError(InputError):
@@ -86,10 +86,9 @@ class Table(NamedTuple):
             raise ValueError("holds no rows; the file was cut short, or its export was empty")
         types = {str(column.i): column.kind for column in columns.values()}
         positions = [str(i) for i in range(len(self.columns))]
-        quote = '"' if self.loose else False
         # Errors have a row where a thread alone reads one block.
         reading = pa.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=positions)
-        parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=quote, double_quote=self.loose)
+        parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=self.loose and '"', double_quote=self.loose)
         converting = pa.csv.ConvertOptions(
             column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
         )

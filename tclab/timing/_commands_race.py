@@ -119,10 +119,9 @@ class _Imports:
                 if strange and _side_imports.FINDS in arm.environment:
                     raise InputError(f"{arm.side} imported {name} from {file}, expected its own {own}: {apart}")
         both = {name: (of_head[name], of_base[name]) for name in sorted(of_head.keys() & of_base.keys())}
-        for name, ((file, *_), (other, *_)) in both.items():
-            if file == other and head.folder != base.folder:
+        for name, ((file, _, compiled), (other_file, _, other_compiled)) in both.items():
+            if file == other_file and head.folder != base.folder:
                 raise InputError(f"both sides imported {name} from one file, {file}: {apart}")
-        for name, ((*_, compiled), (*_, other_compiled)) in both.items():
             if compiled != other_compiled:
                 has, has_not = SIDES if compiled else SIDES[::-1]
                 raise InputError(
@@ -160,14 +159,13 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
                 with suppress(ProcessLookupError):  # nothing is left
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        texts = []
         for file in (printed, errors):
             file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
+        text, error_text = (file.read().decode(errors="replace") for file in (printed, errors))
     if process.returncode:
-        said = (texts[1].strip() or texts[0].strip() or "it said nothing").splitlines()[-1][-500:]
+        said = (error_text.strip() or text.strip() or "it said nothing").splitlines()[-1][-500:]
         raise InputError(f"{what}: {shown} ended with {process.returncode}: {said}")
-    return texts[0]
+    return text
 
 
 def _without_hooks(environment: Mapping[str, str]) -> dict[str, str]:

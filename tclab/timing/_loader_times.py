@@ -126,9 +126,8 @@ class LoaderTimes(Shown):
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait") if lines else ()
-        title = (
-            f"{counted(len(self.passes), 'pass', 'passes')} over DataLoaders; fetch, collate and wait are of a batch"
-        )
+        passes = counted(len(self.passes), "pass", "passes")
+        title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
         notes = [f"Not timed, as it is not an iterator of torch's: {name}." for name in self.not_timed]
         return Display(title, columns, lines, notes)
 
@@ -194,10 +193,8 @@ class _Watch:
         self.open.append(found)
         if len(self.open) > 1:
             return
-        single, several, base = (
-            dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter,
-            dataloader._BaseDataLoaderIter,
-        )  # fmt: skip
+        single, several = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
+        base: Any = dataloader._BaseDataLoaderIter
         reset, init = several._reset, base.__init__
 
         def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:

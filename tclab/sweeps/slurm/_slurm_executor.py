@@ -125,7 +125,7 @@ class _Jobs:
             job = self._jobs.get(name, "")
             if rows is not None and (not kept or self._options.stands(rows)):
                 self._through(name, rows, kept=kept)
-            elif job in live:
+            elif job and job in live:
                 self.waiting.add(name)
                 self._warn(job, live[job])
             else:
