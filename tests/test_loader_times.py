@@ -105,8 +105,7 @@ def test_what_a_pinning_thread_gets_is_pinned_inside(monkeypatch):
 
 def patched():
     """Return what `loader_times` replaces while it is open."""
-    kinds = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
-    return [getattr(kind, name) for kind in kinds for name in ("__init__", "_reset")]
+    return dataloader.DataLoader._get_iterator, dataloader._MultiProcessingDataLoaderIter._reset
 
 
 class Around:
@@ -173,12 +172,10 @@ def test_whoever_wraps_an_iterator_of_torchs_gets_what_he_gets_untimed(kind, wor
     with timing.loader_times() as found:
         assert epochs() == bare
     if kind is Foreign:
-        assert (found.passes, len(found.not_timed)) == ([], 1)
-        assert "Foreign.Iterator" in " ".join(str(found).split())
+        assert found.passes == []
     else:
         assert [len(one.batches) for one in found.passes] == [3, 3]
         assert [one.fresh for one in found.passes] == [workers > 0, workers > 0 and kind is not Wrapping]
-        assert not found.not_timed
 
 
 def test_the_loaders_of_pyg_are_timed_and_give_what_they_give():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tclab.timing._ledger import MOST_UNREAD, Cut, Ledger, moment
+from tclab.timing._ledger import Ledger, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,20 +21,11 @@ class _Exchange:
     """One bucket's all-reduce, and the moments of its begin and end; see `tclab.timing._ledger.moment`."""
 
     i: int  # number of the all-reduce, which is the same on every rank
-    cuts: list[Cut]  # of the ledger's open step, when its gradients were ready
+    step: object  # the ledger's open step when its gradients were ready, which is kept alive by this
     stage: str  # then
     bytes: int
     ready: Moment
     done: Any = None  # as `ready`
-
-
-class _StepExchanges(NamedTuple):
-    """The all-reduces of one step, their times read."""
-
-    exchanges: list[_Exchange]  # without moments
-    took: list[float]  # seconds of each
-    busy: float  # seconds in which any of them ran
-    exposed: float
 
 
 class Communication:
@@ -43,7 +34,8 @@ class Communication:
     Make it before the first step. As the ledger's `with` block ends, the ranks exchange their times (a collective, on
     every rank); without such a block, call `finish` on every rank after the last step. Then read `frame` and `late`.
     Ranks may have different numbers of steps, as under `model.join()`: a step is compared with those of the ranks that
-    had it. The columns of `frame`, for each step that exchanged:
+    had it. On CUDA two events a bucket are held until then, which is too much for millions of steps. The columns of
+    `frame`, for each step that exchanged:
 
     - `exposed_seconds`: from the last bucket's gradients to the end of the last all-reduce. Nothing is left to
       compute then, so the step waits.
@@ -68,7 +60,6 @@ class Communication:
         self._hook: Callable[[Any], Any] = hook or partial(allreduce_hook, None)  # type: ignore[arg-type]
         self._cuda = next(model.parameters()).is_cuda
         self._calls = 0  # all-reduces of any step, or of none
-        self._pool: list[Any] = []  # CUDA events that are read
         self.watch(ledger)
         model.register_comm_hook(self, lambda record, bucket: _all_reduce(record, bucket))  # DDP checks annotations
 
@@ -76,31 +67,22 @@ class Communication:
         """Drop earlier records and record the steps of another ledger; `None` records nothing."""
         self.ledger = ledger
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
-        self._unread: deque[list[_Exchange]] = deque()  # of each step
-        self._read: list[_StepExchanges] = []
-        self._rows: list[dict[str, Any]] = []
-        self._finished = False
+        self._exchanges: list[_Exchange] = []
+        self._rows: list[dict[str, Any]] | None = None  # when the ranks have exchanged their times
         if ledger is not None:
-            ledger.at_exit.append(lambda: None if self._finished or self.ledger is not ledger else self.finish())
+            ledger.at_exit.append(lambda: self.finish() if self._rows is None and self.ledger is ledger else None)
 
     def _seconds(self, begin: Moment, end: Moment) -> float:
         return float(begin[1].elapsed_time(end[1]) / 1e3 if self._cuda else (end[0] - begin[0]) / 1e9)
 
-    def _read_oldest(self) -> None:
-        """Read the times of the oldest step that is unread; one that was interrupted is dropped."""
-        exchanges = self._unread.popleft()
-        if any(exchange.done is None for exchange in exchanges):
-            return
-        begin, busy, reached = exchanges[0].ready, 0.0, 0.0
-        for ready, done in sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges):
-            busy += max(0.0, done - max(ready, reached))
-            reached = max(reached, done)
-        exposed = max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
-        took = [self._seconds(exchange.ready, exchange.done) for exchange in exchanges]
-        self._read.append(_StepExchanges(exchanges, took, busy, exposed))
-        for exchange in exchanges:
-            self._pool += [event for _, event in (exchange.ready, exchange.done) if event is not None]
-            exchange.ready = exchange.done = (0, None)
+    def _steps(self, ledger: Ledger) -> dict[int, list[_Exchange]]:
+        """Return number of each completed step → its exchanges; those of a step that was dropped are in none."""
+        steps: dict[int, list[_Exchange]] = {}
+        numbers = ledger.completed(exchange.step for exchange in self._exchanges)
+        for number, exchange in zip(numbers, self._exchanges, strict=True):
+            if number is not None and exchange.done is not None:
+                steps.setdefault(number, []).append(exchange)
+        return steps
 
     def finish(self) -> None:
         """Gather the times of all ranks and enter the exposed communication into the ledger; once, on every rank."""
@@ -111,31 +93,39 @@ class Communication:
             return
         if self._cuda:
             torch.cuda.synchronize()
-        while self._unread:
-            self._read_oldest()
-        numbers = {id(cuts): number for number, cuts in enumerate(self.ledger._steps)}  # of those that were completed
-        steps = [(numbers[key], each) for each in self._read if (key := id(each.exchanges[0].cuts)) in numbers]
-        self._read, self._finished = [], True
+        steps, self._exchanges, rows = self._steps(self.ledger), [], self._rows or []
+        spans = [self._spans(exchanges) for exchanges in steps.values()]
         calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
         distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many
         mine = torch.full((2, int(calls)), torch.inf, dtype=torch.float64)  # of each all-reduce, and each step's last
-        for _, each in steps:
-            of_step = [exchange.i for exchange in each.exchanges]
-            mine[0, of_step], mine[1, of_step[-1]] = torch.tensor(each.took, dtype=torch.float64), each.exposed
+        for exchanges, (_, exposed) in zip(steps.values(), spans, strict=True):
+            for each in exchanges:
+                mine[0, each.i] = self._seconds(each.ready, each.done)
+            mine[1, exchanges[-1].i] = exposed
         mine = mine.to(calls.device)
-        least = mine.clone()
-        distributed.all_reduce(least, distributed.ReduceOp.MIN)
-        last = torch.where((mine == least) & mine.isfinite(), distributed.get_rank(), distributed.get_world_size())[0]
-        distributed.all_reduce(last, distributed.ReduceOp.MIN)  # the last rank to join waits least
-        self.late.update(last[mine[0].isfinite()].tolist())
-        for step, (exchanges, _, busy, exposed) in steps:
-            sizes, shortest = [exchange.bytes for exchange in exchanges], float(least[1, exchanges[-1].i])
+        every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(every, mine)
+        ranks = torch.stack(every).cpu()  # [ranks, 2, all-reduces]
+        own = [each.i for exchanges in steps.values() for each in exchanges]
+        self.late.update(ranks[:, 0, own].argmin(0).tolist())  # the last rank to join waits least
+        for (step, exchanges), (busy, exposed) in zip(steps.items(), spans, strict=True):
+            shortest, sizes = float(ranks[:, 1, exchanges[-1].i].min()), [each.bytes for each in exchanges]
             row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
             row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": exposed - shortest}
-            self._rows.append(row)
+            rows.append(row)
             if bool(self.ledger.cuda) == self._cuda:
-                waits = {"rank_wait": exposed - shortest, "communication": shortest}
-                self.ledger.move(step, waits, out_of=exchanges[-1].stage)
+                moved = {"rank_wait": exposed - shortest, "communication": shortest}
+                self.ledger.move(step, moved, out_of=exchanges[-1].stage)
+        self._rows = rows
+
+    def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
+        """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""
+        begin = exchanges[0].ready
+        busy, reached = 0.0, 0.0
+        for ready, done in sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges):
+            busy += max(0.0, done - max(ready, reached))
+            reached = max(reached, done)
+        return busy, max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
 
     def frame(self) -> pd.DataFrame:
         """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes.
@@ -146,10 +136,8 @@ class Communication:
         """
         import pandas as pd
 
-        if not self._finished:
-            raise RuntimeError(
-                "the ranks have not exchanged their times: end the ledger's with block, or call finish()"
-            )
+        if self._rows is None:
+            raise RuntimeError("the ranks have not exchanged their times: end the ledger's with block, or finish()")
         return pd.DataFrame(self._rows)
 
 
@@ -157,22 +145,13 @@ def _all_reduce(record: Communication, bucket: Any) -> Any:
     """Run the all-reduce of a bucket, and record its begin and end if it is in a step of the ledger."""
     ledger, i = record.ledger, record._calls
     record._calls += 1
-    if ledger is None or ledger._cuts is None:
+    if ledger is None or not ledger.in_step:
         return record._hook(bucket)
-    exchange = _Exchange(i, ledger._cuts, ledger.current, bucket.buffer().nbytes, moment(record._cuda, record._pool))
-    if not record._unread or record._unread[-1][0].cuts is not ledger._cuts:
-        if len(record._unread) >= MOST_UNREAD and _is_done(record._unread[0]):
-            record._read_oldest()
-        record._unread.append([])
-    record._unread[-1].append(exchange)
+    exchange = _Exchange(i, ledger.open_step, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
+    record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:
-        exchange.done = moment(record._cuda, record._pool)
+        exchange.done = moment(record._cuda)
         return future.value()
 
     return record._hook(bucket).then(done)
-
-
-def _is_done(exchanges: list[_Exchange]) -> bool:
-    """Return whether the device is done with a step's all-reduces, or whether one was interrupted."""
-    return all(exchange.done is None or exchange.done[1] is None or exchange.done[1].query() for exchange in exchanges)

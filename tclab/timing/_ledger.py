@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
-# Stage of the time from here to the next cut, nanoseconds, and a CUDA event; or, once it is read, the device's
-# milliseconds since the step's first cut; or `None`.
+# Stage of the time from here to the next cut, nanoseconds, and a CUDA event or, once that is read, a `_Read`; or `None`.
 Cut = tuple[str, int, Any]
 
 # The stages of a training step, in the order in which they run. A loop may have others.
@@ -42,7 +41,7 @@ STAGES = (
     "other",  # time in no stage
 )
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
-MOST_UNREAD = 1000  # steps whose CUDA events wait to be read; those of earlier ones are used again
+MOST_UNREAD = 1000  # steps whose CUDA events are held; of earlier ones the device's times are
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 
 Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
@@ -66,32 +65,31 @@ class BatchTiming:
         return "loading" if self.worker is None else f"worker {self.worker}"
 
 
-def moment(cuda: bool, pool: list[Any]) -> tuple[int, Any]:
-    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream: one of a pool, or a new one.
-
-    An event goes back to the pool when its time is read, so that a loop of any length needs as many as a short one.
-    """
+def moment(cuda: bool) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
     if not cuda:
         return perf_counter_ns(), None
     import torch
 
-    event = pool.pop() if pool else torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
+
+
+class _Read(float):
+    """The device's milliseconds at a cut, since its step's first, with the method of an event."""
+
+    def elapsed_time(self, end: float) -> float:
+        return end - self
 
 
 def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
     """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
     seconds: dict[str, float] = {}
     for (stage, begin_ns, begin), (_, end_ns, end) in pairwise(cuts):
-        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else device_seconds(begin, end)
+        took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
         seconds[stage] = seconds.get(stage, 0.0) + took
     return seconds
-
-
-def device_seconds(begin: Any, end: Any) -> float:
-    """Return the device's time between two cuts of a step, whose events may have been read."""
-    return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end)) / 1e3
 
 
 def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
@@ -124,15 +122,13 @@ def raw_clock_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
+@dataclass(slots=True, eq=False)
 class _Stage(AbstractContextManager[None]):
     """The context of one stage; a class, since a generator that is dropped half-way would end its stage."""
 
-    __slots__ = ("ledger", "mark", "name")
-
-    def __init__(self, ledger: Ledger, name: str) -> None:
-        self.ledger = ledger
-        self.name = name
-        self.mark: Any = _NOTHING  # in the trace of a profiler
+    ledger: Ledger
+    name: str
+    mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
         self.ledger._enter(self)
@@ -165,9 +161,9 @@ class Ledger(Shown):
     def __init__(self, *, cuda: bool | None = None, marks: bool = False) -> None:
         self.cuda = cuda
         self.marks = marks
+        self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
         self._steps: list[list[Cut]] = []
-        self._pool: list[Any] = []  # CUDA events that are read
         self._read = 0  # steps whose events are read, the oldest
         self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
@@ -206,6 +202,16 @@ class Ledger(Shown):
         """Whether a step is open."""
         return self._cuts is not None
 
+    @property
+    def open_step(self) -> object:
+        """The open step, for `completed`; `None` outside steps."""
+        return self._cuts
+
+    def completed(self, steps: Iterable[object]) -> list[int | None]:
+        """Return the number of each of some steps that were open once; `None` for those that did not complete."""
+        numbers = {id(cuts): i for i, cuts in enumerate(self._steps)}
+        return [numbers.get(id(step)) for step in steps]
+
     # ---- the loop
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -241,20 +247,17 @@ class Ledger(Shown):
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
             self._steps.append(step)
-            if self.cuda and len(self._steps) - self._read > MOST_UNREAD:
-                self._read_events()
+            if self.cuda and len(self._steps) > self._read + MOST_UNREAD:
+                self._read_oldest()
 
-    def _read_events(self) -> None:
+    def _read_oldest(self) -> None:
         """Put the device's times in place of the events of the oldest step that has any, if the device got there."""
-        cuts, following = self._steps[self._read : self._read + 2]
+        cuts = self._steps[self._read]
         events = [event for _, _, event in cuts]
-        if not events[-1].query():
-            return
-        took = [0.0, *(begin.elapsed_time(end) for begin, end in pairwise(events))]
-        cuts[:] = [(stage, ns, ms) for (stage, ns, _), ms in zip(cuts, accumulate(took), strict=True)]
-        shared = following[0][2] is events[-1]  # it begins the next step, too
-        self._pool += events[: len(events) - shared]
-        self._read += 1
+        if events[-1].query():
+            times = accumulate((begin.elapsed_time(end) for begin, end in pairwise(events)), initial=0.0)
+            cuts[:] = [(stage, ns, _Read(ms)) for (stage, ns, _), ms in zip(cuts, times, strict=True)]
+            self._read += 1
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -296,7 +299,7 @@ class Ledger(Shown):
         """
         if name in SUMS:
             raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
-        return _Stage(self, name)
+        return _NOTHING if self.muted else _Stage(self, name)
 
     def assign_next(self, name: str) -> None:
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
@@ -338,7 +341,7 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        self._cuts.append((owner, *moment(bool(self.cuda), self._pool)))
+        self._cuts.append((owner, *moment(bool(self.cuda))))
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -409,11 +412,9 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        shares = {}
-        for line, wall in self._wall.items():
-            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
-            shares[line] = inside / wall if wall > 0 else 0.0
-        return shares
+        steps = self._steps[: self._ended]
+        inside = {line: sum(sum(stage_seconds(cuts, line).values()) for cuts in steps) for line in self._wall}
+        return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
     def busy_percent(self) -> float | None:

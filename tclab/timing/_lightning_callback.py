@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 from tclab.timing._ledger import Ledger
 
@@ -45,23 +46,17 @@ def lightning_callback(ledger: Ledger) -> Any:
         lightning = importlib.import_module("pytorch_lightning")
 
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
-        """Wraps `start` and `stop` of the trainer's profiler while it trains an epoch, and the validation loop."""
+        """Wraps methods of the trainer's profiler, strategy and validation loop while it trains an epoch."""
 
         def __init__(self) -> None:
             self.entered: list[tuple[str, Any]] = []  # (action, context of its stage), innermost last
-            self.wrapped: list[tuple[Any, str]] = []  # objects of the trainer's, and the names of their methods
+            self.wrapped = ExitStack()
 
         def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            _mute(ledger, stage != "fit")
+            ledger.muted = True  # but within steps
 
         def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-            _mute(ledger, False)
-
-        def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
-            _mute(ledger, True)
-
-        def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
-            _mute(ledger, False)
+            ledger.muted = False
 
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             profiler, strategy, loop = trainer.profiler, trainer.strategy, trainer.fit_loop.epoch_loop.val_loop
@@ -77,53 +72,42 @@ def lightning_callback(ledger: Ledger) -> Any:
                     self.entered.pop()[1].__exit__(None, None, None)
 
             def going_back(*given: Any, **options: Any) -> Any:  # also by hand, which is no action
-                with ledger.stage("backward") if ledger.in_step else nullcontext():
+                with ledger.stage("backward"):
                     return backward(*given, **options)
 
             def validating() -> Any:
-                with ledger.stage("validation") if ledger.in_step else nullcontext():
-                    _mute(ledger, True)
-                    try:
-                        return run()
-                    finally:
-                        _mute(ledger, False)
+                with ledger.stage("validation"), patch.object(ledger, "muted", True):
+                    return run()
 
-            methods = {
-                (profiler, "start"): starting, (profiler, "stop"): stopping, (strategy, "backward"): going_back,
-                (loop, "run"): validating,
-            }  # fmt: skip
-            for (owner, name), method in methods.items():
-                setattr(owner, name, method)
-            self.wrapped += methods
+            for owner, name, method in (
+                (profiler, "start", starting), (profiler, "stop", stopping), (strategy, "backward", going_back),
+                (loop, "run", validating),
+            ):  # fmt: skip
+                self.wrapped.enter_context(patch.object(owner, name, method))
 
         def _enter(self, action: str) -> None:
             stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
             if stage == "data_wait":
                 ledger.next_step()
-            if stage is not None and ledger.in_step and (stage == "checkpoint" or "stage" not in vars(ledger)):
-                context = type(ledger).stage(ledger, stage)
+                ledger.muted = False
+            if stage is not None:
+                in_validation = stage == "checkpoint" and ledger.in_step
+                with patch.object(ledger, "muted", ledger.muted and not in_validation):
+                    context = ledger.stage(stage)
                 context.__enter__()
                 self.entered.append((action, context))
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            self._end(trainer, keep=True)
+            self._end(keep=True)
 
         def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-            self._end(trainer, keep=False)
+            self._end(keep=False)
+            ledger.muted = False
 
-        def _end(self, trainer: Any, *, keep: bool) -> None:
-            for owner, name in self.wrapped:
-                vars(owner).pop(name, None)  # none outside an epoch
-            self.wrapped.clear()
-            _mute(ledger, False)
+        def _end(self, *, keep: bool) -> None:
+            self.wrapped.close()
             self.entered.clear()
             ledger.end(keep=keep)
+            ledger.muted = True
 
     return LedgerCallback()
-
-
-def _mute(ledger: Ledger, muted: bool) -> None:
-    """Say whether the stages that a module enters do nothing: it may be validating, outside a step."""
-    vars(ledger).pop("stage", None)
-    if muted:
-        vars(ledger)["stage"] = lambda name: nullcontext()

@@ -24,74 +24,63 @@ from tclab.errors import InputError, shown
 _HARMLESS = {"torch", "multiprocessing", "tqdm"}  # packages whose threads make no batches
 _MOST_OBJECTS = 5000  # that are looked at beneath a loader: a data set may have millions
 _MOST_ELEMENTS = 1000  # of a container that is looked into
-_MOST_DRAWN = 1000  # batches that are drawn for one that a worker made ahead
-_LOADED: WeakSet[LoaderArm] = WeakSet()  # the loader arms of this process
+_MOST_DRAWN = 10_000  # batches that are drawn for those that workers made ahead
+_RACED: WeakSet[Iterator[Any]] = WeakSet()  # the batches of all loader arms of this process
 
 
-class LoaderArm:
-    """A function that calls `step` on the next batch of `loader`, epoch after epoch.
+def loader_arm(
+    loader: Iterable[Any], step: Callable[[Any], Any]
+) -> tuple[Callable[[], None], Callable[[], None] | None, int]:
+    """Return the call, the `settle` and the period of an arm that calls `step` on a loader's next batch, epoch by epoch.
 
-    Where steps wait for the loader, each `num_workers` of them are a cycle: the arm's `period`.
+    Its workers start here, with a batch that is dropped. Where steps wait for the loader, as many of them as it has
+    workers are a period.
+
+    **Raises:** `InputError` for a loader without a batch, or one whose batches come from where a race cannot see.
     """
+    batches, threads, children = endless(loader), {*threading.enumerate()}, {*multiprocessing.active_children()}
+    next(batches)
+    found = {worker for iterator in worker_iterators(batches) for worker in iterator._workers}
+    makers = [thread.name for thread in threading.enumerate() if thread not in threads and _may_prefetch(thread)]
+    makers += [process.name for process in {*multiprocessing.active_children()} - children - found]
+    if makers:
+        raise InputError(
+            f"{shown(loader)} starts {makers[0]}, which may make batches while other arms run, so that its own blocks "
+            "would be too short; expected a loader whose workers a race can find, such as a DataLoader or an iterable "
+            "that holds one"
+        )
+    _RACED.add(batches)
+    workers = len(found) or getattr(loader, "num_workers", 0)  # as a loader of another package says
+    unseen = 0 if found else workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
 
-    def __init__(self, loader: Iterable[Any], step: Callable[[Any], Any]) -> None:
-        self._loader, self._batches, self._step = loader, endless(loader), step
-        self._workers = getattr(loader, "num_workers", 0)  # as a loader of another package says
-        self._ahead = self._workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
-        self.period = 0  # until the first call
-        _LOADED.add(self)
+    def call() -> None:
+        step(next(batches))
 
-    def __call__(self) -> None:
-        if self.period:
-            self._step(next(self._batches))
-            return
-        threads, children = {*threading.enumerate()}, {*multiprocessing.active_children()}
-        self._step(next(self._batches))
-        iterators = multiprocess_iterators(self._batches)
-        workers = {worker for iterator in iterators for worker in iterator._workers}
-        self.period = max(1, len(workers) or self._workers)
-        makers = [thread.name for thread in threading.enumerate() if thread not in threads and _may_prefetch(thread)]
-        makers += [process.name for process in {*multiprocessing.active_children()} - children - workers]
-        if makers:
-            raise InputError(
-                f"{shown(self._loader)} starts {makers[0]}, which may make batches while other arms run, so that its "
-                "own blocks would be too short; expected a loader whose workers a race can find, such as a DataLoader "
-                "or an iterable that holds one"
-            )
-
-    def settle(self) -> None:
+    def settle() -> None:
         """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
 
-        After that step a block begins as every `period`-th step does.
+        After that step a block begins as every step does that is a period later.
         """
-        iterators = multiprocess_iterators(self._batches)
-        for iterator in iterators:
-            self._drain(iterator)
-        for _ in range(0 if iterators else self._ahead):
-            next(self._batches)
-        if iterators or self._ahead:
-            self()
+        for _ in range(unseen):
+            next(batches)
+        ahead = {each: range(each._rcvd_idx, each._send_idx) for each in worker_iterators(batches)}
+        for _ in range(_MOST_DRAWN):
+            if all(each._rcvd_idx not in ahead.get(each, ()) for each in worker_iterators(batches)):
+                return call()
+            next(batches)
+        raise InputError(f"{shown(loader)} draws no further batch of its workers; expected steps that do")
 
-    def _drain(self, iterator: Any) -> None:
-        """Draw until the workers of torch's iterator have given what they may have made ahead, or its epoch ends."""
-        ahead, received = iterator._prefetch_factor * iterator._num_workers, iterator._rcvd_idx
-        for _ in range(_MOST_DRAWN * ahead):
-            if ahead <= 0 or iterator._shutdown:
-                return
-            next(self._batches)
-            ahead -= iterator._rcvd_idx - received if iterator._rcvd_idx >= received else iterator._rcvd_idx
-            received = iterator._rcvd_idx
-        raise InputError(f"{shown(self._loader)} draws no further batch of its workers; expected one whose steps do")
+    return call, settle if workers else None, max(1, workers)
 
 
 def wait_for_workers() -> None:
     """Wait until no worker of any arm has a batch to make, and so none takes time from the block that follows."""
-    for arm in _LOADED:
-        for iterator in multiprocess_iterators(arm._batches):
-            workers = iterator._workers
-            with suppress(NotImplementedError):  # macOS does not know how long its queues are
-                while iterator._data_queue.qsize() < iterator._tasks_outstanding and any(w.is_alive() for w in workers):
-                    sleep(0.001)
+    for iterator in [each for batches in _RACED for each in worker_iterators(batches)]:
+        with suppress(NotImplementedError):  # macOS does not know how long its queues are
+            while iterator._data_queue.qsize() < iterator._tasks_outstanding and any(
+                worker.is_alive() for worker in iterator._workers
+            ):
+                sleep(0.001)
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:
@@ -104,7 +93,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
             raise InputError(f"{shown(loader)} yields no batch, expected a loader that yields some in each epoch")
 
 
-def multiprocess_iterators(root: Any) -> list[Any]:
+def worker_iterators(root: Any) -> list[Any]:
     """Return torch's iterators with workers that an object holds, itself or through others."""
     torch = sys.modules.get("torch")
     if torch is None:

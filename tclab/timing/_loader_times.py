@@ -1,17 +1,16 @@
 """What DataLoaders' time goes to, by worker, in any program and with no mark in it.
 
-While `loader_times` is open, torch's two iterators over a DataLoader are timed where they are made, whoever made them:
-a loop, Lightning, or an iterator around them, such as PyG's. A timer is put around what makes a batch: in the process
+While `loader_times` is open, torch's iterators over a DataLoader are timed where they are made, whoever makes them: a
+loop, Lightning, or an iterator around them, such as PyG's. A timer is put around what makes a batch: in the process
 itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it as it leaves
-torch's iterator; so workers that are spawned, forked, kept or killed leave nothing behind. An iterator that is none of
-torch's two is left alone, and named.
+torch's iterator; so workers that are spawned, forked, kept or killed leave nothing behind.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
@@ -82,12 +81,10 @@ class LoaderTimes(Shown):
 
     - `passes`: each iteration over a DataLoader.
     - `seconds`: wall time that `loader_times` was open.
-    - `not_timed`: classes of iterators over a DataLoader that are not torch's own, and so were left alone.
     """
 
     passes: list[LoaderPass] = field(default_factory=list)
     seconds: float = 0.0
-    not_timed: list[str] = field(default_factory=list)
 
     def by_loader(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes, in the order of the first."""
@@ -128,8 +125,7 @@ class LoaderTimes(Shown):
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait") if lines else ()
         passes = counted(len(self.passes), "pass", "passes")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
-        notes = [f"Not timed, as it is not an iterator of torch's: {name}." for name in self.not_timed]
-        return Display(title, columns, lines, notes)
+        return Display(title, columns, lines)
 
 
 # ---- where a batch is made
@@ -178,64 +174,37 @@ def _start_worker(users: Callable[[int], Any] | None, worker: int) -> None:
 # ---- where a loop iterates
 
 
+_OPEN: list[LoaderTimes] = []  # the outermost first
+
+
 class _Watch:
-    """The loaders that a program iterates over while `loader_times` is open, once or inside another."""
+    """The loaders that a program iterates over while `loader_times` is open.
 
-    def __init__(self) -> None:
-        self.open: list[LoaderTimes] = []  # the outermost first
+    **Arguments:**
+
+    - `make`: torch's `DataLoader._get_iterator`. `reset`: how an iterator with persistent workers begins anew.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], reset: Callable[..., None]) -> None:
+        self.make, self.reset = make, reset
         self.names = WeakKeyDictionary[Any, str]()
-        self.patched = ExitStack()
-
-    def enter(self, found: LoaderTimes) -> None:
-        """Give the passes from here on to `found`, too."""
-        from torch.utils.data import dataloader
-
-        self.open.append(found)
-        if len(self.open) > 1:
-            return
-        single, several = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
-        base: Any = dataloader._BaseDataLoaderIter
-        reset, init = several._reset, base.__init__
-
-        def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-            if first_iter:  # it is being made
-                reset(iterator, loader, first_iter)
-            else:
-                self.begin(iterator, loader, reset, fresh=False)
-
-        def noted(iterator: Any, loader: Any) -> None:
-            name = f"{type(iterator).__module__}.{type(iterator).__qualname__}"
-            for times in self.open if not isinstance(iterator, (single, several)) else ():
-                times.not_timed += [name] * (name not in times.not_timed)
-            init(iterator, loader)
-
-        self._patch(single, "__init__", partial(self.begin, make=single.__init__))
-        self._patch(several, "__init__", partial(self.begin, make=several.__init__))
-        self._patch(several, "_reset", begun_again)
-        self._patch(base, "__init__", noted)
-
-    def _patch(self, kind: Any, name: str, method: Callable[..., None]) -> None:
-        self.patched.callback(setattr, kind, name, getattr(kind, name))
-        setattr(kind, name, lambda *given, **options: method(*given, **options))
-
-    def leave(self, found: LoaderTimes) -> None:
-        """Give nothing to `found` from here on; a pass that goes on may go on for another."""
-        self.open = [each for each in self.open if each is not found]
-        found.passes = [replace(one, batches=[*one.batches]) for one in found.passes]
-        if not self.open:
-            self.patched.close()
-            self.names.clear()
 
     def name(self, loader: Any) -> str:
         """Return a new loader's name."""
         frame = user_frame(sys._getframe(1))
         place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
-        label = f"{type(loader.dataset).__name__}{place}"
-        names = chain([label], (f"{label} ({i})" for i in count(2)))
-        return next(name for name in names if name not in self.names.values())
+        label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
+        return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
-    def begin(self, iterator: Any, loader: Any, make: Callable[[Any, Any], None], *, fresh: bool = True) -> None:
-        """Begin a pass over a loader: make torch's iterator, or let it begin anew, and time it."""
+    def begin_again(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Begin a pass over a loader whose workers persist; its first is begun by `begin`."""
+        if first_iter:
+            self.reset(iterator, loader, first_iter)
+        else:
+            self.begin(loader, lambda: self.reset(iterator, loader) or iterator, fresh=False)
+
+    def begin(self, loader: Any, make: Callable[[], Any] | None = None, *, fresh: bool = True) -> Any:
+        """Begin a pass over a loader: return torch's iterator, which times it."""
         import torch
 
         made_anew = loader not in self.names
@@ -244,15 +213,16 @@ class _Watch:
         begun = LoaderPass(name, workers, fresh and workers > 0, made_anew, torch.is_grad_enabled(), perf_counter_ns())
         loader.worker_init_fn = partial(_start_worker, users) if workers else users
         try:
-            make(iterator, loader)
+            iterator = make() if make else self.make(loader)
         finally:
             loader.worker_init_fn = users
         if not workers:
             fetcher = iterator._dataset_fetcher
             fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
         iterator._next_data = partial(self.next, ref(iterator), begun)
-        for times in self.open:
+        for times in _OPEN:
             times.passes.append(begun)
+        return iterator
 
     def next(self, iterator: ref[Any], of_pass: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
@@ -263,7 +233,7 @@ class _Watch:
         wait_ns = end - begin
         if isinstance(batch, _Timed):
             batch, times = batch
-        if self.open:
+        if _OPEN:
             if of_pass.fresh and not of_pass.start_seconds:
                 of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
             of_pass.wait_seconds += wait_ns / 1e9
@@ -271,22 +241,31 @@ class _Watch:
         return batch
 
 
-_WATCH = _Watch()
-
-
 @contextmanager
 def loader_times() -> Iterator[LoaderTimes]:
     """Time every DataLoader that a block of code iterates over: `with loader_times() as found: train()`.
 
     Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's, and so do those inside an
-    iterator of another package, such as PyG's `NodeLoader`. A start is one of workers that start inside the block; of
-    workers that ran before it only waits are known. Inside another `loader_times`, or a script that `tclab profile`
-    runs, both have the passes that begin in them.
+    iterator of another package, such as PyG's `NodeLoader`. A loader that makes no iterator of torch's, such as
+    torchdata's `StatefulDataLoader`, is left alone. A start is one of workers that start inside the block; of workers
+    that ran before it only waits are known. Inside another `loader_times`, or a script that `tclab profile` runs, both
+    have the passes that begin in them.
     """
-    found, begin = LoaderTimes(), perf_counter_ns()
-    _WATCH.enter(found)
+    from torch.utils.data import dataloader
+
+    kind: Any = dataloader.DataLoader
+    several: Any = dataloader._MultiProcessingDataLoaderIter
+    found, begin, torchs = LoaderTimes(), perf_counter_ns(), (kind._get_iterator, several._reset)
+    if not _OPEN:
+        watch = _Watch(*torchs)
+        kind._get_iterator = lambda loader: watch.begin(loader)
+        several._reset = lambda *given, **options: watch.begin_again(*given, **options)
+    _OPEN.append(found)
     try:
         yield found
     finally:
-        _WATCH.leave(found)
+        _OPEN.remove(found)
+        if not _OPEN:
+            kind._get_iterator, several._reset = torchs
+        found.passes = [replace(each, batches=[*each.batches]) for each in found.passes]  # they may go on for another
         found.seconds = (perf_counter_ns() - begin) / 1e9

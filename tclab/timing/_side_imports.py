@@ -1,61 +1,41 @@
-"""What a side of a race of commands imports: its own files first, and a list of them for the check at the start.
+"""Which modules a side of a race of commands imports from elsewhere, though it has files of these names.
 
 A race copies this file as `sitecustomize.py` into a folder on the PYTHONPATH of each side, where it runs before the
-command's program does; it needs Python alone. An editable install may have put a finder before the path (setuptools,
-scikit-build-core, meson-python), and a script's own folder comes before PYTHONPATH: this finder stands before both.
+command's program does; it needs Python alone. The side's folder is first on that path, but an editable install may
+have put a finder before the path (scikit-build-core, meson-python), and a script's own folder comes before it, too.
 """
 
 import atexit
 import json
 import os
 import sys
-from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from types import ModuleType
 
-ROOTS, LIST, FINDS = "TCLAB_RACE_ROOTS", "TCLAB_RACE_LIST", "TCLAB_RACE_FINDS"  # variables of a side
+# variables of a side: folders that it imports from, folders that its files are in, and where the list is written
+ROOTS, OWN, LIST = "TCLAB_RACE_ROOTS", "TCLAB_RACE_OWN", "TCLAB_RACE_LIST"
 
 
-class OwnFiles:
-    """A finder of modules in the folders that a side's code is imported from.
+def list_strangers(roots: "list[str]", own: "list[str]", folder: str) -> None:
+    """Write which modules of the side's names this process imported from elsewhere, as JSON: name → file.
 
-    **Arguments:**
-
-    - `roots`: these folders.
+    A name is the side's where its first part is a module or package below `roots`, or all of it a module in a namespace
+    package. Elsewhere is outside of `own`.
     """
+    beneath = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
-    def __init__(self, roots: "list[str]") -> None:
-        self.roots = roots
+    def has(name: str) -> bool:
+        stems = [os.path.join(root, *name.split(".")) for root in roots]
+        return any(os.path.isfile(file) for stem in stems for file in (f"{stem}.py", f"{stem}/__init__.py"))
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
-        """Return where a side has a module, also inside a namespace package; a folder alone is none."""
-        if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
-            return None
-        packages = name.split(".")[:-1]
-        spec = PathFinder.find_spec(name, [os.path.join(root, *packages) for root in self.roots])
-        return spec if spec is not None and spec.loader is not None and spec.origin else None
-
-
-def list_imports(own: OwnFiles, folder: str) -> None:
-    """Write what this process imported by names that the side has, and whether its bytecode is stored.
-
-    It is a file of JSON: name → [the module's file, the side's own or null, whether compiled bytecode is there]. A name
-    is the side's where its first part is a module or package of the side, or all of it a module in a namespace package.
-    """
-    listed = {}
+    strangers = {}
     for name, module in list(sys.modules.items()):
-        file, spec = getattr(module, "__file__", None), own.find_spec(name)
-        is_own = name not in ("__main__", "sitecustomize") and (spec or own.find_spec(name.partition(".")[0]))
-        if isinstance(file, str) and is_own:
-            listed[name] = [os.path.realpath(file), spec and os.path.realpath(str(spec.origin)), _has_bytecode(module)]
+        file, first = getattr(module, "__file__", None), name.partition(".")[0]
+        is_own = first not in {"sitecustomize", *sys.stdlib_module_names} and (has(name) or has(first))
+        if isinstance(file, str) and is_own and not os.path.realpath(file).startswith(beneath):
+            strangers[name] = file
     with open(os.path.join(folder, f"{os.getpid()}.json"), "w") as out:
-        json.dump(listed, out)
-
-
-def _has_bytecode(module: ModuleType) -> bool:
-    spec = module.__spec__  # another loader, such as pytest's, has its own bytecode
-    stored = isinstance(spec, ModuleSpec) and type(spec.loader) is SourceFileLoader and spec.cached
-    return bool(stored) and os.path.exists(str(stored))
+        json.dump(strangers, out)
 
 
 def _run_hidden() -> None:
@@ -68,8 +48,6 @@ def _run_hidden() -> None:
 
 if __name__ == "sitecustomize":
     _run_hidden()
-    _own = OwnFiles(os.environ[ROOTS].split(os.pathsep))
-    if FINDS in os.environ:
-        sys.meta_path.insert(0, _own)
-    if LIST in os.environ:
-        atexit.register(list_imports, _own, os.environ[LIST])
+    if os.path.isdir(os.environ[LIST]):
+        _roots, _own = (os.environ[name].split(os.pathsep) for name in (ROOTS, OWN))
+        atexit.register(list_strangers, _roots, _own, os.environ[LIST])

@@ -11,7 +11,6 @@ import subprocess
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def run_on_slurm(
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. An array is no longer than the site allows (`MaxArraySize`); where it allows no more jobs at once, the
+    waits for it. An array that the site refuses as too long is sent in halves; where it allows no more jobs at once, the
     other points are sent as jobs end, and with `array_parallelism` one array at a time. A warning names the limit that
     keeps a job from ever starting, such as a partition's time. A job that ended without rows gives
     `failed: job 12_3 …`, which is not kept: running again sends the point again.
@@ -108,8 +107,7 @@ class _Jobs:
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
         self.unsent: list[str] = []
-        self._room = inf  # so many jobs more may be sent
-        self._longest = inf  # array
+        self._full = False  # sbatch takes no more until a job ends
         self._warned: set[str] = set()  # reasons for which jobs never start
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
         self._jobs: dict[str, str] = json.loads(self._notes.read_bytes()) if self._notes.exists() else {}
@@ -143,22 +141,19 @@ class _Jobs:
 
         **Raises:** `InputError` where sbatch refuses, unless jobs are waited for, after which it may not.
         """
-        if self.unsent and self._longest == inf:
-            with suppress(InputError):
-                longest = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
-                self._longest = max(int(longest[1]), 1) if longest else len(self.unsent)
-        one_array = "array_parallelism" in self._cluster
-        while self.unsent and self._room > 0 and not (one_array and self.waiting):
-            names = self.unsent[: int(min(len(self.unsent), self._longest, self._room))]
+        longest, one_array = len(self.unsent), "array_parallelism" in self._cluster
+        while self.unsent and not self._full and not (one_array and self.waiting):
+            names = self.unsent[:longest]
             try:
                 self._send(names)
-                self._room -= len(names)
-                self.unsent = self.unsent[len(names) :]
+                self.unsent = self.unsent[longest:]
             except InputError as error:
-                is_limit = len(names) > 1 and _LIMIT.search(str(error))
-                if not (is_limit or self.waiting):
+                if len(names) > 1 and _LIMIT.search(str(error)):
+                    longest = len(names) // 2
+                elif self.waiting:
+                    self._full = True
+                else:
                     raise
-                self._room = len(names) // 2 if is_limit else 0
 
     def _send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
@@ -189,7 +184,7 @@ class _Jobs:
 
     def _through(self, name: str, rows: pa.Table, *, kept: bool) -> None:
         self.rows[name] = rows
-        self._room += name in self.waiting
+        self._full &= name not in self.waiting
         self.waiting.discard(name)
         self._options.report(Progress(len(self.rows), len(self.points), self.points[name], rows, kept))
 
