@@ -139,7 +139,7 @@ def test_each_side_imports_its_own_files_also_in_a_namespace_package(sides, monk
 
 
 def test_no_verdict_stands_on_sides_that_ran_one_file_or_on_what_cannot_be_known(sides, monkeypatch):
-    head, words = sides.folder / "head", r"^base imported own from .*head/own.py, expected a file of its own, in .*base:"
+    head, words = sides.folder / "head", r"^base imported .*head/own.py, expected its own own.py, in .*base: setup="
     finder = HOOK.format(file=str(head / "own.py"))
     with pytest.raises(InputError, match=words):  # a script's own folder
         (head / "bench.py").write_text("import own")
@@ -150,19 +150,9 @@ def test_no_verdict_stands_on_sides_that_ran_one_file_or_on_what_cannot_be_known
         (sides.folder / "hook" / "sitecustomize.py").write_text(finder)
         patched.setenv("PYTHONPATH", str(sides.folder / "hook"))
         sides("import own")
-    for side in ("base", "head"):  # an editable install has what it compiled once
-        (sides.folder / side / "package").mkdir()
-        (sides.folder / side / "package" / "__init__.py").write_text("print(0.1)")
-    (sides.folder / "hook" / "built.py").write_text("")
-    built = f"import package; package.__path__.append({str(sides.folder / 'hook')!r}); import package.built"
-    with pytest.raises(InputError, match=r"^head imported package.built from .*hook/built.py"):
-        sides(built)
     with pytest.raises(InputError, match=r"^head: what python -I -c 'print\(1\)' imports cannot be checked"):
         sides("print(1)", "-I")
     assert ratio_of(sides("import json; print(1)")) == pytest.approx(1)
-    again = str(sides.folder / "head")
-    with pytest.warns(UserWarning, match="nothing can differ"):
-        sides(built, base=again, head=again)
 
 
 def test_compiled_bytecode_is_as_new_on_both_sides(sides, monkeypatch):
@@ -172,20 +162,8 @@ def test_compiled_bytecode_is_as_new_on_both_sides(sides, monkeypatch):
     compile_file(sides.folder / "head" / "own.py", quiet=1)
     assert list((sides.folder / "head" / "__pycache__").iterdir())
     (sides.folder / "base" / "__pycache__").write_text("nothing can be written here")
-    found = sides("import own; print(0.1)")
-    assert {each["seconds"] for each in found.samples()} == {0.6}  # the median of 1.1 and 0.1
+    assert {each["seconds"] for each in sides("import own").samples()} == {1.1}
     assert len(list((sides.folder / "head" / "__pycache__").iterdir())) == 1
-
-
-def test_a_control_races_base_against_a_copy_of_itself_and_a_difference_there_leaves_no_verdict(raced, monkeypatch):
-    found = raced(base="fast", head="slow", control=True)
-    assert (found.verdict("head", "base"), found.verdict("base-again", "base")) == ("SLOWER", "SAME")
-    assert not commands_race.control_differs(found)
-    assert "base-again against base" in answer_of(found).text()
-    other = ["sh", "-c", "case $PWD in *base-again) echo 0.3;; *) echo 0.1;; esac"]
-    differs = raced(other, base="fast", head="slow", control=True)
-    assert "No verdict: base-again against base: SLOWER" in " ".join(answer_of(differs).text().split())
-    assert main(["race-commands", "--control", "--base=fast", "--head=slow", "--printed", "--", *other]) == 3
 
 
 @pytest.mark.parametrize("left", ["sleep 600 &", "(sleep 600; echo) &", "setsid -f sleep 5;"])
@@ -277,9 +255,10 @@ def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, comm
     assert "\n" not in str(caught.value)
 
 
-def test_a_commit_raced_with_itself_is_said(raced):
-    with pytest.warns(UserWarning, match="head and base run the same command on the same code: nothing can differ"):
-        raced(base="fast", head="fast")
+def test_a_commit_raced_with_itself_has_two_worktrees_and_says_what_differs_on_this_machine(raced):
+    with pytest.warns(UserWarning, match="the same command on the same code: a difference is the machine's"):
+        found = raced(["sh", "-c", "case $PWD in *head) echo 0.3;; *) echo 0.1;; esac"], base="fast", head="fast")
+    assert found.verdict("head", "base") == "SLOWER"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
 @helped
 def race_commands(
     *command: str, base: str = ".", head: str = ".", base_command: str | None = None, setup: str | None = None,
-    setup_base: str | None = None, control: bool = False, printed: bool = False, budget_seconds: float = 120.0,
+    setup_base: str | None = None, printed: bool = False, budget_seconds: float = 120.0,
     margin: float = MARGIN, record: Path | None = None, markdown: bool = False, json: bool = False,
 ) -> int:  # fmt: skip
     """Race a command at one commit against the same at another, in turn, and print the verdict on head.
@@ -87,7 +87,6 @@ def race_commands(
     - `base_command`: of base, where it is another: 'python old.py'.
     - `setup`: run in each side in a Python environment of its own: 'pip install .'.
     - `setup_base`: of base, if it is another, so that two versions of a dependency race.
-    - `control`: race base against a copy of itself, too; where they differ there is no verdict, and the exit code is 3.
     - `printed`: the command prints its seconds, a number a line; else it is timed whole.
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
@@ -95,14 +94,14 @@ def race_commands(
     - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
     """
     from tclab.timing import race_commands as race
-    from tclab.timing._commands_race import SIDES, answer_of, control_differs
+    from tclab.timing._commands_race import SIDES, answer_of
     from tclab.timing._verdict import explain
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     say("making head and base ready")
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
-        setup=setup, setup_base=setup_base, control=control, printed=printed, budget_seconds=budget_seconds,
+        setup=setup, setup_base=setup_base, printed=printed, budget_seconds=budget_seconds,
         margin=margin, record=record, progress=True,
     )  # fmt: skip
     pair = found.pair(*SIDES)
@@ -111,7 +110,7 @@ def race_commands(
         show(vars(pair) | {"why": explain(pair)} | more, as_json=True)
     else:
         print(answer_of(found).html() if markdown else answer_of(found).text())
-    return _UNDECIDED if control_differs(found) else _EXIT_CODES.get(pair.verdict, _UNDECIDED)
+    return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
 @helped

@@ -9,18 +9,17 @@ nothing of what the commands do.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -30,13 +29,12 @@ from time import perf_counter_ns
 from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
-from tclab.timing import _side_imports
 from tclab.timing._race import Race, check_settings, last_notes, race
 from tclab.timing._race_blocks import Arm
-from tclab.timing._verdict import MARGIN, OPPOSITE, sentence_of
+from tclab.timing._verdict import MARGIN, sentence_of
 
 SIDES = ("head", "base")
-CONTROL = "base-again"
+_BYTECODE = "PYTHONPYCACHEPREFIX"
 # Variables that a side does not get: those of git's hooks, whose index git worktree would change, and one by which
 # Python would compile its code in each run.
 _DROPPED = {
@@ -45,55 +43,47 @@ _DROPPED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CommandArm:
-    """One side of a race of commands: a call runs the command and returns its seconds.
+def _seconds_of(side: str, command: Sequence[str], folder: Path, variables: Mapping[str, str], printed: bool) -> float:
+    """Run a side's command and return its seconds: of the whole run, or those that it prints."""
+    begin = perf_counter_ns()
+    text = _run(side, command, folder, variables)
+    seconds = (perf_counter_ns() - begin) / 1e9
+    _check_imports(side, command, folder, Path(variables[_BYTECODE]))
+    if not printed:
+        return seconds
+    numbers = [number for number in map(number_of, text.splitlines()) if number is not None]
+    if numbers and all(0 < number < inf for number in numbers):
+        return median(numbers)
+    found = ", ".join(map(str, numbers[:5])) or "no line that is a number"
+    raise InputError(f"{side}: {shlex.join(command)} printed {found}, expected seconds, above 0")
 
-    **Arguments:**
 
-    - `side`: "head" or "base".
-    - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
-    - `printed`: whether the seconds are those that the command prints.
+def _check_imports(side: str, command: Sequence[str], folder: Path, bytecode: Path) -> None:
+    """Check, by what a side's first run compiled, that it imported no other file where the side has one of that name.
+
+    An editable install may have put a finder before PYTHONPATH (scikit-build-core, meson-python), and so is the folder
+    of a script.
     """
-
-    side: str
-    command: tuple[str, ...]
-    folder: Path
-    environment: Mapping[str, str]
-    printed: bool
-
-    def __call__(self) -> float:
-        begin = perf_counter_ns()
-        text = _run(self.side, self.command, self.folder, self.environment)
-        seconds = (perf_counter_ns() - begin) / 1e9
-        self._check_imports()
-        return self._printed_seconds(text) if self.printed else seconds
-
-    def _check_imports(self) -> None:
-        """Check, after the first run, that it imported this side's own files, where it was to list others."""
-        folder = Path(self.environment[_side_imports.LIST])
-        if not folder.is_dir():
-            return
-        lists = [json.loads(path.read_bytes()) for path in folder.iterdir()]
-        shutil.rmtree(folder)
-        if not lists and Path(self.command[0]).name.startswith("python"):
+    checked, own = bytecode / "checked", (folder, bytecode.with_name(f"{side}-environment"))
+    if checked.exists():
+        return
+    compiled = [Path("/", file.relative_to(bytecode)) for file in bytecode.rglob("*.pyc")]
+    if not compiled and Path(command[0]).name.startswith("python"):
+        raise InputError(
+            f"{side}: what {shlex.join(command)} imports cannot be checked; expected a Python that reads its variables "
+            "and stores bytecode (no -I, -E, -B), so that each side runs its own files"
+        )
+    for file in compiled:
+        source = file.with_name(f"{file.name.partition('.')[0]}.py")
+        name = source.relative_to(next(each for each in source.parents if not (each / "__init__.py").exists()))
+        is_of_side = any((root / name).exists() for root in (folder, folder / "src"))
+        if is_of_side and not any(source.is_relative_to(each) for each in own):
             raise InputError(
-                f"{self.side}: what {shlex.join(self.command)} imports cannot be checked; expected a Python that reads "
-                "PYTHONPATH and its sitecustomize (no -I, -E, -S), so that each side runs its own files"
+                f"{side} imported {source}, expected its own {name}, in {folder}: setup= makes an environment for "
+                "each side"
             )
-        for name, file in (module for modules in lists for module in modules.items()):
-            raise InputError(
-                f"{self.side} imported {name} from {file}, expected a file of its own, in {self.folder}: "
-                "setup= makes an environment for each side"
-            )
-
-    def _printed_seconds(self, text: str) -> float:
-        """Return the median of the lines that are a number."""
-        numbers = [number for number in map(number_of, text.splitlines()) if number is not None]
-        if numbers and all(0 < number < inf for number in numbers):
-            return median(numbers)
-        printed = ", ".join(map(str, numbers[:5])) or "no line that is a number"
-        raise InputError(f"{self.side}: {shlex.join(self.command)} printed {printed}, expected seconds, above 0")
+    bytecode.mkdir(exist_ok=True)
+    checked.touch()
 
 
 def _variables() -> dict[str, str]:
@@ -183,51 +173,45 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
     """Return the variables of a side, and run the setup in an environment of its own.
 
     Without a setup `python` is the one that runs this, and the side's own code is found before any that is installed.
-    All sides keep compiled bytecode in one new folder, since one of them may have some already, or a folder that
-    nothing can be written to.
+    Each keeps compiled bytecode in a new folder, since one may have some already, or a folder that cannot be written.
     """
-    hook, venv, variables = scratch / f"{side}-hook", scratch / f"{side}-environment", _variables()
-    hook.mkdir()
-    shutil.copy(_side_imports.__file__, hook / "sitecustomize.py")
-    roots, programs = [str(folder), str(folder / "src")], Path(sys.executable).parent
-    path = [*roots, str(hook), *filter(None, [variables.pop("PYTHONPATH", "")])]
-    if setup is not None:
-        path, programs = [str(hook)], venv / "bin"
+    venv, variables, programs = scratch / f"{side}-environment", _variables(), Path(sys.executable).parent
+    path = [str(folder), str(folder / "src"), *filter(None, [variables.pop("PYTHONPATH", "")])]
+    if setup is None:
+        variables["PYTHONPATH"] = os.pathsep.join(path)
+    else:
         _run(side, [sys.executable, "-m", "venv", str(venv)], folder)
+        programs = venv / "bin"
         variables["VIRTUAL_ENV"] = str(venv)
     variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
     if setup is not None:
         _run(f"{side}, setup", setup, folder, variables)
-    lists = {"PYTHONPATH": path, _side_imports.ROOTS: roots, _side_imports.OWN: [str(folder), str(venv)]}
-    variables |= {name: os.pathsep.join(paths) for name, paths in lists.items()}
-    variables["PYTHONPYCACHEPREFIX"] = str(scratch / "bytecode")
-    return variables | {_side_imports.LIST: str(scratch / f"{side}-imports")}
+    return variables | {_BYTECODE: str(scratch / f"{side}-bytecode")}
 
 
 def race_commands(
     command: Sequence[str], *, base: str = ".", head: str = ".", base_command: Sequence[str] | None = None,
-    setup: str | None = None, setup_base: str | None = None, control: bool = False, printed: bool = False,
-    budget_seconds: float = 120.0, margin: float = MARGIN, record: str | Path | None = None, progress: bool = False,
+    setup: str | None = None, setup_base: str | None = None, printed: bool = False, budget_seconds: float = 120.0,
+    margin: float = MARGIN, record: str | Path | None = None, progress: bool = False,
 ) -> Race:  # fmt: skip
     """Race a command of one commit against the same of another, or two commands, and return the verdict on "head".
 
     Runs take turns in balanced order, "head" and "base" twice in each round. Each side is run once before that,
-    unmeasured, in which Python compiles its code; a race of Python code is refused if a side did not import its own
-    files then.
+    unmeasured, in which Python compiles all that it imports; a race of Python code is refused if a side imported
+    another file then where it has one of that name.
 
     **Arguments:**
 
     - `command`: program and arguments.
     - `base`, `head`: a revision of the repository that this folder is in (a branch, a tag, a hash), which is checked
-      out in a worktree of its own; or a folder, which is taken as it is, changes that are not committed included.
+      out in a worktree of its own; or a folder, which is taken as it is, changes that are not committed included. A
+      revision against itself, in two worktrees, shows what differs without a difference of the code.
     - `base_command`: of `base`, if it is another.
     - `setup`: a command line for the shell, such as "pip install .", which is run once in each side's folder, in a
       Python environment of its own, in which the command then runs. Without one both run with the Python that runs
       this, and PYTHONPATH begins with the side's folder and its `src`.
     - `setup_base`: of `base`, if it is another: `setup="pip install . torch==2.13"`, `setup_base="pip install .
       torch==2.11"` race two versions of a dependency.
-    - `control`: race `base` against a copy of itself, too, "base-again". Where these two differ, the race has found
-      what is not in the code, and its answer is no verdict.
     - `printed`: the command prints its seconds, a number a line; the median of a run's numbers is one measurement.
       Otherwise a run is timed whole, its start included.
     - `budget_seconds`, `margin`, `record`, `progress`: as for `race`; setup and first runs come before the budget.
@@ -238,33 +222,24 @@ def race_commands(
     """
     check_settings(budget_seconds, margin)
     of_base = command if base_command is None else base_command, base, setup if setup_base is None else setup_base
-    sides = {"head": (command, head, setup), "base": of_base} | ({CONTROL: of_base} if control else {})
-    arms, folders = dict[str, Arm](), set[Path]()
+    arms = dict[str, Arm]()
     with ExitStack() as opened:
-        scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
-        for side, (words, name, line) in sides.items():
+        scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-"))).resolve()
+        for side, (words, name, line) in {"head": (command, head, setup), "base": of_base}.items():
             if not words:
                 raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
             folder, commit = opened.enter_context(_folder_of(side, name, scratch))
             variables = _environment(side, folder, line, scratch)
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(words), **place, "setup": line, "printed": printed}
-            run = CommandArm(side, tuple(words), folder, variables, printed)
+            run = partial(_seconds_of, side, words, folder, variables, printed)
             arms[side] = Arm(run, returns_seconds=True, identity=identity)
-            folders.add(folder)
-        for side in arms if len(folders) > 1 else ():
-            (scratch / f"{side}-imports").mkdir()
         if arms["head"].identity == arms["base"].identity:
-            warnings.warn("head and base run the same command on the same code: nothing can differ", stacklevel=2)
+            warnings.warn("head and base run the same command on the same code: a difference is the machine's", stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
-    said = {side: arm.identity for side, arm in arms.items()}
-    return replace(found, pairs=pairs, settings={**found.settings, "sides": said})
-
-
-def control_differs(result: Race) -> bool:
-    """Return whether a control says that base and its copy differ, so that no verdict on head stands."""
-    return CONTROL in result.arms and result.verdict(CONTROL, "base") in OPPOSITE
+    sides = {side: arm.identity for side, arm in arms.items()}
+    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
 
 
 def answer_of(result: Race) -> Display:
@@ -279,10 +254,4 @@ def answer_of(result: Race) -> Display:
         f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
         f"{counted(result.machine['cores'], 'core')}; margin ±{pair.margin:.1%}."
     )
-    title, notes = sentence_of(pair), [turns, *last_notes(result)]
-    if CONTROL in result.arms:
-        control = sentence_of(result.pair(CONTROL, "base"))
-        notes = [control, *notes]
-        if control_differs(result):
-            title = f"No verdict: {control}. These two are the same code, so what differs here is not in the code."
-    return Display(title, ("", "what ran", "at", "median run", "runs"), lines, notes)
+    return Display(sentence_of(pair), ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

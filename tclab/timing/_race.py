@@ -294,12 +294,10 @@ class _Session:
             left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
-            how: dict[str, Any] = {
-                "first": first,
-                "least": least,
-                "round_seconds": self._last_seconds() or round_seconds,
-            }
-            for samples in self.runners[turn % n].rounds(left, calls, turn=turn, **how):
+            about = self._last_seconds() or round_seconds
+            for samples in self.runners[turn % n].rounds(
+                left, calls, turn=turn, first=first, least=least, round_seconds=about
+            ):
                 spent = earlier + self._since(begin)
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]

@@ -221,6 +221,7 @@ class BlockRunner:
             if collects:
                 gc.enable()
             _on_cuda("empty_cache")
+            wait_for_workers()  # which would take processors from the next process
 
 
 class RaceProcess(ChildProcess):
