@@ -250,29 +250,6 @@ def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     assert "communication" not in ledger.seconds()
 
 
-def test_a_loop_of_any_length_needs_a_bounded_number_of_events_and_gives_the_same_times(device, monkeypatch):
-    monkeypatch.setattr("tclab.timing._ledger.MOST_UNREAD", 5)
-
-    def run(steps, took):
-        begun, ledger = device.events, Ledger(cuda=True)
-        with ledger:
-            for i in ledger.steps(range(steps)):
-                with ledger.stage("forward"):
-                    device.run(0.001 * (i % 7 + 1))
-                    device.work(took)
-        return ledger, device.events - begun
-
-    ledger, events = run(200, 0.01)
-    assert events < 6 * 6 + 8  # 1,000 and more without a pool
-    assert ledger.seconds("device")["forward"][1:] == pytest.approx([0.0101] * 199)
-    assert ledger.accounted["device"] == pytest.approx(1.0, abs=0.02)
-    # a device that is far behind keeps its events until it has got there
-    ledger, events = run(60, 0.0)
-    assert events > 60
-    kernels = sum(0.001 * (i % 7 + 1) for i in range(60))
-    assert sum(ledger.seconds("device")["forward"]) == pytest.approx(kernels, rel=0.01)
-
-
 def test_what_is_to_be_called_at_the_end_is_called_unless_an_exception_ends_the_block():
     called = []
     with Ledger() as ledger:

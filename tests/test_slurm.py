@@ -29,14 +29,11 @@ submitit = pytest.importorskip("submitit", reason="submitit is not installed her
 _COMMANDS = {
     "sbatch": 'for last; do true; done\n[ "$last" = --version ] && exit 0\nenv > given\n'
     '[ -e refuse ] && { cat refuse >&2; exit 1; }\n'
-    'size=$(sed -n "s/.*--array=0-\\([0-9]*\\).*/\\1/p" "$last"); size=$((${size:-0} + 1))\n'
-    '[ -e most ] && [ "$size" -gt "$(cat most)" ] && { cat why >&2; exit 1; }\n'
-    'echo "$size" >> sent\nn=$(wc -l < sent)\n'
+    "echo >> sent\nn=$(wc -l < sent)\n"
     'cp "$last" "script-$n"\necho "Submitted batch job $n"',
     "squeue": 'env | grep -q ^SQUEUE_ && { echo "9_9 None"; exit 0; }\n'
     "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "srun": "exit 0",
-    "scontrol": "cat config",
 }  # fmt: skip
 
 
@@ -147,62 +144,21 @@ def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, vari
 
 
 @pytest.mark.parametrize(
-    ("config", "arrays"),
-    [("MaxArraySize    = 3\n", ["3", "3", "1"]), ("MaxArraySize = 1001", ["7"]), ("MaxArraySize = 0", ["1"] * 7),
-     ("", ["7"])],
-)  # fmt: skip
-def test_an_array_is_no_longer_than_the_site_allows(fake, config, arrays):
-    (fake.folder / "config").write_text(config)
-    fake.send(points(7))
-    assert fake.lines("sent") == arrays
-    if len(arrays) > 1:
-        return
-    fake.queue(**{f"j1_{i}": "RUNNING" for i in range(7)})
-    fake.send(points(7))
-    assert fake.lines("sent") == arrays
-
-
-@pytest.mark.parametrize(
     "why",
     [
-        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates "
-        "accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size)",
         "sbatch: error: QOSMaxSubmitJobPerUserLimit",
         "sbatch: error: Batch job submission failed: Invalid job array specification",
     ],
 )
-def test_points_for_which_there_is_no_room_are_sent_as_jobs_end(fake, why):
-    (fake.folder / "why").write_text(why)
-    (fake.folder / "most").write_text("3")
-
-    class Runs(threading.Event):
-        """A stop that lets one job end at each look."""
-
-        def wait(self, timeout=None):
-            sizes = [int(size) for size in fake.lines("sent")]
-            names = [f"{i + 1}_{j}" if n > 1 else f"{i + 1}" for i, n in enumerate(sizes) for j in range(n)]
-            ran = len(fake.lines("ran"))
-            if ran < len(names):
-                fake.run(names[ran])
-                with (fake.folder / "ran").open("a") as out:
-                    print(names[ran], file=out)
-            queued = names[ran + 1 :]
-            (fake.folder / "queue").write_text("".join(f"{name} None\n" for name in queued))
-            (fake.folder / "most").write_text(str(3 - len(queued)))
-            return False
-
-    (fake.folder / "queue").write_text("")
-    assert fake.sweep(points(7), stop=Runs())["status"].tolist() == ["ok"] * 7
-    sizes = [int(size) for size in fake.lines("sent")]
-    assert (sum(sizes), max(sizes)) == (7, 3)
+def test_more_points_than_a_site_takes_at_once_are_refused_with_the_words_of_sbatch_and_what_to_do(fake, why):
+    (fake.folder / "refuse").write_text(why)
+    words = re.escape(why.removeprefix("sbatch: error: "))
+    with pytest.raises(InputError, match=f"{words}; 7 points are too many at once: sweep a part of them, and then"):
+        fake.sweep(points(7))
 
 
-def test_a_limit_that_leaves_no_room_at_all_is_said_with_sbatchs_words_and_one_that_keeps_jobs_waiting_is_named(fake):
-    (fake.folder / "why").write_text("sbatch: error: Job violates accounting/QOS policy (time limits)")
-    (fake.folder / "most").write_text("0")
-    with pytest.raises(InputError, match="sbatch refused: Job violates accounting/QOS policy"):
-        fake.sweep(points(2))
-    (fake.folder / "most").write_text("9")
+def test_a_limit_that_keeps_jobs_waiting_for_ever_is_named(fake):
     fake.send(points(2), slurm="time:90")
     for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit"):
         (fake.folder / "queue").write_text(f"1_0 {reason}\n1_1 {reason}\n")
@@ -210,12 +166,6 @@ def test_a_limit_that_leaves_no_room_at_all_is_said_with_sbatchs_words_and_one_t
             fake.send(points(2), slurm="time:90")
     (fake.folder / "queue").write_text("1_0 Priority\n1_1 Resources\n")
     fake.send(points(2), slurm="time:90")  # without a warning
-
-
-def test_where_few_jobs_may_run_at_once_one_array_follows_another(fake):
-    (fake.folder / "config").write_text("MaxArraySize = 2")
-    fake.send(points(5), slurm="array_parallelism:1")
-    assert fake.lines("sent") == ["2"]
 
 
 def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not(fake, monkeypatch):

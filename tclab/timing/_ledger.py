@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
-# Stage of the time from here to the next cut, nanoseconds, and a CUDA event or, once that is read, a `_Read`; or `None`.
-Cut = tuple[str, int, Any]
+Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 
 # The stages of a training step, in the order in which they run. A loop may have others.
 STAGES = (
@@ -41,7 +40,6 @@ STAGES = (
     "other",  # time in no stage
 )
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
-MOST_UNREAD = 1000  # steps whose CUDA events are held; of earlier ones the device's times are
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 
 Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
@@ -74,13 +72,6 @@ def moment(cuda: bool) -> tuple[int, Any]:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
-
-
-class _Read(float):
-    """The device's milliseconds at a cut, since its step's first, with the method of an event."""
-
-    def elapsed_time(self, end: float) -> float:
-        return end - self
 
 
 def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
@@ -149,6 +140,8 @@ class Ledger(Shown):
     Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
     up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
+    All cuts are kept, on CUDA an event with each: time thousands of steps, not millions.
+
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
 
@@ -164,7 +157,6 @@ class Ledger(Shown):
         self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
         self._steps: list[list[Cut]] = []
-        self._read = 0  # steps whose events are read, the oldest
         self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
@@ -247,17 +239,6 @@ class Ledger(Shown):
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
             self._steps.append(step)
-            if self.cuda and len(self._steps) > self._read + MOST_UNREAD:
-                self._read_oldest()
-
-    def _read_oldest(self) -> None:
-        """Put the device's times in place of the events of the oldest step that has any, if the device got there."""
-        cuts = self._steps[self._read]
-        events = [event for _, _, event in cuts]
-        if events[-1].query():
-            times = accumulate((begin.elapsed_time(end) for begin, end in pairwise(events)), initial=0.0)
-            cuts[:] = [(stage, ns, _Read(ms)) for (stage, ns, _), ms in zip(cuts, times, strict=True)]
-            self._read += 1
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.

@@ -37,9 +37,9 @@ _NOT_THE_MACHINE = {
 }  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
-# How sbatch refuses an array that is longer than the site's or the user's jobs may be at once, and how squeue says that
-# a job's options let it never start.
-_LIMIT = re.compile(r"(?i)invalid job array|MaxArraySize|submit ?(job)?s? ?limit|MaxSubmit|job limit")
+# How sbatch refuses an array that is longer than the site's or the user's jobs may be, and how squeue says that a job's
+# options let it never start.
+_LIMIT = re.compile(r"(?i)invalid job array|submit ?(job)?s? ?limit|MaxSubmit|job limit")
 _NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
@@ -51,10 +51,8 @@ def run_on_slurm(
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. An array that the site refuses as too long is sent in halves; where it allows no more jobs at once, the
-    other points are sent as jobs end, and with `array_parallelism` one array at a time. A warning names the limit that
-    keeps a job from ever starting, such as a partition's time. A job that ended without rows gives
-    `failed: job 12_3 …`, which is not kept: running again sends the point again.
+    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the
+    point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
@@ -63,17 +61,16 @@ def run_on_slurm(
     given = _checked(sbatch)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
-    jobs.unsent = jobs.look()
-    if jobs.unsent and not options.stop.is_set():
-        jobs.send()
+    gone = jobs.look()
+    if gone and not options.stop.is_set():
+        jobs.send(gone)
     ended: set[str] = set()
-    while (jobs.waiting or jobs.unsent) and not options.stop.wait(_ASK_SECONDS):
+    while jobs.waiting and not options.stop.wait(_ASK_SECONDS):
         with suppress(InputError):  # a controller that is restarted; the jobs run on
-            gone = jobs.waiting.intersection(jobs.look())
-            for name in ended & gone:  # at two looks: its rows are not on their way
+            gone = jobs.look()
+            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
                 jobs.fail(name)
-            ended = gone
-        jobs.send()
+            ended = set(gone)
     if jobs.waiting:
         jobs.cancel()
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
@@ -88,8 +85,9 @@ def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
     require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
     given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
-    for name in given.keys() - known:
-        raise unknown("option of Slurm", name, known)
+    for name in given:
+        if name not in known:
+            raise unknown("option of Slurm", name, known)
     for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
         given[name] = checked(name, text_value(given[name]), AtLeast1)
     return given
@@ -106,8 +104,6 @@ class _Jobs:
         self.points = {results.name(point, machine=machine): point for point in absolutes}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
-        self.unsent: list[str] = []
-        self._full = False  # sbatch takes no more until a job ends
         self._warned: set[str] = set()  # reasons for which jobs never start
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
         self._jobs: dict[str, str] = json.loads(self._notes.read_bytes()) if self._notes.exists() else {}
@@ -115,15 +111,14 @@ class _Jobs:
     def look(self) -> list[str]:
         """Take the rows that are there, and return the other points that no job is queued for or runs."""
         asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i %r")
-        live = dict(line.partition(" ")[::2] for line in _ask("squeue", *asked).splitlines())
-        gone = []
+        live, gone = dict(line.partition(" ")[::2] for line in _ask("squeue", *asked).splitlines()), []
         files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name in [name for name in self.points if name not in self.rows]:
             rows, kept = self._results.read(name) if name in files else None, name not in self.waiting
             job = self._jobs.get(name, "")
             if rows is not None and (not kept or self._options.stands(rows)):
                 self._through(name, rows, kept=kept)
-            elif job and job in live:
+            elif job in live:
                 self.waiting.add(name)
                 self._warn(job, live[job])
             else:
@@ -136,26 +131,7 @@ class _Jobs:
             asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
             warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
 
-    def send(self) -> None:
-        """Send the points that are unsent, as far as the site's limits have room for them.
-
-        **Raises:** `InputError` where sbatch refuses, unless jobs are waited for, after which it may not.
-        """
-        longest, one_array = len(self.unsent), "array_parallelism" in self._cluster
-        while self.unsent and not self._full and not (one_array and self.waiting):
-            names = self.unsent[:longest]
-            try:
-                self._send(names)
-                self.unsent = self.unsent[longest:]
-            except InputError as error:
-                if len(names) > 1 and _LIMIT.search(str(error)):
-                    longest = len(names) // 2
-                elif self.waiting:
-                    self._full = True
-                else:
-                    raise
-
-    def _send(self, names: list[str]) -> None:
+    def send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
         given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
@@ -184,7 +160,6 @@ class _Jobs:
 
     def _through(self, name: str, rows: pa.Table, *, kept: bool) -> None:
         self.rows[name] = rows
-        self._full &= name not in self.waiting
         self.waiting.discard(name)
         self._options.report(Progress(len(self.rows), len(self.points), self.points[name], rows, kept))
 
@@ -251,7 +226,9 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        raise InputError(f"sbatch refused: {'; '.join(why) or error}") from None
+        fewer = f"; {len(requests)} points are too many at once: sweep a part of them, and then the others"
+        said = "; ".join(why) or str(error)
+        raise InputError(f"sbatch refused: {said}{fewer * bool(_LIMIT.search(said))}") from None
 
 
 def _ask(*command: str) -> str:
