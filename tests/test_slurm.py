@@ -146,7 +146,7 @@ def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, vari
 @pytest.mark.parametrize(
     "why",
     [
-        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size)",
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, size)",
         "sbatch: error: QOSMaxSubmitJobPerUserLimit",
         "sbatch: error: Batch job submission failed: Invalid job array specification",
     ],

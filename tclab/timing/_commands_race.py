@@ -69,19 +69,15 @@ def _check_imports(side: str, command: Sequence[str], folder: Path, bytecode: Pa
         return
     compiled = [Path("/", file.relative_to(bytecode)) for file in bytecode.rglob("*.pyc")]
     if not compiled and Path(command[0]).name.startswith("python"):
-        raise InputError(
-            f"{side}: what {shlex.join(command)} imports cannot be checked; expected a Python that reads its variables "
-            "and stores bytecode (no -I, -E, -B), so that each side runs its own files"
-        )
+        said = "expected a Python that stores bytecode where it is told to (no -I, -E, -B)"
+        raise InputError(f"{side}: what {shlex.join(command)} imports cannot be checked; {said}")
     for file in compiled:
         source = file.with_name(f"{file.name.partition('.')[0]}.py")
         name = source.relative_to(next(each for each in source.parents if not (each / "__init__.py").exists()))
         is_of_side = any((root / name).exists() for root in (folder, folder / "src"))
         if is_of_side and not any(source.is_relative_to(each) for each in own):
-            raise InputError(
-                f"{side} imported {source}, expected its own {name}, in {folder}: setup= makes an environment for "
-                "each side"
-            )
+            fix = "keep a script outside of both sides; setup= makes an environment for each"
+            raise InputError(f"{side} imported {source}, expected its own {name}, in {folder}: {fix}")
     bytecode.mkdir(exist_ok=True)
     checked.touch()
 
@@ -103,11 +99,11 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
     """
     is_setup = isinstance(command, str)
     shown = command if isinstance(command, str) else shlex.join(command)
-    with TemporaryFile() as printed, TemporaryFile() as errors:
+    with TemporaryFile() as out, TemporaryFile() as err:
         try:
             process = subprocess.Popen(
                 command, shell=is_setup, cwd=folder, env=environment or _variables(), stdin=subprocess.DEVNULL,
-                stdout=printed, stderr=errors, start_new_session=True,
+                stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise InputError(f"{what}: {shown} cannot be run in {folder}: {error.strerror or error}") from None
@@ -118,9 +114,9 @@ def _run(what: str, command: Sequence[str] | str, folder: Path, environment: Map
                 with suppress(ProcessLookupError):  # nothing is left
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        text, error_text = (os.pread(file.fileno(), 2**31 - 1, 0).decode(errors="replace") for file in (printed, errors))
+        text, errors = (os.pread(file.fileno(), 2**31 - 1, 0).decode(errors="replace") for file in (out, err))
     if process.returncode:
-        said = (error_text.strip() or text.strip() or "it said nothing").splitlines()[-1][-500:]
+        said = (errors.strip() or text.strip() or "it said nothing").splitlines()[-1][-500:]
         raise InputError(f"{what}: {shown} ended with {process.returncode}: {said}")
     return text
 
@@ -143,12 +139,11 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     A name that begins with a dot, / or ~ is a folder's. A worktree is removed afterwards. In it the command runs in the
     folder that corresponds to this one.
     """
-    is_path, folder, commit, refusal = name.startswith((".", "/", "~")), Path(name).expanduser(), "", ""
-    if not is_path:
-        try:
-            commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        except InputError as error:
-            refusal = str(error)  # empty where there is no such revision
+    is_path, folder, refusal = name.startswith((".", "/", "~")), Path(name).expanduser(), ""
+    try:
+        commit = "" if is_path else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except InputError as error:
+        commit, refusal = "", str(error)  # empty where there is no such revision
     if commit:
         tree = scratch / side
         try:
@@ -235,7 +230,7 @@ def race_commands(
             run = partial(_seconds_of, side, words, folder, variables, printed)
             arms[side] = Arm(run, returns_seconds=True, identity=identity)
         if arms["head"].identity == arms["base"].identity:
-            warnings.warn("head and base run the same command on the same code: a difference is the machine's", stacklevel=2)
+            warnings.warn("head and base run the same code: what differs between them is the machine", stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
     sides = {side: arm.identity for side, arm in arms.items()}

@@ -70,7 +70,7 @@ class Communication:
         self._exchanges: list[_Exchange] = []
         self._rows: list[dict[str, Any]] | None = None  # when the ranks have exchanged their times
         if ledger is not None:
-            ledger.at_exit.append(lambda: self.finish() if self._rows is None and self.ledger is ledger else None)
+            ledger.at_exit.append(lambda: self.finish() if self.ledger is ledger else None)
 
     def _seconds(self, begin: Moment, end: Moment) -> float:
         return float(begin[1].elapsed_time(end[1]) / 1e3 if self._cuda else (end[0] - begin[0]) / 1e9)
@@ -89,11 +89,11 @@ class Communication:
         import torch
         from torch import distributed
 
-        if self.ledger is None:
+        if self.ledger is None or self._rows is not None:
             return
         if self._cuda:
             torch.cuda.synchronize()
-        steps, self._exchanges, rows = self._steps(self.ledger), [], self._rows or []
+        steps, self._rows = self._steps(self.ledger), []
         spans = [self._spans(exchanges) for exchanges in steps.values()]
         calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
         distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many
@@ -112,11 +112,10 @@ class Communication:
             shortest, sizes = float(ranks[:, 1, exchanges[-1].i].min()), [each.bytes for each in exchanges]
             row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
             row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": exposed - shortest}
-            rows.append(row)
+            self._rows.append(row)
             if bool(self.ledger.cuda) == self._cuda:
                 moved = {"rank_wait": exposed - shortest, "communication": shortest}
                 self.ledger.move(step, moved, out_of=exchanges[-1].stage)
-        self._rows = rows
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
         """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""

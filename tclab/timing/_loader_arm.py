@@ -31,15 +31,15 @@ _RACED: WeakSet[Iterator[Any]] = WeakSet()  # the batches of all loader arms of 
 def loader_arm(
     loader: Iterable[Any], step: Callable[[Any], Any]
 ) -> tuple[Callable[[], None], Callable[[], None] | None, int]:
-    """Return the call, the `settle` and the period of an arm that calls `step` on a loader's next batch, epoch by epoch.
+    """Return call, `settle` and period of an arm that calls `step` on a loader's next batch, epoch after epoch.
 
-    Its workers start here, with a batch that is dropped. Where steps wait for the loader, as many of them as it has
+    Its workers start here. Where steps wait for the loader, as many of them as it has
     workers are a period.
 
     **Raises:** `InputError` for a loader without a batch, or one whose batches come from where a race cannot see.
     """
     batches, threads, children = endless(loader), {*threading.enumerate()}, {*multiprocessing.active_children()}
-    next(batches)
+    first = [next(batches)]
     found = {worker for iterator in worker_iterators(batches) for worker in iterator._workers}
     makers = [thread.name for thread in threading.enumerate() if thread not in threads and _may_prefetch(thread)]
     makers += [process.name for process in {*multiprocessing.active_children()} - children - found]
@@ -54,7 +54,7 @@ def loader_arm(
     unseen = 0 if found else workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
 
     def call() -> None:
-        step(next(batches))
+        step(first.pop() if first else next(batches))
 
     def settle() -> None:
         """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.

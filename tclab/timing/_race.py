@@ -130,16 +130,10 @@ def last_notes(result: Race | Races) -> list[str]:
 
 
 def race(
-    arms: Mapping[str, ArmSource],
-    *,
-    budget_seconds: float,
-    margin: float = MARGIN,
-    processes: int | None = None,
-    record: str | Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    progress: bool = False,
+    arms: Mapping[str, ArmSource], *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
+    record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
     clock: Clock = perf_counter_ns,
-) -> Race:
+) -> Race:  # fmt: skip
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
 
     `torch.utils.benchmark.Timer` times each statement by itself; a race interleaves blocks of all arms, so that they
@@ -294,10 +288,9 @@ class _Session:
             left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
-            about = self._last_seconds() or round_seconds
-            for samples in self.runners[turn % n].rounds(
-                left, calls, turn=turn, first=first, least=least, round_seconds=about
-            ):
+            last = self._last_seconds() or round_seconds
+            rounds = self.runners[turn % n].rounds(left, calls, turn=turn, first=first, least=least, round_seconds=last)
+            for samples in rounds:
                 spent = earlier + self._since(begin)
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]

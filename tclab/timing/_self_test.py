@@ -62,11 +62,10 @@ class SpikeIn(Shown):
         return fmean(trial.recovered() for trial in self.trials)
 
     def _display(self) -> Display:
-        lines = [
-            (one.stage, seconds_text(one.injected_seconds), seconds_text(one.recovered_seconds),
-             "yes" if one.recovered() else "NO")
-            for one in sorted(self.trials, key=lambda one: (one.stage, one.injected_seconds))
-        ]  # fmt: skip
+        lines = []
+        for trial in sorted(self.trials, key=lambda trial: (trial.stage, trial.injected_seconds)):
+            seconds = [seconds_text(trial.injected_seconds), seconds_text(trial.recovered_seconds)]
+            lines.append((trial.stage, *seconds, "yes" if trial.recovered() else "NO"))
         return Display(f"{self.share():.0%} recovered", ("stage", "delay", "measured", "recovered"), lines)
 
 
@@ -124,12 +123,9 @@ def _error(values: Sequence[float]) -> float:
 
 
 def spike_in(
-    loop: Callable[[Ledger], object],
-    *,
-    stages: Sequence[str],
-    seconds: Sequence[float] = _LENGTHS,
+    loop: Callable[[Ledger], object], *, stages: Sequence[str], seconds: Sequence[float] = _LENGTHS,
     most_steps: int = 400,
-) -> SpikeIn:
+) -> SpikeIn:  # fmt: skip
     """Run a loop repeatedly with delays of known length in known stages, in random order.
 
     In each trial, one step of every two adjacent ones, chosen at random, is delayed by spinning on the host. What

@@ -51,8 +51,8 @@ def run_on_slurm(
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the
-    point again.
+    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that
+    ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
