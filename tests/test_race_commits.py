@@ -6,6 +6,7 @@ The commands print their seconds and the race reads a clock of the test's own, s
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,12 +35,11 @@ def git(folder, *words):
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """A repository whose commits print 0.1, 0.12 and again 0.12 s; temporary files in a folder of its own."""
-    folder = tmp_path / "repository"
-    (folder / "bench").mkdir(parents=True)
-    (tmp_path / "temporary").mkdir()
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory):
+    """A repository whose commits print 0.1, 0.12 and again 0.12 s."""
+    folder = tmp_path_factory.mktemp("commits")
+    (folder / "bench").mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")
     for tag, seconds in (("fast", "0.1"), ("slow", "0.12"), ("readme", "0.12")):
         (folder / "seconds.txt").write_text(f"warming up\n{seconds}\n{seconds}\n9.5\n")
@@ -47,10 +47,17 @@ def repository(tmp_path, monkeypatch):
         git(folder, "add", "-A")
         git(folder, "commit", "--quiet", "-m", tag)
         git(folder, "tag", tag)
-    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def repository(commits, tmp_path, monkeypatch):
+    """A copy of it that is this folder; temporary files are in a folder of its own, in which nothing is left."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(shutil.copytree(commits, tmp_path / "repository"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    yield folder
-    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    yield tmp_path / "repository"
+    assert len(git(tmp_path / "repository", "worktree", "list").splitlines()) == 1
     assert os.listdir(tmp_path / "temporary") == []
 
 

@@ -170,16 +170,15 @@ def _environment(side: str, folder: Path, setup: str | None, scratch: Path) -> d
     Without a setup `python` is the one that runs this, and the side's own code is found before any that is installed.
     Each keeps compiled bytecode in a new folder, since one may have some already, or a folder that cannot be written.
     """
-    venv, variables, programs = scratch / f"{side}-environment", _variables(), Path(sys.executable).parent
+    venv, variables = scratch / f"{side}-environment", _variables()
+    programs = Path(sys.executable).parent if setup is None else venv / "bin"
+    variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
     path = [str(folder), str(folder / "src"), *filter(None, [variables.pop("PYTHONPATH", "")])]
     if setup is None:
         variables["PYTHONPATH"] = os.pathsep.join(path)
     else:
         _run(side, [sys.executable, "-m", "venv", str(venv)], folder)
-        programs = venv / "bin"
         variables["VIRTUAL_ENV"] = str(venv)
-    variables["PATH"] = os.pathsep.join([str(programs), variables.get("PATH", os.defpath)])
-    if setup is not None:
         _run(f"{side}, setup", setup, folder, variables)
     return variables | {_BYTECODE: str(scratch / f"{side}-bytecode")}
 

@@ -136,7 +136,7 @@ class Communication:
         import pandas as pd
 
         if self._rows is None:
-            raise RuntimeError("the ranks have not exchanged their times: end the ledger's with block, or finish()")
+            raise RuntimeError("the ranks have not exchanged their times: end the ledger's with block or call finish()")
         return pd.DataFrame(self._rows)
 
 

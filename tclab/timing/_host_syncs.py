@@ -118,6 +118,8 @@ def _waits(name: str, overload: str, args: tuple[Any, ...], kwargs: dict[str, An
     import torch
 
     tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    sparse = [each for each in tensors if each.layout is torch.sparse_coo]
+    unsorted = not all(each.is_coalesced() for each in sparse)
     if name in ("copy_", "_to_copy"):  # a copy between host and device, which is not asked to go on beside the host
         to = tensors[0].device if name == "copy_" else torch.device(kwargs.get("device") or tensors[0].device)
         between = {to.type, tensors[-1].device.type} == {"cpu", "cuda"}
@@ -126,22 +128,16 @@ def _waits(name: str, overload: str, args: tuple[Any, ...], kwargs: dict[str, An
         masked = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
         waits = masked and (name == "index" or args[2].numel() != 1)  # a masked fill with one value does not wait
     elif name.startswith("_to_sparse"):
-        waits = tensors[0].layout is torch.strided or not _is_coalesced(tensors[0])
+        waits = tensors[0].layout is torch.strided or unsorted
     else:
         waits = name in _ALWAYS or bool(kwargs.get("check_errors"))
         waits |= name == "repeat_interleave" and kwargs.get("output_size") is None
         waits |= name == "sparse_compressed_tensor" and overload == "comp_plain_value"  # without size
         waits |= name == "normal" and overload.endswith("_Tensor")  # is any deviation below 0?
         waits |= name == "histc" and args[2:] in ((), (0, 0))  # between which values?
-        waits |= name == "mul" and len(tensors) == 2 and all(each.layout is torch.sparse_coo for each in tensors)
-        waits |= name in _COALESCING and not all(map(_is_coalesced, tensors))
+        waits |= name == "mul" and len(sparse) == 2
+        waits |= name in _COALESCING and unsorted
     return any(each.is_cuda for each in tensors) if waits else None
-
-
-def _is_coalesced(tensor: Any) -> bool:
-    import torch
-
-    return tensor.layout is not torch.sparse_coo or bool(tensor.is_coalesced())
 
 
 def _reads(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
