@@ -184,7 +184,6 @@ class Device(Clock):
 
     free = 0.0
     waited = 0  # times
-    events = 0  # that were made
 
     def run(self, seconds):
         """Enqueue a kernel: the host spends 0.1 ms, the device `seconds` when it gets there."""
@@ -203,14 +202,10 @@ def device(monkeypatch):
     class Event:
         def __init__(self, enable_timing=False):
             self.at = None
-            made.events += 1
 
         def record(self):
             made.free = max(made.free, made.now)
             self.at = made.free
-
-        def query(self):
-            return self.at <= made.now
 
         def elapsed_time(self, other):
             return (other.at - self.at) * 1e3
