@@ -154,7 +154,7 @@ def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, vari
 def test_more_points_than_a_site_takes_at_once_are_refused_with_the_words_of_sbatch_and_what_to_do(fake, why):
     (fake.folder / "refuse").write_text(why)
     words = re.escape(why.removeprefix("sbatch: error: "))
-    with pytest.raises(InputError, match=f"{words}; 7 points are too many at once: sweep a part of them, and then"):
+    with pytest.raises(InputError, match=f"refused 7 jobs: {words}; where these are too many, sweep a part"):
         fake.sweep(points(7))
 
 

@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
-
-if TYPE_CHECKING:
-    from tclab.timing._race import Race
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -159,12 +154,10 @@ class Receipt(Shown):
 
     - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
     - `step_seconds`: the median step, with a ledger.
-    - `race`: of the loop with a ledger, `instrumented`, and without, `bare`.
     """
 
     cut_seconds: float
     step_seconds: float
-    race: Race
 
     @property
     def share(self) -> float:
@@ -172,11 +165,8 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
-        from tclab.timing._verdict import ratio_text
-
-        work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-        work += f"{seconds_text(self.step_seconds)}; steps with it take {ratio_text(self.race.pairs[0])} of bare ones"
-        return Display(notes=[work, *busy_notes(self.race.busy_percent)])
+        of = f"{self.share:.3%} of {seconds_text(self.step_seconds)}"
+        return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
 def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
@@ -190,21 +180,16 @@ def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
     return median(outer.seconds()["other"]) / 100
 
 
-def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0) -> Receipt:
-    """Return what timing a loop costs, and race it under a ledger against the same loop without one.
+def receipt(loop: Callable[[Ledger], object]) -> Receipt:
+    """Return what timing a loop costs: the ledger's own work in a step of the same stages that does nothing else.
 
     **Arguments:**
 
-    - `loop`: takes a `Ledger` or a `NullLedger` and runs its steps under it; the same work each time.
-    - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
-      by more, the interval is wide, and `cut_seconds` is the better figure.
+    - `loop`: takes a `Ledger` and runs its steps under it.
     """
-    from tclab.timing._race import race
-
     ledger = Ledger()
     loop(ledger)
     seconds = ledger.seconds()
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
     cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(NullLedger(), stages))
-    arms = {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())}
-    return Receipt(cut, median(seconds["step"]), race(arms, budget_seconds=budget_seconds))
+    return Receipt(cut, median(seconds["step"]))

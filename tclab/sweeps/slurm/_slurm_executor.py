@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
+from tclab._display import counted
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, require, unknown
 from tclab.sweeps.config._fields import AtLeast1, checked, read_options, text_value
@@ -37,9 +38,7 @@ _NOT_THE_MACHINE = {
 }  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
-# How sbatch refuses an array that is longer than the site's or the user's jobs may be, and how squeue says that a job's
-# options let it never start.
-_LIMIT = re.compile(r"(?i)invalid job array|submit ?(job)?s? ?limit|MaxSubmit|job limit")
+# how squeue says that a job's options let it never start
 _NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
@@ -85,9 +84,8 @@ def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
     require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
     given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
-    for name in given:
-        if name not in known:
-            raise unknown("option of Slurm", name, known)
+    for name in given.keys() - known:
+        raise unknown("option of Slurm", name, known)
     for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
         given[name] = checked(name, text_value(given[name]), AtLeast1)
     return given
@@ -226,9 +224,8 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        fewer = f"; {len(requests)} points are too many at once: sweep a part of them, and then the others"
-        said = "; ".join(why) or str(error)
-        raise InputError(f"sbatch refused: {said}{fewer * bool(_LIMIT.search(said))}") from None
+        said = f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}"
+        raise InputError(f"{said}; where these are too many, sweep a part of the points, and then the others") from None
 
 
 def _ask(*command: str) -> str:
