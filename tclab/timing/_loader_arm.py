@@ -49,7 +49,8 @@ def loader_arm(
             "would be too short; expected a loader whose workers a race can find, such as a DataLoader or an iterable "
             "that holds one"
         )
-    _RACED.add(batches)
+    if found:
+        _RACED.add(batches)
     workers = len(found) or getattr(loader, "num_workers", 0)  # as a loader of another package says
     unseen = 0 if found else workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
 
