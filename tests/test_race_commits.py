@@ -214,11 +214,9 @@ def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
 @pytest.mark.slow  # two Python environments are made
 def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
     line = 'python -c "import sys; print(sys.prefix)" > prefix && test "$VIRTUAL_ENV" = "$(cat prefix)$PYTHONPATH"'
-    check = ["python", "-c", "import sys; print(0.1 if sys.prefix == open('prefix').read().strip() else 'no')"]
-    found = raced(check, base="fast", head="slow", setup=line)
-    assert found.verdict("head", "base") == "SAME"
-    check = ["python", "-c", "print(open('seconds').read())"]
-    found = raced(check, setup="echo 0.2 > seconds", setup_base="echo 0.1 > seconds", base="fast", head="fast")
+    check = "import sys; print(open('seconds').read() if sys.prefix == open('prefix').read().strip() else 'no')"
+    setups = {"setup": f"echo 0.2 > seconds && {line}", "setup_base": f"echo 0.1 > seconds && {line}"}
+    found = raced(["python", "-c", check], base="fast", head="slow", **setups)
     assert found.pair("head", "base").ratio == pytest.approx(2)
     with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):
         raced(base="fast", head="slow", setup="echo no; false")
