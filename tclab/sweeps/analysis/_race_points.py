@@ -6,18 +6,18 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from statistics import median
 from typing import Any
 
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.config._point_inputs import resolved_alone
-from tclab.sweeps.execution._measure import Setup, check_equivalence, setup
+from tclab.sweeps.execution._measure import check_equivalence, setup
 from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, imports_of
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
+from tclab.timing._loader_arm import endless, loader_arm
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, endless
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm
 from tclab.timing._step_means import cycle_of
 
 # Each has two of a race's eight turns. An even number, as every other process makes its arms in reverse order: a small
@@ -25,50 +25,7 @@ from tclab.timing._step_means import cycle_of
 PROCESSES = 4
 _BATCHES = 4  # of samples, which the steps of every arm go through again and again
 _EPOCH_BATCHES = 10_000  # so that workers start once
-_FIRST = 3  # steps of an arm, before the race
-_KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 _open = ExitStack()  # the setups of this process's arms
-
-
-class _Steps:
-    """The next step of a point, again and again."""
-
-    def __init__(self, here: Setup) -> None:
-        self._here = here
-        self._batches = endless(here.loads)
-        self._first = Ledger()  # shows whether the steps wait for their workers
-        if here.point.workers:
-            here.run(self._batches, steps=_FIRST, ledger=self._first)
-        self._made = [*self._first.batch_timings]
-
-    def arm(self) -> Arm:
-        """Return the arm of a race; only one of the same points and the same code resumes its record."""
-        point = self._here.point
-        period = cycle_of(point.workers if self._waits() else 0, point.accumulate)
-        return Arm(self._next, self._settle, period, identity={"point": point.to_dict(), "files": files_of(point)})
-
-    def _next(self) -> None:
-        self._here.run(self._batches, steps=1)
-
-    def _settle(self) -> None:
-        """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
-        if self._waits():
-            self._made = self._here.drain(self._batches)
-
-    def _waits(self) -> bool:
-        """Return whether steps may wait for their workers: unless these keep up with ease, or where nothing tells.
-
-        The shortest of the first steps, without its wait, is what a batch must be made in; of the times that batches
-        took a worker the median counts.
-        """
-        if not self._here.loads_ahead:
-            return False
-        times = self._first.seconds()
-        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
-        if not self._made or not rest:
-            return True
-        batch = median(timing.end_ns - timing.begin_ns for timing in self._made) / 1e9
-        return batch / self._here.point.workers > _KEEPS_UP * min(rest)
 
 
 def race_arm(text: str) -> Arm:
@@ -95,7 +52,11 @@ def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> Arm:
     if os.environ.get(FIRST_PROCESS) != "0":
         for one in points:  # all of the race before its first arm is made; each is checked once
             check_equivalence(one)
-    return _Steps(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))).arm()
+    here = opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))
+    call, settle, period = loader_arm(here.loads, lambda batch: here.run([batch], steps=1))
+    # only a race of the same points and the same code resumes its record
+    identity = {"point": point.to_dict(), "files": files_of(point)}
+    return Arm(call, settle, cycle_of(period, point.accumulate), identity=identity)
 
 
 def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:

@@ -259,12 +259,10 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     resets = _reset_peak_memory(cuda=cuda)
     with Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
-            exchanges.watch(ledger)
+            exchanges.watch(ledger)  # until the ledger's end
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     peak = _peak_memory_bytes(cuda=cuda) if resets else None
-    if exchanges is not None:
-        exchanges.finish()
     return ledger, peak, [before, conditions()]
 
 
