@@ -283,7 +283,7 @@ def recording(s: Settings) -> Verdict:
 def one_rank(s: Settings) -> Verdict:
     from tclab.sweeps.config._point_inputs import resolve
     from tclab.sweeps.execution._measure import setup
-    from tclab.training._distributed import Exchange
+    from tclab.training._step import Exchange
 
     point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"

@@ -33,11 +33,10 @@ from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, syncs
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
-from tclab.training._distributed import Exchange
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
-from tclab.training._step import WITHOUT_MODEL, Step
+from tclab.training._step import WITHOUT_MODEL, Exchange, Step
 
 _OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run

@@ -18,7 +18,7 @@ import torch
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError
-from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
+from tclab.perturbation._deletions import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import AtLeast1, checked
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolved_alone, screen_of
