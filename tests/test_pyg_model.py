@@ -26,7 +26,7 @@ from tclab.training._step import Step
 NODES = 60
 DELETIONS = [[3, 17, 18], [], [5], [3, 17, 18]]
 LOSSES = {"mse": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}
-WITH_EDGES = ("subgraph", "edge_mask", "gene_mask_cache", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
+WITH_EDGES = ("subgraph", "edge_mask", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
 
 
 class Gin(nn.Module):

@@ -12,7 +12,7 @@ from tclab._display import Display, Shown, counted, seconds_text
 from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._cells import one_point_each, records, times_text
-from tclab.perturbation._dataset import steps_per_epoch
+from tclab.perturbation._deletions import steps_per_epoch
 from tclab.sweeps._advise import step_times
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.sweeps._rows import where_measured

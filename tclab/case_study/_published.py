@@ -14,7 +14,7 @@ from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of
 from tclab.lab.reports._cells import one_point_each, ratio_of_rows, records, stage_parts, times_text
 from tclab.masking._strategy import BASELINES
-from tclab.perturbation._dataset import steps_per_epoch
+from tclab.perturbation._deletions import steps_per_epoch
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.training._step import MODES
 

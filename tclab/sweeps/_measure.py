@@ -36,11 +36,10 @@ from tclab.timing import Ledger, syncs
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.timing._step_means import cycle_of, steady_state, steps_wait
-from tclab.training._distributed import Exchange
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult
 from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
-from tclab.training._step import WITHOUT_MODEL, Step
+from tclab.training._step import WITHOUT_MODEL, Exchange, Step
 
 _OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
@@ -263,12 +262,10 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     resets = _reset_peak_memory(cuda=cuda)
     with Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
-            exchanges.watch(ledger)
+            exchanges.watch(ledger)  # until the ledger's end
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
     peak = _peak_memory_bytes(cuda=cuda) if resets else None
-    if exchanges is not None:
-        exchanges.finish()
     return ledger, peak, [before, conditions()]
 
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import repeat, takewhile
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -21,13 +20,14 @@ from tclab.errors import InputError, require
 from tclab.message_passing import View
 from tclab.sweeps._fields import AtLeast1, checked
 from tclab.sweeps._fingerprint import code_of, import_user_modules, imports_of
-from tclab.sweeps._measure import Setup, check_equivalence, setup
+from tclab.sweeps._measure import check_equivalence, setup
 from tclab.sweeps._point import ALLOCATORS, Point
 from tclab.sweeps._point_inputs import file_stamps, resolved_alone
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
+from tclab.timing._loader_arm import endless, loader_arm
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm, endless
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm
 from tclab.timing._step_means import cycle_of
 
 # Each has two of a race's eight turns. An even number, as every other process makes its arms in reverse order: a small
@@ -35,51 +35,8 @@ from tclab.timing._step_means import cycle_of
 PROCESSES = 4
 _BATCHES = 4  # of samples, which the steps of every arm go through again and again
 _EPOCH_BATCHES = 10_000  # so that workers start once
-_FIRST = 3  # steps that are in no figure, as those of an arm before the race
-_KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
+_FIRST = 3  # steps that are in no figure of what is inside
 _open = ExitStack()  # the setups of this process's arms
-
-
-class _Steps:
-    """The next step of a point, again and again."""
-
-    def __init__(self, here: Setup) -> None:
-        self._here = here
-        self._batches = endless(here.loads)
-        self._first = Ledger()  # shows whether the steps wait for their workers
-        if here.point.workers:
-            here.run(self._batches, steps=_FIRST, ledger=self._first)
-        self._made = [*self._first.batch_timings]
-
-    def arm(self) -> Arm:
-        """Return the arm of a race; only one of the same points and the same code resumes its record."""
-        point = self._here.point
-        period = cycle_of(point.workers if self._waits() else 0, point.accumulate)
-        identity = {"point": point.to_dict(), "code": code_of(point), "files": file_stamps(point)}
-        return Arm(self._next, self._settle, period, identity=identity)
-
-    def _next(self) -> None:
-        self._here.run(self._batches, steps=1)
-
-    def _settle(self) -> None:
-        """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
-        if self._waits():
-            self._made = self._here.drain(self._batches)
-
-    def _waits(self) -> bool:
-        """Return whether steps may wait for their workers: unless these keep up with ease, or where nothing tells.
-
-        The shortest of the first steps, without its wait, is what a batch must be made in; of the times that batches
-        took a worker the median counts.
-        """
-        if not self._here.loads_ahead:
-            return False
-        times = self._first.seconds()
-        rest = [step - wait for step, wait in zip(times.get("step", []), times.get("data_wait", []), strict=True)]
-        if not self._made or not rest:
-            return True
-        batch = median(timing.end_ns - timing.begin_ns for timing in self._made) / 1e9
-        return batch / self._here.point.workers > _KEEPS_UP * min(rest)
 
 
 def race_arm(text: str) -> Arm:
@@ -106,7 +63,11 @@ def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> Arm:
     if os.environ.get(FIRST_PROCESS) != "0":
         for one in points:  # all of the race before its first arm is made; each is checked once
             check_equivalence(one)
-    return _Steps(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))).arm()
+    here = opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))
+    call, settle, period = loader_arm(here.loads, lambda batch: here.run([batch], steps=1))
+    # only a race of the same points and the same code resumes its record
+    identity = {"point": point.to_dict(), "code": code_of(point), "files": file_stamps(point)}
+    return Arm(call, settle, cycle_of(period, point.accumulate), identity=identity)
 
 
 def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
+from tclab._display import counted
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, require, unknown
 from tclab.sweeps._fields import AtLeast1, checked, read_options, text_value
@@ -37,6 +38,8 @@ _NOT_THE_MACHINE = {
 }  # fmt: skip
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
+# how squeue says that a job's options let it never start
+_NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
@@ -45,8 +48,8 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the
-    point again.
+    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that
+    ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
@@ -79,9 +82,8 @@ def _checked(options: Any) -> dict[str, Any]:
     require("slurm", options, Mapping, "sbatch's options by name, such as 'partition:gpu,time:90'")
     given = dict(options)
     known = submitit.SlurmExecutor._valid_parameters() - _OURS
-    for name in given:
-        if name not in known:
-            raise unknown("option of Slurm", name, known)
+    for name in given.keys() - known:
+        raise unknown("option of Slurm", name, known)
     for name in {"time", "array_parallelism"} & given.keys():  # minutes; how many jobs run at once
         given[name] = checked(name, text_value(given[name]), AtLeast1)
     return given
@@ -94,40 +96,45 @@ class _Jobs:
         self._results, self._options, self._cluster = results, options, cluster
         self._folder = results.folder / "slurm"
         self._folder.mkdir(exist_ok=True)
-        machine = _machine_of(cluster)
-        self.points: dict[str, Point] = {}  # in their order
-        for point in map(absolute, points):
-            self.points[results.name(point, machine=machine)] = point
+        machine, absolutes = _machine_of(cluster), map(absolute, points)
+        self.points = {results.name(point, machine=machine): point for point in absolutes}  # in their order
         self.rows: dict[str, pa.Table] = {}  # of those that are through
         self.waiting: set[str] = set()  # whose jobs are waited for
+        self._warned: set[str] = set()  # reasons for which jobs never start
         self._notes = self._folder / "jobs.json"  # name → job of all points that were sent
         self._jobs: dict[str, str] = json.loads(self._notes.read_bytes()) if self._notes.exists() else {}
 
     def look(self) -> list[str]:
         """Take the rows that are there, and return the other points that no job is queued for or runs."""
-        asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i")
-        live, gone = _ask("squeue", *asked).split(), []
+        asked = ("--noheader", "--array", f"--states={_LIVE}", f"--user={os.getuid()}", "--format=%i %r")
+        live, gone = dict(line.partition(" ")[::2] for line in _ask("squeue", *asked).splitlines()), []
         files = os.listdir(self._results.folder)  # which is asked of the file server, unlike a single file
         for name in [name for name in self.points if name not in self.rows]:
-            rows = self._results.read(name) if name in files else None
-            kept = name not in self.waiting
+            rows, kept = self._results.read(name) if name in files else None, name not in self.waiting
+            job = self._jobs.get(name, "")
             if rows is not None and (not kept or self._options.stands(rows)):
                 self._through(name, rows, kept=kept)
-            elif self._jobs.get(name) in live:
+            elif job in live:
                 self.waiting.add(name)
+                self._warn(job, live[job])
             else:
                 gone.append(name)
         return gone
 
+    def _warn(self, job: str, reason: str) -> None:
+        if _NEVER.match(reason) and reason not in self._warned:
+            self._warned.add(reason)
+            asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
+            warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
+
     def send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
-        requests = []
+        given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
         for name in names:
             if self._results.read(name) is not None:  # of an earlier run, measured again
                 (self._results.folder / name).unlink()
-            point = {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
-            requests.append(json.dumps({**point, **imports, "hang_seconds": self._options.hang_seconds}))
+        requests = [json.dumps({**given, "name": name, "point": self.points[name].to_dict()}) for name in names]
         jobs = _submit(self._folder / "logs", self._cluster, requests)
         self.waiting |= set(names)
         self._note(self._jobs | dict(zip(names, jobs, strict=True)))
@@ -216,7 +223,8 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        raise InputError(f"sbatch refused: {'; '.join(why) or error}") from None
+        said = f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}"
+        raise InputError(f"{said}; where these are too many, sweep a part of the points, and then the others") from None
 
 
 def _ask(*command: str) -> str:
@@ -224,12 +232,13 @@ def _ask(*command: str) -> str:
 
     **Raises:** `InputError` with its words where it fails, and where there is no such command.
     """
+    # what its user sees of squeue is his to choose: SQUEUE_PARTITION would hide jobs, which would be sent once more
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=plain).stdout
     except FileNotFoundError:
-        raise InputError(
-            f"there is no {command[0]} on this machine; expected a node of a Slurm cluster that may submit jobs"
-        ) from None
+        expected = "expected a node of a Slurm cluster that may submit jobs"
+        raise InputError(f"there is no {command[0]} on this machine; {expected}") from None
     except subprocess.SubprocessError as error:
         said = (str(getattr(error, "stderr", "") or "").strip() or str(error)).splitlines()[-1]
         raise InputError(f"Slurm refused or did not answer: {said}") from None

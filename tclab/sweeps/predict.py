@@ -31,8 +31,7 @@ from tclab.masking._batch import INLINE_BYTES, shared_memory_free
 from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.perturbation._deletions import removed_by
+from tclab.perturbation._deletions import TRAINING_SAMPLES, removed_by, steps_per_epoch
 from tclab.sweeps._fields import AtLeast1, checked
 from tclab.sweeps._grid import Listed, listed
 from tclab.sweeps._measure import Setup, check_equivalence, loader_options, setup, step_of

@@ -18,10 +18,10 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.lab.charts._style import GREY, chart_title
 from tclab.masking import get
+from tclab.masking._delta import DeltaView
 from tclab.masking._strategy import view
 from tclab.message_passing import SharedView
-from tclab.message_passing._delta_view import DeltaView
-from tclab.message_passing._edge_list_view import EdgeListView
+from tclab.message_passing._view import EdgeListView
 from tclab.perturbation import Deletions, Perturbations
 
 _MOST = 30  # nodes that can still be distinguished
@@ -62,7 +62,7 @@ def tensors_of(
 
 def _copied(copies: EdgeListView, name: str, deletions: Deletions, graph: CellGraph) -> Iterator[Drawing]:
     """Iterate over the samples' own copies: their edges, and which of them are multiplied by zero."""
-    edge_index, mask = copies.edges(name)
+    edge_index, mask, _ = copies.edges(name)
     keep = copies.keep[graph.deleted_type].tolist()
     rows, nodes = copies.rows(), graph.num_nodes[graph.deleted_type]
     edges: dict[int, list[tuple[int, int, str]]] = {sample: [] for sample in range(copies.size)}

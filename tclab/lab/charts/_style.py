@@ -17,7 +17,7 @@ from tclab.sweeps._rows import graph_text, this_machine, where_measured
 STRATEGY_COLOURS = {
     "subgraph": "#999999", "edge_mask": "#d55e00", "stored_index": "#e69f00", "stored_mask": "#f0c340",
     "gpu_mask_loop": "#cc79a7", "gpu_mask": "#9560ad", "gpu_mask_cached": "#8062c8", "gpu_filter": "#56b4e9",
-    "node_mask": "#009e73", "indices": "#2b8cc4", "gene_mask_cache": "#c0508c", "dense": "#2f8a4e",
+    "node_mask": "#009e73", "indices": "#2b8cc4", "dense": "#2f8a4e",
     "delta": "#f783ac", "khop_1": "#5a78e0", "khop_2": "#88ccee", "khop_3": "#ddcc77", "sampled_edges": "#aa4499",
 }  # fmt: skip
 # In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
