@@ -116,7 +116,7 @@ def test_rows_stand_for_each_file_that_measured_them(own, tmp_path):
     own.write_text("import helper_of_a_test\n" + textwrap.dedent(RIGHT))
     lab.import_file(own)
     plain, mine = loaded_code(), loaded_code(["mine_of_a_test"])
-    assert {"tclab/models/_hetero_cell.py", "tclab/message_passing/_shared_view.py"} < set(plain)
+    assert {"tclab/models/_hetero_cell.py", "tclab/message_passing/_view.py"} < set(plain)
     assert set(mine) - set(plain) >= {str(own), str(helper)}
     assert not [file for file in mine if "site-packages" in file]
     for code, stands in ((plain, True), (mine, True), (mine | {str(helper): "older"}, False), (mine, True)):
