@@ -37,7 +37,7 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
 
     `kind` is what has no such name, as the user calls it ("strategy", "model", "network").
     """
-    names = sorted(known)
+    names = sorted(set(known))
     typed = str(value)
     near = get_close_matches(_MEANT.get(typed, typed), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"

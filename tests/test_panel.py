@@ -201,6 +201,12 @@ def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran):
         ran(injected)
         with pytest.raises(InputError, match=words):
             lab.check_parameters(*functions, more=more)
+    ran("output = 1\n")
+    with pytest.raises(InputError) as refused:
+        lab.check_parameters(tclab.grid, lab.LiveSweep)
+    known = str(refused.value).partition("known: ")[2].split(", ")
+    assert "imports" in known
+    assert sorted(set(known)) == known  # each is named once, although a cell and a function have it
 
 
 # Running

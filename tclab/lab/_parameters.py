@@ -19,7 +19,7 @@ _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a
 # what a function's `**` argument stands for
 _PASSED_ON: dict[Any, tuple[str, ...]] = {
     grid: tuple(field.name for field in fields(Point)),
-    LiveSweep: OPTIONS,
+    LiveSweep: (*OPTIONS, "imports"),
     Panel: known_parameters(),
 }
 
@@ -53,12 +53,12 @@ def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | N
             others |= {name: shell.user_ns.get(name) for name in _assigned(cell) if name not in named}
         else:
             named += _assigned(cell)
-    known = list(dict.fromkeys(name for names in takes for name in names))
     if LiveSweep in functions and "imports" in others:
         import_own(others.pop("imports"))
+    known = {name for names in takes for name in names}
     for name in others:
         if name not in known:
-            raise unknown("parameter", name, [*named, *known])
+            raise unknown("parameter", name, {*named, *known})
     return [{name: value for name, value in others.items() if name in names} for names in takes]
 
 
