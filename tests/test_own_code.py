@@ -125,6 +125,10 @@ def test_rows_stand_for_each_file_that_measured_them(own, tmp_path):
     assert len(results.frame()) == 2  # those of the older helper, and the last
     helper.unlink()
     assert results.read(name) is None
+    results.write(not_measured(point(), "failed: the child ended with 1: ModuleNotFoundError"), name)
+    assert results.read(name) is None  # it failed to import what is missing, and may be there again
+    helper.write_text("HELPS = 1")
+    assert results.read(name)["status"][0].as_py() == "ok"
     assert unchanged(plain)
     sys.modules.pop("helper_of_a_test")
 
