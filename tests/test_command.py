@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -183,11 +184,11 @@ def test_a_folder_of_folders_is_named_with_those_that_have_rows(tmp_path, capsys
 
 
 def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tmp_path, monkeypatch, capsys):
-    rows, started, mine = str(tmp_path / "rows"), [], tmp_path / "mine.py"
+    rows, started, mine = str(tmp_path / "my rows, 1"), [], tmp_path / "mine.py"
     mine.touch()
     assert main(["panel", rows, "--import", str(mine), "--no-open"]) == 0
-    notebook = tmp_path / "rows" / "panel.ipynb"
-    assert str(notebook) in capsys.readouterr().out
+    notebook = tmp_path / "my rows, 1" / "panel.ipynb"
+    assert shlex.split(capsys.readouterr().out) == ["jupyter", "lab", str(notebook)]  # as a shell takes it
     notebook.write_text(notebook.read_text().replace("panel.show()", "panel.show()  # mine"))
     monkeypatch.setattr(os, "execv", lambda program, words: started.extend(words))
     assert main(["panel", rows, "--import", __file__, "--no-open"]) == 2
@@ -198,7 +199,7 @@ def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tm
     source = "".join(first["source"])
     assert source.endswith("# mine")
     assert f"lab.import_file({os.path.realpath(mine)!r})\npanel = lab.Panel(results=" in source
-    assert os.path.realpath(tmp_path / "rows") in source
+    assert os.path.realpath(rows) in source
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, own: Own 
         notebook.write_text(writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})))
     elif own and imports not in "".join(cell.source for cell in read(notebook, 4).cells):
         raise InputError(f"{notebook} is kept as it is; write into its first cell: {imports.strip()}")
-    print(f"jupyter lab {notebook}" if no_open else notebook, flush=True)
+    print(shlex.join(["jupyter", "lab", str(notebook)]) if no_open else notebook, flush=True)
     if not no_open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])
     return 0
