@@ -156,7 +156,7 @@ def test_no_chart_adds_up_or_joins_points_with_different_settings(one, other):
     parts = drawn(lab.charts.stages(rows(*both(**one), *both(**other))), "part")
     assert len(parts) == len({(part["bar"], part["part"]) for part in parts}) == 8
     alone = str(lab.charts.throughput(made, "batch_size").to_dict())
-    assert "easured at batch 4 alone: set batch_sizes 1,2,4,8" in alone
+    assert "Measured at batch 4 alone; a line over the batch size needs others:" in alone
     made = rows(*both(**one), *both(**one, batch_size=8), *both(**other), *both(**other, batch_size=8))
     assert len({line["line"] for line in drawn(lab.charts.throughput(made, "batch_size"), "line")}) == 4
 

@@ -50,7 +50,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     *answers, checked = (
         s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
     )
-    several = [by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any()]
+    several = (by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any())
     axes = [sentence for by in several for sentence in axis_sentences(rows, by)]
     return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
 
@@ -170,7 +170,7 @@ def along(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
-    """Return what rows say of an axis, a sentence for each model and setting.
+    """Return what rows say of an axis, a sentence for each model and setting, or one if they all say the same.
 
     **Arguments:**
 
@@ -182,23 +182,19 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     every_group = [] if chosen.empty else list(along(chosen, by).groupby(["model", "setting"], sort=False))
     groups = [group for group in every_group if by in AXES and group[1][by].nunique() > 1] or every_group
     once = ", one run each" * (not chosen.duplicated(["label", "batch_size", "networks"]).any())
-    left = every["status"].str.startswith("not run").any()
-    said = []
+    said = {}
     for of, group in groups:
         if by in AXES and group[by].nunique() < 2:
-            do = "run the sweep again, whose budget left others out" if left else f"set {_TYPED[by]}"
-            sentence = f"measured at {_size(group, by)} alone: {do}, for a line over the {AXES[by]}."
+            sentence = f"measured at {_size(group, by)} alone; a line over the {AXES[by]} needs others: {_TYPED[by]}."
         elif group["contention"].notna().any():
-            said.append(_BUSY)
-            continue
+            sentence = _BUSY
         else:
             sentence = f"{_leads(group, by)}{once}."
-        if len(every_group) > 1:
-            sentence = f"{', '.join(filter(None, map(str, of)))}: {sentence}"
-        elif not sentence.startswith(tuple(group["strategy"])):
-            sentence = sentence[0].upper() + sentence[1:]
-        said.append(sentence)
-    return list(dict.fromkeys(said))
+        said[", ".join(filter(None, map(str, of)))] = sentence
+    if len(said) < len(every_group) or len({*said.values()}) > 1:
+        return list(dict.fromkeys(text if text == _BUSY else f"{of}: {text}" for of, text in said.items()))
+    names = tuple(every["strategy"])
+    return [text if text.startswith(names) else text[0].upper() + text[1:] for text in dict.fromkeys(said.values())]
 
 
 def _leads(steps: pd.DataFrame, by: str) -> str:
