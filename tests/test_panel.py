@@ -296,7 +296,7 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     assert raced == [{"budget_seconds": 60.0, "progress": False}]
     drawn(view)
     assert view.race_button.disabled
-    assert view.offer.value == sentence_of(pair)
+    assert view.offer.value == f"node_mask instead of edge_mask: {sentence_of(pair).partition(': ')[2]}"
     before = view.fields["scale"].widget.value
     set_to(view, "scale", "-1")
     assert "tclab-stale" in view._results._dom_classes
@@ -306,6 +306,8 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     monkeypatch.setattr(view.panel, "start", lambda listener: started.append(view.panel.parameters["repeats"]))
     view.again_button.click()
     assert started == ["2"]
+    drawn(view)
+    assert view.bar.max == 2 * len(view.panel.points())  # runs, not points
 
 
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):

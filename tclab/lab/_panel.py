@@ -89,7 +89,8 @@ class LiveSweep:
         self._local = options.get("slurm") in (None, "none")
         if not self._local:
             options["budget_seconds"] = None
-        SweepOptions(**options)  # a wrong value is said here, not in the thread
+        checked = SweepOptions(**options)  # a wrong value is said here, not in the thread
+        self.runs = len(self.points) * checked.repeats
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._rows: pd.DataFrame | None = None
@@ -126,15 +127,14 @@ class LiveSweep:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
         if self._begin is None:
             return outlook(self.points, self.results) if self._local else counted(len(self.points), "point")
-        runs = len(self.points) * int(self._options.get("repeats", 1))
-        done = f"{len(self.tables)} of {counted(runs, 'point' if runs == len(self.points) else 'run')}"
+        done = f"{len(self.tables)} of {counted(self.runs, 'point' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
             return f"{done} · running" if left is None else f"{done} · about {timedelta(seconds=round(left))} left"
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
-        if len(self.tables) == runs:  # also where a stop came after the last point
+        if len(self.tables) == self.runs:  # also where a stop came after the last point
             return f"{done} in {took}"
         why = "Stopped" if self._stop.is_set() else "The budget is spent"
         return f"{why}: {done} in {took}; run again to go on"
@@ -171,10 +171,6 @@ class LiveSweep:
             self._rows = sweep(
                 self.points, results=self.results, progress=self._on_progress, stop=self._stop, **self._options
             )
-            if self.listener is None:  # only points that were run have a line
-                left = self._rows[self._rows["status"].str.startswith("not run")]["status"].value_counts()
-                for status, number in left.items():
-                    print(f"{counted(int(number), 'point')} {status}", flush=True)
         except BaseException as error:
             self.error = error
         finally:
@@ -401,7 +397,8 @@ class Panel:
 # ---- its widgets
 
 _RACE_SECONDS = 60.0  # of all changes together
-_STYLE = "<style>.tclab-stale {opacity: 0.35}</style>"  # of results beside a field that is wrong
+# results beside a field that is wrong; lines of text as near as those of the notebook
+_STYLE = "<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text li {line-height: 1.4}</style>"
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
@@ -511,7 +508,7 @@ class PanelView:
 
     def _laid_out(self) -> Any:
         for name in ("status", "message", "answer", "table", "findings", "chart", "advice", "offer"):
-            getattr(self, name).add_class(f"tclab-{name}")
+            getattr(self, name).add_class(f"tclab-{name}").add_class("tclab-text")
         third, wide = widgets.Layout(width="33%"), "repeat(auto-fill, minmax(300px, 1fr))"
         columns = {title: [self.fields[name].box for name in names] for title, names in _COLUMNS.items()}
         form = widgets.HBox([widgets.VBox([widgets.HTML(f"<b>{title}</b>"), *boxes], layout=third)
@@ -522,7 +519,7 @@ class PanelView:
         tabs = widgets.Tab(
             [widgets.VBox([self.choice, self.chart]), self.table, self.findings, self.advice,
              widgets.VBox([self.line, self.code])],
-            titles=("Charts", "Table", "Findings", "Advice", "papermill, Python"),
+            titles=("Charts", "Table", "Findings", "Advice", "Code"),
         )  # fmt: skip
         wrapped = widgets.Layout(flex_flow="row wrap")
         buttons = widgets.HBox([self.run_button, self.stop_button, self.bar, self.status], layout=wrapped)
@@ -602,7 +599,7 @@ class PanelView:
         return sum(one.race is not None and one.measured is None for one in every)
 
     def _race(self) -> None:
-        self._racing, self.offer.value = True, f"racing for {_RACE_SECONDS:g} s, beside making the candidates ready"
+        self._racing, self.offer.value = True, f"racing: {_RACE_SECONDS:g} s, once the candidates have started"
         self._show_buttons()
         threading.Thread(target=self._race_once, daemon=True).start()
 
@@ -616,9 +613,10 @@ class PanelView:
     def _show_advice(self) -> None:
         """Show the advice, and offer a race of what may pay."""
         able, advice = self._able(), self._advice
-        raced = [] if advice is None else [sentence_of(one.measured) for one in advice.suggestions if one.measured]
+        tried = [] if advice is None else [one for one in advice.suggestions if one.measured]
+        raced = [f"{one.change}: {sentence_of(one.measured).partition(': ')[2]}" for one in tried]
         changes = counted(able, "change")
-        self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else " ".join(raced[:1])
+        self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else "".join(raced[:1])
         self.advice.value = "" if advice is None else advice._repr_html_()
         self._show_buttons()
 
@@ -631,7 +629,7 @@ class PanelView:
         """Show how far a sweep is, and have the rest drawn soon."""
         sweep = self.panel.sweep
         if sweep is not None:
-            self.bar.max, self.bar.value = len(sweep.points), len(sweep.tables)
+            self.bar.max, self.bar.value = sweep.runs, len(sweep.tables)
             self.status.value = sweep.status()
             self._show_problem(sweep.error)
         self._draw_soon()
@@ -666,15 +664,15 @@ class PanelView:
         if not panel.shows_sweep:
             points = panel.points()
             self.status.value = outlook(points, panel.folder)
-            self.bar.max, self.bar.value = len(points), len(panel.tables())
+            self.bar.max, self.bar.value = len(points) * panel._options()["repeats"], len(panel.tables())
         rows = panel.rows()
         chart = drawn_by_jupyter(SWEEP_CHARTS[self.choice.value](rows).to_dict())
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
-        self.table.value = f'<div style="line-height:1.4">{Rows(rows)._repr_html_()}</div>' if len(rows) else ""
+        self.table.value = Rows(rows)._repr_html_() if len(rows) else ""
         found = [] if running or rows.empty else findings(rows)
         answers = [sentence for by in ("strategy", *AXES) for sentence in axis_sentences(rows, by)] if found else []
         bold = "<br>".join(map(escape, dict.fromkeys(answers or found[:1])))
-        self.answer.value = f'<div style="line-height:1.4"><b>{bold}</b></div>' if found else ""
+        self.answer.value = f"<b>{bold}</b>" if found else ""
         self.findings.value = Sentences(dict.fromkeys([*answers, *found]))._repr_html_()
         measured = tuple(rows["measured_at"]) if found else ()
         if measured != self._advised:  # or a race's results would be gone

@@ -83,7 +83,7 @@ def chart_title(text: str | list[str], *lines: str, rows: pd.DataFrame | None = 
     of = () if rows is None else (where_measured(rows), " · ".join(filter(None, (graph_text(rows), sizes_text(rows)))))
     shown = [line for line in (*of, *lines) if line]
     more: dict[str, Any] = {"subtitle": shown, "subtitleColor": INK} if shown else {}
-    return alt.TitleParams(text, anchor="start", frame="group", offset=10, **more)
+    return alt.TitleParams(text, anchor="start", frame="bounds", offset=10, **more)
 
 
 class _EmptyChart(alt.Chart):
