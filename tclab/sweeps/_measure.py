@@ -60,11 +60,6 @@ class Setup:
         """Return an epoch's batches."""
         return iter(self.loads)
 
-    @property
-    def loads_ahead(self) -> bool:
-        """Whether steps take batches that workers make, some of them ahead."""
-        return self.point.workers > 0 and self.point.mode != "fixed_batch"
-
     def drain(self, batches: Iterator[LoadedBatch]) -> list[BatchTiming]:
         """Discard the batches that workers made during a pause, and return the timings of all that it takes.
 
@@ -257,7 +252,7 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     """
     cuda, exchanges = here.point.device == "cuda", here.step.communication
     before = conditions()  # workers make batches ahead meanwhile
-    if here.loads_ahead:
+    if here.point.workers > 0 and here.point.mode != "fixed_batch":  # some batches are made ahead of their steps
         here.drain(batches)
     resets = _reset_peak_memory(cuda=cuda)
     with Ledger(cuda=cuda) as ledger:

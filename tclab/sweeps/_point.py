@@ -394,7 +394,9 @@ class Points(Shown, list[Point]):
         lines = []
         for name, declared in declarations(Point).items():
             if name in changed:
-                values = dict.fromkeys(str(declared.cell(getattr(point, name))) for point in self)
+                none = "all" if name == "networks" else "none"
+                cells = (declared.cell(getattr(point, name)) for point in self)
+                values = dict.fromkeys(none if cell is None else str(cell) for cell in cells)
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
         return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])

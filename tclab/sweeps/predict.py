@@ -541,11 +541,8 @@ def _calls(
 
 def _views(graph: CellGraph, samples: Perturbations, device: str) -> dict[str, View]:
     """Return the views of both ways: of every edge with a mask, and of the edges that are left."""
-    views = {}
-    for name in ("edge_mask", "gpu_filter"):
-        batch = strategy_of(name)(graph).batch(samples)
-        views[name] = strategy_of(name)(graph.to(device)).view(batch.to(device))
-    return views
+    ways = {name: strategy_of(name) for name in ("edge_mask", "gpu_filter")}
+    return {name: way(graph.to(device)).view(way(graph).batch(samples).to(device)) for name, way in ways.items()}
 
 
 def _kept(edge_index: Tensor, removed: Tensor) -> Tensor:
