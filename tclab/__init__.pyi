@@ -22,7 +22,5 @@ from tclab.sweeps.config._grid import grid as grid
 from tclab.sweeps.config._point import Point as Point
 from tclab.sweeps.execution._run import run as run
 from tclab.sweeps.predict._fits import fits as fits
-from tclab.sweeps.store._row_files import rows_of
+from tclab.sweeps.store._row_files import rows as rows
 from tclab.training._check import check as check
-
-rows = rows_of
