@@ -22,8 +22,8 @@ import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
 from tclab.sweeps import loop_of
-from tclab.sweeps.execution._run import close_workers
-from tclab.sweeps.store._rows import columns_of, keys_of
+from tclab.sweeps._rows import columns_of, keys_of
+from tclab.sweeps._run import close_workers
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
 from tclab.timing._ledger import NullLedger
@@ -149,7 +149,7 @@ def steps(s: Settings) -> Verdict:
 
 
 def _estimated(row: dict[str, Any]) -> int | None:
-    from tclab.sweeps.store._rows import point_of
+    from tclab.sweeps._rows import point_of
 
     try:
         found = tclab.fits(point_of(row))
@@ -281,8 +281,8 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.sweeps.config._point_inputs import resolve
-    from tclab.sweeps.execution._measure import setup
+    from tclab.sweeps._measure import setup
+    from tclab.sweeps._point_inputs import resolve
     from tclab.training._step import Exchange
 
     point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))

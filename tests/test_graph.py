@@ -21,7 +21,7 @@ from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by, steps_per_epoch
-from tclab.sweeps.config._point_inputs import cell_graph_of
+from tclab.sweeps._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.02)
 NODES = SMALL.num_nodes["gene"]

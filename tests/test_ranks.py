@@ -18,7 +18,7 @@ from tclab.message_passing import ChangedRows, SharedGATv2Conv, SharedSAGEConv
 from tclab.models import MleWassSupCR
 from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.perturbation import Deletions, Perturbations
-from tclab.sweeps.execution._run import threads_of
+from tclab.sweeps._run import threads_of
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_plain
 from tclab.training._step import Exchange, Step

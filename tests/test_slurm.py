@@ -20,9 +20,9 @@ from slurm_box import slurm as real_slurm
 import tclab
 from tclab import InputError, Point
 from tclab.lab import LiveSweep
-from tclab.sweeps.slurm import _slurm_executor as slurm
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps import _slurm as slurm
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured
 
 submitit = pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
 

@@ -1,7 +1,7 @@
 """Figures of README.md and docs/gpu.md, written from recordings: `python tools/readme_figures.py [FOLDER]`.
 
-`make gpu` and `make bench` run it at their end. Between two marks each page says what was measured on a GPU, on which one,
-at which commit; without a recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. The picture
+`make gpu` runs it at its end. Between two marks each page says what was measured on a GPU, on which one, at which
+commit; without a recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. The picture
 `docs/pictures/steps.svg` (and `steps-dark.svg`) shows `data_samples/steps.csv`. It needs pandas and pyarrow alone.
 """
 

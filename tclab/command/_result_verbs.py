@@ -26,7 +26,7 @@ def _rows(path: Path) -> Any:
 
     **Raises:** `InputError` where there are none: for a program an empty folder is no answer.
     """
-    from tclab.sweeps.store._row_files import rows_of
+    from tclab.sweeps._row_files import rows_of
 
     rows = rows_of(path)
     if rows.empty:
@@ -47,7 +47,7 @@ def advise(
     - `budget_seconds`: of all races together; making their arms comes on top.
     - `margin`: a share of the time below which nothing is called better.
     """
-    from tclab.sweeps.analysis._advise import advise as advise_on
+    from tclab.sweeps._advise import advise as advise_on
 
     import_own(own)
     advice = advise_on(_rows(rows), now=now, margin=margin)
@@ -64,7 +64,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
     - `stage`: step, or one stage of it.
     - `margin`: a share that is no difference; what repeats spread by if more, 0.05 without them.
     """
-    from tclab.sweeps.analysis._compare_runs import compare as compare_runs
+    from tclab.sweeps._compare import compare as compare_runs
 
     show(compare_runs(_rows(first), _rows(second), stage=stage, margin=margin), as_json=json)
     return 0

@@ -1,4 +1,4 @@
-"""What the rows of points are made into: races, epochs, what happens inside a step; more in each sub-package.
+"""What the rows of points are made into: races, epochs, what happens inside a step; more in each module.
 
 `tclab.Point`, `grid`, `run`, `sweep`, `rows`, `compare`, `advise` and `fits` are in `tclab`.
 

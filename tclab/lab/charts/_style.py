@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.reports._cells import sizes_text
-from tclab.sweeps.store._machine_label import graph_text, this_machine, where_measured
+from tclab.sweeps._rows import graph_text, this_machine, where_measured
 
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
 # lighter, to be seen on a dark page; the same strategy has the same colour in every chart.
@@ -74,7 +74,7 @@ def machine_text(where: str | None = None, result: Any = None) -> str:
     return f"{named}{' · busy' * busy}"
 
 
-def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any:
+def chart_title(text: str | list[str], *lines: str, rows: pd.DataFrame | None = None) -> Any:
     """Return the title of a chart, with lines below it, at the left; empty ones are left out.
 
     Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the

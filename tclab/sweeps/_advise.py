@@ -15,26 +15,16 @@ from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
 from tclab.message_passing._view import NEEDS_EDGES
 from tclab.models._model_registry import SHIPPED
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
-from tclab.sweeps.analysis._race_points import race_points
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._run import others_now
-from tclab.sweeps.store._machine_label import busy_text, of_this_machine, where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import keys_of, point_of, python_value
-from tclab.timing import Ledger
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._point import Point
+from tclab.sweeps._race_points import race_points
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import busy_text, keys_of, of_this_machine, point_of, python_value, where_measured
+from tclab.sweeps._run import others_now
+from tclab.timing import Ledger, _advice
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import (
-    MEASURED,
-    ONCE_EACH,
-    Advice,
-    StepTimes,
-    Suggestion,
-    ranked,
-    suggestions_from,
-    upper_bound,
-)
+from tclab.timing._advice import Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
 from tclab.timing._verdict import FASTER, MARGIN, ONCE, explain
 
@@ -186,14 +176,15 @@ def _alternatives(
         if pair.ratio is None or pair.ratio > 1 / (1 + margin):
             continue
         setting = {name: python_value(other[name])}
-        one = Suggestion(str(pair.cell), explain(pair), pair.ratio, pair.interval, MEASURED, setting)
+        one = Suggestion(str(pair.cell), explain(pair), pair.ratio, pair.interval, _advice.MEASURED, setting)
         more = f"{_bytes_text(row, other)} {_FIELDS[name].caution}"
         if pair.interval and pair.interval[1] > _WIDE * pair.interval[0]:
             unsure.append(replace(one, why="the runs differ too much from one another", ratio=None, interval=None))
         elif pair.verdict == FASTER:
             found.append(replace(one, why=f"{explain(pair).capitalize()}.{more}".strip()))
         elif pair.obstacle == ONCE and pair.ratio <= _ONCE:
-            found.append(replace(one, why=f"One run cannot show run-to-run variation.{more}".strip(), basis=ONCE_EACH))
+            why = f"One run cannot show run-to-run variation.{more}".strip()
+            found.append(replace(one, why=why, basis=_advice.ONCE_EACH))
         else:
             unsure.append(one)
     return found, unsure

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from tclab._display import bullets
-from tclab.errors import InputError, shown, unknown
+from tclab.errors import InputError, about, shown, unknown
 
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
 AtLeast0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
@@ -41,7 +41,7 @@ def checked(name: str, value: Any, annotation: Any) -> Any:
         if known and isinstance(value, str):
             raise unknown(name, value, known) from None
         expected = ", or ".join(map(_in_words, _parts(annotation)))
-        raise InputError(f"{name} is {shown(value)}, expected {expected}") from None
+        raise InputError(f"{name} is {shown(value)}, expected {expected}", name=name) from None
 
 
 def _parts(annotation: Any) -> list[Any]:
@@ -108,14 +108,15 @@ class Declaration:
         """
         if value is None and NoneType in _parts(self.annotation):
             return None
-        if self.check is None:
-            return checked(self.name, value, self.annotation)
-        try:
-            return self.check(self.name, value)
-        except InputError:
-            raise
-        except (TypeError, ValueError):  # an array, which no check can compare
-            raise InputError(f"{self.name} is {shown(value)}; see tclab.Point for its values") from None
+        with about(self.name):
+            if self.check is None:
+                return checked(self.name, value, self.annotation)
+            try:
+                return self.check(self.name, value)
+            except InputError:
+                raise
+            except (TypeError, ValueError):  # an array, which no check can compare
+                raise InputError(f"{self.name} is {shown(value)}; see tclab.Point for its values") from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""

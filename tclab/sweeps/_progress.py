@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Annotated, Any
 
 import pyarrow as pa
+from msgspec import Meta
 
 from tclab._display import say
-from tclab.sweeps.config._point import Point
+from tclab.errors import InputError
+from tclab.sweeps._fields import AtLeast1, checked, declarations, text_value
+from tclab.sweeps._point import Point
+
+_Budget = Annotated[float, Meta(ge=0, description="a number from 0 up (0: no limit)")] | None
+_Seconds = Annotated[float, Meta(gt=0, description="a number above 0")] | None
+_KINDS: dict[str, Any] = {"retry": bool, "budget_seconds": _Budget, "hang_seconds": _Seconds, "repeats": AtLeast1}
+OPTIONS = (*_KINDS, "slurm")  # of a sweep, that a notebook, the panel and the command take
+_NAMED = ("model", "strategy", "batch_size", "networks", "ranks")  # fields that a line of progress has in any case
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,8 @@ class Progress:
     - `point`: the one that has just been run or read.
     - `rows`: its rows.
     - `kept`: they were there already.
-    - `seconds_left`: by the points that were run so far; `None` where that is not known.
+    - `seconds_left`: foretold from the points that were run so far; `None` where that is not known.
+    - `varying`: fields that differ among the sweep's points.
     """
 
     done: int
@@ -32,6 +43,7 @@ class Progress:
     rows: pa.Table
     kept: bool
     seconds_left: float | None = None
+    varying: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         rows = self.rows.select(["stage", "status", "mean_seconds", "networks"]).to_pylist()
@@ -41,6 +53,10 @@ class Progress:
             what += f" networks {step['networks']}"
         if self.point.ranks > 1:
             what += f", {self.point.ranks} ranks"
+        for name in self.varying:
+            if name not in _NAMED:
+                value = declarations(Point)[name].cell(getattr(self.point, name))
+                what += f", {name.replace('_', ' ')} {'none' if value in (None, '') else value}"
         mean = step["mean_seconds"]
         how = step["status"] if mean is None else f"{mean:.3g} s a step"
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
@@ -54,13 +70,26 @@ def print_progress(progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What a sweep is asked for, here and on a cluster; see `sweep`."""
+    """What a sweep is asked for, here and on a cluster; see `sweep`. Numbers may be text, as papermill gives them.
 
-    retry: bool
-    hang_seconds: float | None
-    progress: Callable[[Progress], None] | None
-    stop: threading.Event
-    repeats: int
+    **Raises:** `InputError` for a value that an option cannot have.
+    """
+
+    retry: bool = False
+    budget_seconds: float | None = None
+    hang_seconds: float | None = None
+    repeats: int = 1
+    slurm: str | Mapping[str, Any] | None = None
+    progress: Callable[[Progress], None] | None = print_progress
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, checked(name, text_value(getattr(self, name)), kind))
+        object.__setattr__(self, "budget_seconds", self.budget_seconds or None)
+        object.__setattr__(self, "slurm", None if self.slurm == "none" else self.slurm)
+        if self.slurm is not None and (self.budget_seconds or self.repeats > 1):
+            raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
 
     def report(self, progress: Progress) -> None:
         if self.progress is not None:

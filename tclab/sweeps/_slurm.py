@@ -20,14 +20,14 @@ from tclab._child_process import SOURCE
 from tclab._display import counted
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, require, unknown
-from tclab.sweeps.config._fields import AtLeast1, checked, read_options, text_value
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import absolute, resolve
-from tclab.sweeps.execution._progress import Progress, SweepOptions
-from tclab.sweeps.execution._run import STOPPED, close_workers, point_rows
-from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps._fields import AtLeast1, checked, read_options, text_value
+from tclab.sweeps._fingerprint import import_user_modules, imports_of
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import absolute, resolve
+from tclab.sweeps._progress import Progress, SweepOptions
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured
+from tclab.sweeps._run import STOPPED, close_workers, point_rows
 from tclab.timing._environment import SOFTWARE, environment
 
 _OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
@@ -43,9 +43,7 @@ _NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemory
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
-def run_on_slurm(
-    points: list[Point], results: Results, options: SweepOptions, sbatch: str | Mapping[str, Any]
-) -> list[pa.Table]:
+def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -> list[pa.Table]:
     """Return the rows of each point, run as a job of a Slurm cluster and waited for. See `tclab.sweep`.
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
@@ -57,7 +55,7 @@ def run_on_slurm(
     refuses, or a cluster that does not answer.
     """
     need("a sweep on Slurm", "slurm", "submitit")
-    given = _checked(sbatch)
+    given = _checked(options.slurm)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
     gone = jobs.look()
@@ -75,7 +73,7 @@ def run_on_slurm(
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
 
 
-def _checked(options: str | Mapping[str, Any]) -> dict[str, Any]:
+def _checked(options: Any) -> dict[str, Any]:
     """Return sbatch's options by name; of a text, "partition:gpu,time:90", as typed: an account may be 0042."""
     import submitit
 
@@ -134,7 +132,8 @@ class _Jobs:
         imports = imports_of(*(self.points[name] for name in names))
         given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
         for name in names:
-            (self._results.folder / name).unlink(missing_ok=True)  # rows of an earlier run, measured again
+            if self._results.read(name) is not None:  # of an earlier run, measured again
+                (self._results.folder / name).unlink()
         requests = [json.dumps({**given, "name": name, "point": self.points[name].to_dict()}) for name in names]
         jobs = _submit(self._folder / "logs", self._cluster, requests)
         self.waiting |= set(names)

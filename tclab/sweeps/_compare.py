@@ -16,11 +16,10 @@ import pandas as pd
 
 from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import busy_text, graph_name, graph_text, where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import keys_of, python_value
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import busy_text, graph_name, graph_text, keys_of, python_value, where_measured
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import MIN_OBSERVATIONS, NOT_STEADY, Estimate, Reals, mean_step
 from tclab.timing._verdict import ALPHA, BUSY, FASTER, MARGIN, ONCE, SLOWER, UNDECIDED, Pair, decide, pairs_display

@@ -14,6 +14,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -26,12 +27,12 @@ from tclab._limits import out_of_memory
 from tclab._version import __version__
 from tclab.errors import InputError, require
 from tclab.message_passing._view import NeedsEdgesError
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._ranks import ALONE, Ranks
-from tclab.sweeps.execution._run import request_of
-from tclab.sweeps.store._code_fingerprint import import_user_modules
-from tclab.sweeps.store._rows import columns_of, frame, table
+from tclab.sweeps._fingerprint import import_user_modules, loaded_code
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._ranks import ALONE, Ranks
+from tclab.sweeps._rows import columns_of, frame, table
+from tclab.sweeps._run import request_of
 from tclab.timing._environment import environment
 
 _LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
@@ -52,13 +53,17 @@ def main() -> None:
         if int(count) > 1:
             ranks = Ranks(device)
         # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
-        for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
+        for module in ("tclab.sweeps._measure", "torch_geometric.utils"):
             importlib.import_module(module)
         gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
         while (request := ranks.broadcast(parent.receive)) is not None:
+            if request["modules"]:
+                import_user_modules(request["modules"], request["path"])
+            # now, too: it may die of the point; the others wait, or a message of theirs would be written into this one
+            ranks.broadcast(partial(parent.send, code=loaded_code(request["modules"])))
             rows = rows_of_request(request, ranks)
             if ranks.rank == 0:
-                parent.send(rows=rows)
+                parent.send(rows=rows, code=loaded_code(request["modules"]))
     except BaseException as error:
         if int(count) == 1:
             raise
@@ -83,8 +88,6 @@ def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[
     A point of one rank that raises an error has one row, with its status; one of several raises it.
     """
     begin = datetime.now(UTC)
-    if request["modules"]:
-        import_user_modules(request["modules"], request["path"])
     point = Point(**request["point"])
     together = {} if ranks is ALONE else {"ranks": ranks}
     try:

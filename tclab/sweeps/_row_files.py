@@ -24,10 +24,10 @@ from tclab._io import atomic_write, held, writing
 from tclab._source import guarded
 from tclab._version import __version__
 from tclab.errors import InputError, require
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.sweeps.store._rows import SCHEMA_VERSION, aligned, frame
+from tclab.sweeps._fingerprint import unchanged
+from tclab.sweeps._point import Point
+from tclab.sweeps._point_inputs import file_stamps, resolve
+from tclab.sweeps._rows import SCHEMA_VERSION, aligned, code_in, frame, with_code
 from tclab.timing._environment import fingerprint
 
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
@@ -53,7 +53,7 @@ class Results:
 
     def __init__(self, folder: str | Path) -> None:
         if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
-            raise InputError(f"results is {folder!r}, expected a folder")
+            raise InputError(f"results is {folder!r}, expected a folder", name="results")
         self.folder = Path(folder).expanduser()
 
     @contextmanager
@@ -68,12 +68,14 @@ class Results:
         with held(self.folder / _SWEEP) as owner:
             if owner is not None:
                 why = f"into which {owner} sweeps: wait for its end, or name another folder"
-                raise InputError(f"results is {str(self.folder)!r}, {why}")
+                raise InputError(f"results is {str(self.folder)!r}, {why}", name="results")
             yield
 
     @staticmethod
     def name(point: Point, repeat: int = 0, machine: dict[str, Any] | None = None) -> str:
-        """Return the name of a point's file: a hash of the point, its code and files, the schema, machine and versions.
+        """Return the name of a point's file: a hash of the point, the files it names, schema, machine and versions.
+
+        Its rows say which code measured them.
 
         **Arguments:**
 
@@ -84,7 +86,7 @@ class Results:
             "schema": SCHEMA_VERSION,
             "tclab": __version__,
             "point": point.to_dict(),
-            "files": files_of(point),
+            "files": file_stamps(point),
             "machine": machine or _machine(tuple(os.environ.items())),
             "repeat": repeat,
         }
@@ -96,19 +98,32 @@ class Results:
         return self.folder / self.name(resolve(point))
 
     def read(self, name: str) -> pa.Table | None:
-        """Return the rows of a file by its name, or `None` where there is none that can be read."""
+        """Return the rows of a point by its file's name, measured by the code that there is now; `None` without any."""
         path = self.folder / name
-        return _read(path) if path.exists() else None
+        if not path.exists():
+            return None
+        for file in (path, *sorted(self.folder.glob(f"{path.stem}-*.parquet"))):
+            if (rows := _read(file)) is not None and unchanged(code_in(rows)):
+                return rows
+        return None
+
+    def read_point(self, point: Point, repeat: int = 0) -> pa.Table | None:
+        """Return the rows of one of a point's runs here, or `None`."""
+        return self.read(self.name(resolve(point), repeat))
 
     def write(self, rows: pa.Table, name: str) -> None:
-        """Keep a point's rows in a file of that name, in place of any earlier ones.
+        """Keep a point's rows in a file of that name, in place of earlier ones; those of other code stay beside them.
 
         **Raises:** `InputError` where it cannot be written, as on a disk that is full.
         """
-        marked = rows.replace_schema_metadata({_DIGEST: _digest(rows)})
+        path = self.folder / name
+        marked = rows.replace_schema_metadata({**(rows.schema.metadata or {}), _DIGEST: _digest(rows)})
         with writing("results", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.folder / name, lambda path: pq.write_table(marked, path, write_page_checksum=True))
+            if path.exists() and (before := _read(path)) is not None and not unchanged(code_in(before)):
+                path.rename(_beside(path, before))
+            _beside(path, rows).unlink(missing_ok=True)
+            atomic_write(path, lambda file: pq.write_table(marked, file, write_page_checksum=True))
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them.
@@ -118,6 +133,12 @@ class Results:
         read = [rows for path in sorted(self.folder.glob("[!.]*.parquet")) if (rows := _read(path)) is not None]
         read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "never")  # digits sort before letters
         return frame(*read)
+
+
+def _beside(path: Path, rows: pa.Table) -> Path:
+    """Return where rows of a point stay once those of other code have taken their place."""
+    code = json.dumps(code_in(rows), sort_keys=True).encode()
+    return path.with_stem(f"{path.stem}-{hashlib.sha256(code).hexdigest()[:8]}")
 
 
 def _digest(rows: pa.Table) -> bytes:
@@ -134,7 +155,7 @@ def _read(path: Path) -> pa.Table | None:
         rows = file.read(use_threads=False)
         if (rows.schema.metadata or {}).get(_DIGEST) != _digest(rows):
             raise ValueError("not as a sweep wrote it; where to_parquet did, tclab.rows reads the file by its name")
-        return aligned(rows)
+        return with_code(aligned(rows), code_in(rows))
     except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
         why = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(

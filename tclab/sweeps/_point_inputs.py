@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab.errors import InputError, require
+from tclab.errors import InputError, about, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Perturbations
-from tclab.sweeps.config._gpus import device_of
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._point import Point, device_of
 
 if TYPE_CHECKING:
     from tclab.readers._screens import ScreenPerturbations
@@ -24,13 +23,16 @@ Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of a file, or of
 
 
 def resolve(point: Point) -> Point:
-    """Return a point with its device and its paths made definite.
+    """Return a point with its device and its paths made definite; networks that are all that its model reads are null.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, a file that is not there, or networks that the
     graph does not have.
     """
     check_files(point)
-    return replace(absolute(point), device=device_of(point.device))
+    every, networks = point.kind.default_networks, point.networks
+    if networks is not None and _networks_of(point) == every(network_names(point)):
+        networks = None
+    return replace(absolute(point), device=device_of(point.device), networks=networks)
 
 
 def resolved_alone(point: Point, what: str, name: str = "point") -> Point:
@@ -65,13 +67,15 @@ def check_files(point: Point) -> None:
     **Raises:** `InputError` for one that is not.
     """
     if isinstance(point.perturbations, str) and not os.path.isfile(point.perturbations):
-        raise InputError(f"perturbations is {point.perturbations!r}, expected a file of a screen that exists")
+        why = f"perturbations is {point.perturbations!r}, expected a file of a screen that exists"
+        raise InputError(why, name="perturbations")
     if point.graph == "synthetic":
         return
     if not os.path.exists(point.graph):
-        raise InputError(f"graph is {point.graph!r}, expected 'synthetic' or a folder or file that exists")
+        why = f"graph is {point.graph!r}, expected 'synthetic' or a folder or file that exists"
+        raise InputError(why, name="graph")
     if point.networks is not None:
-        resolve_networks(point.networks, network_names(point))
+        _networks_of(point)
 
 
 def file_stamps(point: Point) -> dict[str, Stamp]:
@@ -92,12 +96,17 @@ def network_names(point: Point) -> list[str]:
 
 def cell_graph_of(point: Point) -> CellGraph:
     """Return the graph that a point runs on, on the CPU."""
-    graph = _whole(point)
-    read = point.kind.default_networks(list(graph.networks))
-    if point.networks is not None:
-        read = resolve_networks(point.networks, list(dict.fromkeys([*read, *graph.networks])))
-    graph = graph.select(read)
+    graph = _whole(point).select(_networks_of(point))
     return graph.without_metabolism() if point.metabolism == "off" else graph
+
+
+def _networks_of(point: Point) -> list[str]:
+    """Return the names of the networks that a point runs on, those that its model reads first."""
+    every = network_names(point)
+    read = point.kind.default_networks(every)
+    with about("networks"):
+        wanted = list(dict.fromkeys([*read, *every]))
+        return read if point.networks is None else resolve_networks(point.networks, wanted)
 
 
 def _whole(point: Point) -> CellGraph:

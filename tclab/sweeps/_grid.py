@@ -8,17 +8,18 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
-from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._point import Point, Points, applicable_overheads, model_of, strategy_of
+from tclab.sweeps._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
+from tclab.sweeps._point import Point, Points, applicable_overheads, model_of, ranks_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
 # What suits the machine. Of fewer steps than `tclab.timing._step_means.MIN_OBSERVATIONS` no verdict can come
 _USUAL: dict[str, dict[str, Any]] = {
     "cpu": {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": 8},
-    "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20},
+    "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 28, 64], "steps": 12},
 }
-_FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
+# Run first, so that a short budget covers them: the fastest, what others train with, DANGO's, and the reference. The
+# quick ones stand first: a time that they took foretells those of the slow ones.
+KEY = ("node_mask", "delta", "edge_mask", "indices", "subgraph")
 # At least so many steps where there is no model: they are short.
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
@@ -30,11 +31,14 @@ def listed(name: str, value: Listed) -> list[Any]:
 
     **Raises:** `InputError` where nothing is in it.
     """
-    items = value.strip("[]() ").split(",") if isinstance(value, str) else value
+    items: Any = value
+    if isinstance(value, str):
+        text = value.strip()
+        items = (text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text).split(",")
     items = list(items) if isinstance(items, (list, tuple)) else [items]
     values = [text_value(item.strip().strip("'\"")) if isinstance(item, str) else item for item in items]
     if not values or "" in values:
-        raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
+        raise InputError(f"{name} is {value!r}, expected one value or several with commas between", name=name)
     return values
 
 
@@ -46,7 +50,7 @@ def _sizes_of(value: Listed, model: str) -> list[int]:
     if isinstance(value, str) and ":" in value:
         of_models = {model_of(of).name: sizes for of, sizes in read_options("batch_sizes", value).items()}
         if model not in of_models:
-            raise InputError(f"batch_sizes is {value!r}, expected one for {model}, too")
+            raise InputError(f"batch_sizes is {value!r}, expected one for {model}, too", name="batch_sizes")
         value = of_models[model]
     return [checked("batch_sizes", size, int) for size in listed("batch_sizes", value)]
 
@@ -65,9 +69,10 @@ def grid(
     steps: Listed = "auto",
     **more: Any,
 ) -> Points:
-    """Return the points of a sweep: each model's strategies at one batch size and all networks first.
+    """Return the points of a sweep, in an order by which a short budget answers every question a little.
 
-    Then come the other batch sizes, then fewer networks, so that a budget cuts what is least asked for.
+    First come `node_mask`, `delta`, `edge_mask`, `indices` and `subgraph`, or the strategies that are named, at one
+    batch size and all networks; then their fewer networks, then their other batch sizes; then all other strategies.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
     for strategies it is all that are exact. Each model is run with those strategies that serve it; one that was named,
@@ -93,7 +98,7 @@ def grid(
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
     from tclab.masking import names as strategy_names
-    from tclab.sweeps.config._point_inputs import check_files
+    from tclab.sweeps._point_inputs import check_files
 
     known = declarations(Point)
     names = [one.grid for one in known.values()]
@@ -105,10 +110,11 @@ def grid(
     scale = usual["scale"] if scale == "auto" else text_value(scale)
     common = {"graph": graph, "scale": scale, "device": device, "ranks": ranks}
     check_files(Point(graph=graph))
+    key: Sequence[str] = KEY
     if strategies == "auto":
-        exact = [name for name in strategy_names() if strategy_of(name).exact]
-        strategies = sorted(exact, key=lambda name: name not in _FIRST)
-    named = [str(name) for name in listed("strategies", strategies)]
+        named = [name for name in dict.fromkeys([*KEY, *strategy_names()]) if strategy_of(name).exact]
+    else:
+        key = named = [str(name) for name in listed("strategies", strategies)]
     batch_sizes = usual["batch_sizes"] if batch_sizes == "auto" else batch_sizes
     more["steps"] = usual["steps"] if steps == "auto" else steps
     axes = {name: axis(name, value) for name, value in more.items()}
@@ -129,16 +135,26 @@ def grid(
             points += [Point(**chosen, batch_size=size, networks=count) for count in counts for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         check_files(point)
-    return _answer_first(points)
+    return _answer_first(points, key)
+
+
+def names_numbers(value: Any) -> bool:
+    """Return whether a value is whole numbers, and no path: 3, "3" or "1, 3"."""
+    try:
+        return all(type(one) is int for one in listed("", value))
+    except InputError:
+        return False
 
 
 def axis(name: str, value: Any) -> list[Any]:
     """Return the values that a field of `Point` is to have; text is read as the field's declaration says.
 
-    Names of networks are one choice of networks; "a+b" are two overheads at once.
+    Names of networks are one choice of networks; "a+b" are two overheads at once. A path may have commas and brackets.
     """
     if name in ("loader", "ddp"):
         return option_choices(name, value)
+    if name == "graph" or (name == "perturbations" and not names_numbers(value)):
+        return list(value) if isinstance(value, (list, tuple)) else [value]
     values = listed(name, value)
     if declarations(Point)[name].column is str:  # a folder may be named 2024
         values = [str(one) if type(one) is int else one for one in values]
@@ -150,30 +166,36 @@ def axis(name: str, value: Any) -> list[Any]:
 
 
 def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
-    """Return the choices of networks; by default one, a third and all of the graph's for `_FIRST`, else those read."""
-    from tclab.sweeps.config._point_inputs import network_names
+    """Return the choices of networks; by default one, a third and all of the graph's for `KEY`, else those read."""
+    from tclab.sweeps._point_inputs import network_names
 
     if networks != "auto":
         return axis("networks", networks)
     if not masked:
         return [None]
     count = len(network_names(Point(**chosen)))
-    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in _FIRST else [count]
+    return sorted({1, max(1, count // 3), count}) if chosen["strategy"] in KEY else [count]
 
 
-def _answer_first(points: list[Point]) -> Points:
+def _answer_first(points: list[Point], key: Sequence[str]) -> Points:
     """Return the points in the order in which a budget cuts the last.
 
-    Those at their model's middle batch size and the most networks come first, which are the answer; then the other
-    batch sizes, then fewer networks; the strategies of one batch size and networks together.
+    First come the `key` strategies at their model's middle batch size and the most networks, which are the answer;
+    then their fewer networks, then their other batch sizes; then all other strategies at the size of the answer; then
+    whatever is left. Smaller ones go first, and the strategies of one size stand together.
     """
     sizes = {model: sorted({p.batch_size for p in points if p.model == model}) for model in {p.model for p in points}}
     middle = {model: each[len(each) // 2] for model, each in sizes.items()}
     most = max((p.networks for p in points if isinstance(p.networks, int)), default=0)
 
-    def order(point: Point) -> tuple[bool, bool, int, int]:
+    def order(point: Point) -> tuple[int, ...]:
         count = point.networks if isinstance(point.networks, int) else most
-        return count < most, point.batch_size != middle[point.model], point.batch_size, count
+        in_the_middle = point.batch_size == middle[point.model]
+        group = {(True, True): 0, (False, True): 1, (True, False): 2}.get((count == most, in_the_middle), 4)
+        if point.strategy not in key:
+            return 4 if group else 3, point.batch_size, count
+        size = 0 if in_the_middle else point.batch_size  # each model may have a middle of its own
+        return group, size, count, key.index(point.strategy)
 
     return Points(dict.fromkeys(sorted(points, key=order)))
 

@@ -12,13 +12,73 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
-from tclab.errors import InputError, require, shown, unknown
-from tclab.sweeps.config._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
-from tclab.sweeps.config._gpus import device_of
+from tclab.errors import InputError, about, require, shown, unknown
+from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 
 if TYPE_CHECKING:
     from tclab.masking import Strategy
     from tclab.models import ModelKind
+
+
+def gpu_count() -> int:
+    """Return how many GPUs torch lists, of those in `CUDA_VISIBLE_DEVICES`, without asking any of them."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def device_of(device: str) -> Literal["cpu", "cuda"]:
+    """Return "cuda" or "cpu" for a point's device: "auto" is CUDA if there is any.
+
+    **Raises:** `InputError` for "cuda" where there is none.
+    """
+    if device != "cpu" and gpu_count():
+        return "cuda"
+    if device == "cuda":
+        raise InputError(
+            "device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'", name="device"
+        )
+    return "cpu"
+
+
+def check_enough(ranks: int) -> None:
+    """Make sure that this machine has a GPU for each of some ranks.
+
+    **Raises:** `InputError` where it has fewer.
+    """
+    gpus = gpu_count()
+    if ranks > gpus:
+        need = f"{ranks} ranks need {ranks} GPUs"
+        has = counted(gpus, "GPU")
+        raise InputError(f"{need}, and this machine has {has}; expected fewer, or device='cpu'", name="gpus")
+
+
+def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
+    """Return device and ranks for a notebook's parameter `gpus`: "auto" is all GPUs, 0 the CPU.
+
+    On a machine without GPUs that many ranks share the CPU. With `device="cuda"` a number of ranks is taken as it is:
+    the machine that runs them, perhaps a cluster's, is looked at there.
+
+    **Arguments:**
+
+    - `asked`: "auto", or a number from 0 up. `device`: "auto", "cpu" or "cuda".
+
+    **Raises:** `InputError` for what cannot be read, or for more GPUs than there are.
+    """
+    number = text_value(asked)
+    if number != "auto" and (type(number) is not int or number < 0):
+        raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up", name="gpus")
+    if device == "cuda" and number not in ("auto", 0):
+        return "cuda", number
+    gpus = 0 if number == 0 or device == "cpu" else gpu_count()
+    if device == "cuda" and not gpus:
+        why = "device is 'cuda', and there is none, or none was asked for; expected 'cpu' or 'auto'"
+        raise InputError(why, name="device")
+    ranks = max(gpus, 1) if number == "auto" else max(number, 1)
+    if gpus:
+        check_enough(ranks)
+    return ("cuda" if gpus else "cpu"), ranks
+
 
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
@@ -32,7 +92,7 @@ Width = Annotated[int, Meta(ge=2, le=10**9, description="a whole number of at le
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
 
 
-# ---- the overheads of the case study by name; `sweeps/execution/_overheads.py` is what they do
+# ---- the overheads of the case study by name; `sweeps/_overheads.py` is what they do
 
 
 @dataclass(frozen=True)
@@ -95,6 +155,17 @@ def _path(name: str, value: Any, expected: str) -> str:
     return str(text)
 
 
+def _networks(name: str, value: Any) -> Any:
+    """Check a number of networks, or names, as a tuple or as a text with commas between; "all" is `None`."""
+    if isinstance(value, str):
+        value = text_value(value.strip())
+        if value in ("all", None):
+            return None
+        parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+        value = parts if parts and all(parts) else value
+    return checked(name, value, AtLeast1 | Names | None)
+
+
 def _graph(name: str, value: Any) -> str:
     from tclab.graph._cell_graph import CellGraph, keep_graph
 
@@ -108,14 +179,6 @@ def _perturbations(name: str, value: Any) -> int | str:
     if isinstance(number, Real) and not isinstance(number, bool):
         return int(checked(name, number, AtLeast0))
     return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
-
-
-def _model(name: str, value: Any) -> str:
-    return model_of(value).name
-
-
-def _strategy(name: str, value: Any) -> str:
-    return strategy_of(value).name
 
 
 def _loss(name: str, value: Any) -> str:
@@ -152,7 +215,7 @@ class Point:
     - `strategy`: a name; see `tclab.masking.names()`.
     - `batch_size`: B, the samples in a batch of one rank.
     - `networks`: n for the first n of the graph's networks, beginning with those that the model reads, or names; `None`
-      for all that it reads.
+      or "all" for all that it reads.
     - `mode`: "data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.
     - `device`: "auto" (CUDA where there is one), "cpu" or "cuda".
     - `ranks`: how many processes train together.
@@ -193,13 +256,15 @@ class Point:
 
     graph: str = declare("synthetic", "reference panel", check=_graph)
     scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
-    model: str = declare("hetero_cell", "reference panel", grid="models", check=_model)
-    strategy: str = declare("node_mask", "advised panel", grid="strategies", check=_strategy)
+    model: str = declare("hetero_cell", "reference panel", grid="models", check=lambda _, name: model_of(name).name)
+    strategy: str = declare(
+        "node_mask", "advised panel", grid="strategies", check=lambda _, value: strategy_of(value).name
+    )
     batch_size: AtLeast1 = declare(
         4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
     )  # fmt: skip
-    networks: AtLeast1 | Names | None = declare(None, "reference panel", unit="networks")
+    networks: AtLeast1 | Names | None = declare(None, "reference panel", unit="networks", check=_networks)
     mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "panel")
     device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference")
     ranks: AtLeast1 = declare(1, unit="processes")
@@ -304,9 +369,10 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
-        raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
+        raise InputError("scale is None, expected a number above 0 (1.0 is the real size)", name="scale")
     elif kept["networks"] is not None:
-        resolve_networks(kept["networks"], list(NETWORK_SIZES))
+        with about("networks"):
+            resolve_networks(kept["networks"], list(NETWORK_SIZES))
     if kept["mode"] == "empty" and kept["loop"] == "plain":
         raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
     kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
@@ -332,6 +398,14 @@ class Points(Shown, list[Point]):
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
         return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+
+
+def varying_fields(points: Iterable[Point]) -> list[str]:
+    """Return the fields that differ among some points, but for a loss that follows from the model."""
+    every = list(points)
+    names = [name for name in declarations(Point) if len({getattr(point, name) for point in every}) > 1]
+    of_models = len({(point.model, point.loss) for point in every}) == len({point.model for point in every})
+    return [name for name in names if name != "loss" or not of_models]
 
 
 def points_of(points: Iterable[Point] | Point) -> Points:

@@ -17,19 +17,20 @@ import pyarrow as pa
 from tclab._child_process import ChildProcess
 from tclab._limits import field_of
 from tclab.errors import require
-from tclab.sweeps.config._gpus import check_enough
-from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._code_fingerprint import files_of, imports_of
-from tclab.sweeps.store._rows import frame, not_measured, table
+from tclab.sweeps._fingerprint import imports_of, unchanged
+from tclab.sweeps._point import ALLOCATORS, Point, check_enough
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import SweepOptions
+from tclab.sweeps._rows import frame, not_measured, table, with_code
 from tclab.timing._environment import conditions, contention, usable_cores
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
+Code = dict[str, str]  # file → digest, of the code that measured
 STOPPED = "not run: stopped"
-_WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests
+_WORKER = "tclab.sweeps._worker"  # the module that answers requests
 _LOOK_SECONDS = 0.2  # between looks whether the point is to be stopped
 _OTHERS = 0.5  # cores that others keep busy, from which they are in the way of a sweep that wants all of them
-_MEASURE = "tclab.sweeps.execution._measure:measure"
+_MEASURE = "tclab.sweeps._measure:measure"
 
 
 def run(point: Point, *, fresh: bool = False, hang_seconds: float | None = None) -> pd.DataFrame:
@@ -52,15 +53,16 @@ def run(point: Point, *, fresh: bool = False, hang_seconds: float | None = None)
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
     require("point", point, Point, "a tclab.Point")
-    return frame(point_rows(resolve(point), fresh=fresh, hang_seconds=hang_seconds))
+    limit = SweepOptions(hang_seconds=hang_seconds).hang_seconds
+    return frame(point_rows(resolve(point), fresh=fresh, hang_seconds=limit))
 
 
 def point_rows(point: Point, **limits: Any) -> pa.Table:
     """Return the rows of a resolved point as an arrow table; `limits` are those of `ask`."""
     if (reason := point.skipped()) is not None:
         return not_measured(point, reason)
-    answer = ask(point, request_of(point), **limits)
-    return not_measured(point, answer) if isinstance(answer, str) else table(answer)
+    answer, code = ask(point, request_of(point), **limits)
+    return with_code(not_measured(point, answer) if isinstance(answer, str) else table(answer), code)
 
 
 def rows_of_task(point: Point, task: Callable[..., list[dict[str, Any]]], **arguments: Any) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ def rows_of_task(point: Point, task: Callable[..., list[dict[str, Any]]], **argu
 
     **Raises:** `RuntimeError` where it could not be done: the strategy is wrong, memory ran out, the process died.
     """
-    answer = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments))
+    answer, _ = ask(point, request_of(point, f"{task.__module__}:{task.__name__}", **arguments))
     rows = [{"status": answer}] if isinstance(answer, str) else answer
     if (status := rows[0].get("status", "ok")) != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
@@ -91,14 +93,10 @@ _exiting = threading.Event()
 
 
 def ask(
-    point: Point,
-    request: dict[str, Any],
-    *,
-    fresh: bool = False,
-    hang_seconds: float | None = None,
-    stop: threading.Event | None = None,
-) -> Answer:
-    """Return a worker's answer to the request for a resolved point's rows; see `run`.
+    point: Point, request: dict[str, Any], *,
+    fresh: bool = False, hang_seconds: float | None = None, stop: threading.Event | None = None,
+) -> tuple[Answer, Code]:  # fmt: skip
+    """Return a worker's answer to the request for a resolved point's rows, and the code that it ran; see `run`.
 
     Points run one after the other: a second thread that asks waits. With `stop`, or at this process's exit, the point
     that runs is ended, and its answer is "not run: stopped".
@@ -110,10 +108,8 @@ def ask(
     kind = WorkerKind(point.ranks, point.device, point.allocator, os.environ.get("OMP_NUM_THREADS"))
     with _lock:
         if _is_stopped(stop):
-            return STOPPED
-        files = files_of(point)
-        worker = _worker_for(kind, files, fresh=fresh)
-        worker.has_read |= files
+            return STOPPED, {}
+        worker = _worker_for(kind, fresh=fresh)
         try:
             answer = worker.ask(request, hang_seconds=hang_seconds, stop=stop)
         except BaseException:  # an interrupt among them
@@ -123,22 +119,22 @@ def ask(
             worker.close()  # it is dead, or holds too much memory for the next point
         else:
             _idle[kind] = worker
-    return answer
+        return answer, worker.code
 
 
 def _is_stopped(stop: threading.Event | None) -> bool:
     return _exiting.is_set() or (stop is not None and stop.is_set())
 
 
-def _worker_for(kind: WorkerKind, files: dict[str, Any], *, fresh: bool) -> Worker:
-    """Return a worker of a kind: the warm one, where it has read the files as they are now, or else a new one.
+def _worker_for(kind: WorkerKind, *, fresh: bool) -> Worker:
+    """Return a worker of a kind: the warm one, where the code that it has loaded is as it is now, or else a new one.
 
     Warm ones that would be in the way of a new one are ended: ranks are kept of one kind alone, for each has all its
     memory and caches; on a GPU nothing else at all.
     """
     warm = None if fresh else _idle.pop(kind, None)
     if warm is not None:
-        if warm.alive and all(warm.has_read.get(file, state) == state for file, state in files.items()):
+        if warm.alive and unchanged(warm.loaded):
             return warm
         warm.close()
     for other in tuple(_idle):
@@ -191,7 +187,8 @@ class Worker(ChildProcess):
     """A process that runs points or, for several ranks, the torchrun that has started them."""
 
     def __init__(self, kind: WorkerKind) -> None:
-        self.has_read: dict[str, Any] = {}  # files that its points read, each with its state then
+        self.code: Code = {}  # what the last request ran
+        self.loaded: Code = {}  # what all of them have loaded
         command = [_WORKER, str(kind.ranks), kind.device]
         if kind.ranks > 1:
             command = ["tclab._torchrun", str(kind.ranks), "tclab._child_process", *command]
@@ -202,7 +199,8 @@ class Worker(ChildProcess):
         killed = _killed_for_memory()
         self.send(request)
         end = inf if hang_seconds is None else monotonic() + hang_seconds
-        while (answer := self.receive(_LOOK_SECONDS)) == {}:
+        while not ((answer := self.receive(_LOOK_SECONDS)) is None or {"rows", "failed"} & answer.keys()):
+            self._take_code(answer)
             if _is_stopped(stop):
                 return STOPPED
             if monotonic() > end:
@@ -214,8 +212,13 @@ class Worker(ChildProcess):
             answer = {"failed": f"failed: {how}"}
         if "SIGKILL" in answer.get("failed", "") and _killed_for_memory() != killed:
             return "oom"
+        self._take_code(answer)
         found: Answer = answer["rows"] if "rows" in answer else answer["failed"]
         return found
+
+    def _take_code(self, message: dict[str, Any]) -> None:
+        self.code = message.get("code", self.code)
+        self.loaded |= self.code
 
 
 def _environment_of(kind: WorkerKind) -> dict[str, str]:
