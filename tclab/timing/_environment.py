@@ -238,9 +238,13 @@ class Contention:
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
     """Return how the processors were shared between two moments of `conditions`, such as around the timed steps."""
-    names = ("monotonic_seconds", "cpu_pressure_seconds", "busy_seconds", "steal_seconds")
-    moments = [(before.get(name), after.get(name)) for name in names]
-    seconds, *counts = (None if None in moment else float(moment[1] - moment[0]) for moment in moments)
+
+    def grown(name: str) -> float | None:
+        begin, end = before.get(name), after.get(name)
+        return None if begin is None or end is None else float(end - begin)
+
+    seconds = grown("monotonic_seconds")
+    counts = [grown(name) for name in ("cpu_pressure_seconds", "busy_seconds", "steal_seconds")]
     return Contention(seconds, *(count / seconds if seconds and count is not None else None for count in counts))
 
 
