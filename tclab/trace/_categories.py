@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tclab.trace._events import COLLECTIVE_KERNEL, DEVICE_CATEGORIES, RUNTIME_CATEGORIES, Trace, matches
+from tclab.trace._events import (
+    COLLECTIVE_KERNEL,
+    DEVICE_CATEGORIES,
+    RUNTIME_CATEGORIES,
+    WITHIN_KERNEL,
+    Ints,
+    Trace,
+    matches,
+)
 
 CATEGORIES = (
     "data_loading",
@@ -35,11 +43,15 @@ class Rule(NamedTuple):
     - `category`: of these events.
     - `name`: a regular expression (RE2), ignoring case; "" matches any name.
     - `events`: profiler categories in lower case, separated by spaces; "" matches any.
+    - `sure`: whether these events are a stage of their own within a mark of another stage, too. A name that merely
+      resembles a stage's is not: a module `LossHead` within the mark `forward`, a forward pass that the backward
+      recomputes.
     """
 
     category: str
     name: str = ""
     events: str = ""
+    sure: bool = False
 
 
 _STAGES = "user_annotation"
@@ -60,12 +72,13 @@ RULES: tuple[Rule, ...] = (
     Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
+    Rule("cuda_kernels",      WITHIN_KERNEL, _DEVICE),
     Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective is communication, whoever calls it
-    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer"),
-    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter"),
-    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync"),
+    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer", sure=True),
+    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter", sure=True),
+    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync", sure=True),
     Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
     Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
@@ -89,17 +102,16 @@ RULES: tuple[Rule, ...] = (
 # fmt: on
 
 
-def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
-    """Return the category of each event, [N]: of the ten, or of those that the rules add; `other` where no rule fits.
+def first_rules(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
+    """Return the first rule that fits each event, [N] indices into `rules`, of which the last fits any.
 
     **Raises:** `ValueError` for a rule whose expression RE2 does not accept.
     """
-    names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
     pairs, index = np.unique(trace.category * len(trace.names) + trace.name, return_inverse=True)
     category, name = np.divmod(pairs, max(len(trace.names), 1))
-    found = np.full(len(pairs), names.index("other"), dtype=np.int64)
+    first = np.full(len(pairs), len(rules) - 1, dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
-    for rule in rules:
+    for i, rule in enumerate(rules):
         wanted = rule.events.split()
         fits = undecided.copy()
         if wanted:
@@ -107,6 +119,18 @@ def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
             fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]
-        found[fits] = names.index(rule.category)
+        first[fits] = i
         undecided &= ~fits
-    return pd.Categorical.from_codes(found[index], pd.Index(names))
+    return first[index]
+
+
+def categories_of(rule: Ints, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
+    """Return the categories of rules, [N]: of the ten, or of those that the rules add."""
+    names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
+    codes = np.array([names.index(rule.category) for rule in rules], dtype=np.int64)
+    return pd.Categorical.from_codes(codes[rule], pd.Index(names))
+
+
+def categorise(trace: Trace) -> "pd.Categorical[Any]":
+    """Return the category of each event by tclab's own rules, [N]; `other` where no rule fits."""
+    return categories_of(first_rules(trace))

@@ -10,7 +10,9 @@ import pandas as pd
 
 from tclab._display import Display, Shown, us_text
 from tclab.trace._categories import OUTSIDE
+from tclab.trace._host_work import host_tables
 from tclab.trace._report import Report, analyze, shown_parts, unmarked_forward
+from tclab.trace._steps import whole_steps
 from tclab.trace._trace_findings import short
 
 _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "device_names")
@@ -20,7 +22,8 @@ _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "devi
 class Comparison(Shown):
     """Times of `a` and `b` with ratios b / a and differences b - a; null where one side is missing or 0.
 
-    Categories, stages and operations are of a mean step where both sides mark steps, else of the whole recording.
+    Categories, stages and operations are of a mean whole step where both sides mark steps on the host, else of the whole
+    recording. A step within which a recording begins or ends is not counted.
     """
 
     whole: pd.DataFrame  # whole ("mean step"; "whole recording", of the main threads), a_us, b_us, ratio, difference_us
@@ -59,14 +62,17 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     **Raises:** `TraceError` for a path that is no trace.
     """
     a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
-    steps = (len(a.steps), len(b.steps)) if len(a.steps) and len(b.steps) else (1, 1)
+    steps = (_whole_steps(a), _whole_steps(b))
+    by_step = all(steps)
+    ta, tb = (_of_steps(side) if by_step else vars(side) for side in (a, b))
+    each = steps if by_step else (1, 1)
     whole = _side_by_side(_whole(a), _whole(b), ["whole"])
-    stages = _side_by_side(a.stages, b.stages, ["stage"], steps)
-    ops = _side_by_side(a.ops, b.ops, ["name", "category"], steps).fillna({"a_calls": 0, "b_calls": 0})
+    stages = _side_by_side(ta["stages"], tb["stages"], ["stage"], each)
+    ops = _side_by_side(ta["ops"], tb["ops"], ["name", "category"], each).fillna({"a_calls": 0, "b_calls": 0})
     ops = ops.sort_values("difference_us", key=abs, ascending=False, kind="stable", ignore_index=True)
     return Comparison(
         whole=whole,
-        categories=_side_by_side(a.categories, b.categories, ["category"], steps),
+        categories=_side_by_side(ta["categories"], tb["categories"], ["category"], each),
         stages=stages,
         ops=ops,
         findings=list(dict.fromkeys([*_differences(whole, stages, ops), *unmarked_forward(a), *unmarked_forward(b)])),
@@ -76,13 +82,23 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     )
 
 
+def _whole_steps(report: Report) -> int:
+    """Return how many whole steps the host of all ranks marks."""
+    return int((report.steps["whole"] & (report.steps["marked_on"] == "host")).sum())
+
+
+def _of_steps(report: Report) -> dict[str, pd.DataFrame]:
+    """Return categories, stages and ops of all ranks' whole steps."""
+    return host_tables([(rank.trace, rank.host, whole_steps(rank.trace)) for rank in report.ranks])
+
+
 def _place(report: Report) -> str:
     paths = [trace.path for trace in report.traces]
     return str(paths[0] if len(paths) == 1 else paths[0].parent)
 
 
 def _whole(report: Report) -> pd.DataFrame:
-    times = [report.steps["wall_us"].mean(), report.categories["self_us"].sum()]
+    times = [report.steps.loc[report.steps["whole"].astype(bool), "wall_us"].mean(), report.categories["self_us"].sum()]
     return pd.DataFrame({"whole": ["mean step", "whole recording"], "self_us": times})
 
 

@@ -19,7 +19,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 US = 1e3
-"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes."""
+"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes. All times are counted in whole ticks."""
+SECOND = 10**9  # ticks
 
 HOST, DEVICE, ANNOTATION = 0, 1, 2
 """Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
@@ -37,7 +38,15 @@ ANNOTATION_CATEGORIES = {
 }  # fmt: skip
 _HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation", "python_function"}
 TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
-COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
+COLLECTIVE_KERNEL = (
+    r"[nrmh]ccl|oneccl|msccl|hcom_|nvshmem|cross_device_reduce|multimem_|userbuffers|deep_ep::|reduce_?scatter_cross"
+    r"|(^|[^a-z])(all_?(reduce|gather|to_?all|2all)|reduce_?scatter)|(one|two)_?shot_?all_?reduce"
+    r"|(?-i:All(Reduce|Gather|ToAll|2All)|ReduceScatter)"
+)
+"""Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
+symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce."""
+WITHIN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
+"""All-reduces among the threads of one kernel."""
 
 
 class TraceError(InputError):
@@ -59,21 +68,23 @@ class Trace:
 
     path: Path
     settings: dict[str, Any]  # a row of `Report.settings`
-    clock_us: float  # the time of tick 0 on the clock of its machine, µs
-    ts: Floats  # µs as in the file, with a float's rounding
-    dur: Floats
+    clock: int  # the time of tick 0 on the clock of its machine, ticks
     start: Ints  # ticks
     duration: Ints  # ticks, never negative
     name: Ints  # index into `names`
     category: Ints  # index into `categories`
     track: Ints  # index into `tracks`
-    correlation: Ints  # the same in a launch and its kernel; -1 where there is none
-    size: Floats  # bytes of a copy or set; null elsewhere
+    correlation: Ints  # the same in a launch and its kernel; 0 or less where there is none
+    size: Floats  # bytes of a copy or set, elements of a collective's message; null elsewhere
+    shapes: Ints  # index into `shape_texts`
     collective: Ints  # index into `collectives`
+    sequence: Floats  # the number of a collective in its group; null where it is not recorded
     names: list[str]
     categories: list[str]  # in lower case
     tracks: list[tuple[Hashable, Hashable]]  # (pid, tid)
-    collectives: list[str]  # "allreduce of group 0"; "" where it is not recorded
+    shape_texts: list[str]  # "[[64, 256], [256]]", of an operator's inputs; "" where it is not recorded
+    collectives: list[str]  # "allreduce of group 0 [0, 1]"; "" where it is not recorded
+    links: pd.DataFrame  # from a forward thread to its backward: caller, track (indices into `tracks`), at (ticks)
     left_out: dict[str, int]  # reason → how many events
 
     def __len__(self) -> int:
@@ -106,6 +117,13 @@ class Trace:
         return kinds
 
     @cached_property
+    def is_collective(self) -> Bools:
+        """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
+        among_threads = self.names_match(WITHIN_KERNEL) & ~self.names_match(r"[nr]ccl")
+        named = self.names_match(COLLECTIVE_KERNEL) & ~among_threads
+        return self.is_category(KERNEL_CATEGORIES) & (named | (self.collective > 0))
+
+    @cached_property
     def steps(self) -> StepWindows:
         """The `ProfilerStep` marks of the host; of the device where only the device has them.
 
@@ -126,6 +144,30 @@ class Trace:
     def is_runtime(self) -> Bools:
         """Which events are calls of a runtime or driver on the host, [N]: they launch work, or wait for it."""
         return self.is_category(RUNTIME_CATEGORIES)
+
+    @cached_property
+    def launch(self) -> Ints:
+        """The runtime call that launched each device event, by correlation, [N] rows; -1 where none is recorded.
+
+        Of several calls with one number, as of two windows in a file, it is the last that began before the event; it is
+        unknown where calls of several processes have it, as in a file that was merged from several ranks.
+        """
+        calls = self._numbered(self.is_runtime, "call")
+        calls["pid"] = [str(self.tracks[track][0]) for track in self.track[calls["call"]].tolist()]
+        calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
+        events = self._numbered(self.kind == DEVICE, "event")
+        before, after = (
+            pd.merge_asof(events, calls, on="at", by="number", direction=side)["call"]
+            for side in ("backward", "forward")
+        )
+        launch = np.full(len(self), -1, dtype=np.int64)
+        launch[events["event"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
+        return launch
+
+    def _numbered(self, of: Bools, row: str) -> pd.DataFrame:
+        rows = np.flatnonzero(of & (self.correlation > 0))
+        table = pd.DataFrame({"number": self.correlation[rows], "at": self.start[rows], row: rows})
+        return table.sort_values("at", kind="stable")
 
     @property
     def rank(self) -> int | None:
@@ -150,6 +192,10 @@ class Trace:
     def name_of(self, row: Any) -> str:
         """Return an event's name."""
         return self.names[self.name[row]]
+
+    def names_of(self, rows: Ints) -> list[Any]:
+        """Return events' names, None for row -1."""
+        return [None if row < 0 else self.names[self.name[row]] for row in rows.tolist()]
 
 
 def matches(names: pa.Array, pattern: str) -> Bools:

@@ -6,26 +6,26 @@ ticks.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tclab.trace._events import Bools, Floats, Ints, Trace
+from tclab.trace._events import Bools, Ints, Trace
 
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
 """Which of two events with the same interval contains the other, outermost first; others are innermost."""
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals in the order of time: start [N], end [N] int64 ticks, or float64 µs."""
+    """Disjoint intervals in the order of time: start [N], end [N] ticks."""
 
-    start: Any
-    end: Any
+    start: Ints
+    end: Ints
 
     @property
-    def length(self) -> Any:
-        return (self.end - self.start).sum()
+    def length(self) -> int:
+        return int((self.end - self.start).sum())
 
     @property
     def gaps(self) -> "Intervals":
@@ -45,7 +45,7 @@ class Intervals(NamedTuple):
         return np.where(index < 0, 0, before[index] + inside)
 
 
-def union(start: Ints | Floats, end: Ints | Floats) -> Intervals:
+def union(start: Ints, end: Ints) -> Intervals:
     """Return the union of intervals in any order; they may overlap."""
     if len(start) == 0:
         return Intervals(start, end)
@@ -59,15 +59,21 @@ def union(start: Ints | Floats, end: Ints | Floats) -> Intervals:
 class Nesting:
     """The owner of each moment. Rows are positions in the arguments of `nest`."""
 
-    self_time: Ints  # [N] ticks
     parent: Ints  # [N] the event around it; -1 at the root
     owner: Ints  # [S] owner of each stretch of time
     start: Ints  # [S] ticks
     end: Ints  # [S] ticks
 
+    def spent(self, windows: Intervals | None = None) -> Ints:
+        """Return the self time of each event, [N] ticks; within windows where these are given."""
+        spent = np.zeros(len(self.parent), dtype=np.int64)
+        took = self.end - self.start if windows is None else windows.covered(self.start, self.end)
+        np.add.at(spent, self.owner, took)
+        return spent
+
 
 def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
-    """Return self times and parents of events on any number of tracks, in O(n log n) at any depth.
+    """Return the owners and parents of events on any number of tracks, in O(n log n) at any depth.
 
     **Arguments:**
 
@@ -89,14 +95,14 @@ def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
 
     until = np.append(time[1:], 0)
     owned = (owner >= 0) & (until > time)  # on each track the last owner is -1
-    owner, begin, until = owner[owned], time[owned], until[owned]
-    self_time = np.zeros(len(start), dtype=np.int64)
-    np.add.at(self_time, owner, until - begin)
-    return Nesting(self_time, parent, owner, begin, until)
+    return Nesting(parent, owner[owned], time[owned], until[owned])
 
 
 def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
-    """Return the owner from each boundary on, and fill in the parents; an event that has ended waits to be on top."""
+    """Return the owner from each boundary on, and fill in the parents.
+
+    An event that ends beneath a running one stays on the stack until it surfaces.
+    """
     running: list[int] = []
     ended: set[int] = set()
     owners = []

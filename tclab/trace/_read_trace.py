@@ -8,6 +8,7 @@ own: an event that says on which `device` or `stream` it ran is that device's, w
 import re
 from collections import Counter
 from collections.abc import Hashable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ import pandas as pd
 
 from tclab._display import us_text
 from tclab._source import opened
-from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._events import DEVICE_CATEGORIES, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
-_LONGEST_US = 4e15  # 2^62 ns: more than a century
-_SINCE_1970_US = 1e10  # three hours: times of today, or since the quarter of a year that kineto counts from, are later
+_LONGEST = 4 * 10**18  # ticks: more than a century
+_SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter that kineto counts from, are later
+_EXACT_US = 2**43  # below it the float nearest to a decimal is less than half a nanosecond off
+_MOST = 2**62  # ticks since 1970: the year 2116
+_MISSING = -(2**63)
 
-
-_TORCH_NAMES = {"collective": "Collective name", "group": "Process Group Name"}
+_TORCH_NAMES = {
+    "collective": "Collective name", "group": "Process Group Name", "ranks": "Process Group Ranks", "sequence": "Seq",
+    "elements": "In msg nelems", "dims": "Input Dims",
+}  # fmt: skip
 
 
 class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
@@ -37,6 +43,10 @@ class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
     stream: Any = None
     collective: Any = None
     group: Any = None
+    ranks: Any = None
+    sequence: float | str | None = None
+    elements: float | str | None = None
+    dims: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -49,7 +59,16 @@ class _Event(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: float | None = None
     dur: float | None = None
+    id: Any = None
     args: _Args = _Args()
+
+
+class _Times(msgspec.Struct, gc=False):
+    """The times of an entry, as written."""
+
+    ph: str = ""
+    ts: Decimal | None = None
+    dur: Decimal | None = None
 
 
 class _File(msgspec.Struct):
@@ -58,12 +77,12 @@ class _File(msgspec.Struct):
     traceEvents: list[msgspec.Raw]
     distributedInfo: dict[str, Any] = {}
     deviceProperties: list[dict[str, Any]] = []
-    baseTimeNanoseconds: float = 0.0
+    baseTimeNanoseconds: int | float = 0
     record_shapes: Any = None
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS, _TIMES = msgspec.json.Decoder(list[_Event]), msgspec.json.Decoder(list[_Times])
 
 
 class _Codes(dict[Hashable, int]):
@@ -85,32 +104,63 @@ def _numbers(values: list[Any]) -> Floats:
         return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
+def _ticks(values: list[Any]) -> Ints:
+    """Return µs, floats or decimals, as whole ticks, cut to a century; `_MISSING` for null."""
+    if any(isinstance(value, Decimal) for value in values):
+        exact = [_MISSING if us is None else min(max(round(us * 1000), -_MOST), _MOST) for us in values]
+        return np.array(exact, dtype=np.int64)
+    us = np.clip(np.array(values, dtype=np.float64), -_MOST / US, _MOST / US)
+    whole = np.floor(us)  # the rest is exact, and so is its product
+    ticks = np.nan_to_num(whole).astype(np.int64) * int(US) + np.rint(np.nan_to_num(us - whole) * US).astype(np.int64)
+    return np.where(np.isnan(us), _MISSING, ticks)
+
+
 class _Columns:
     """The columns of a file while its events are decoded."""
 
     def __init__(self) -> None:
-        self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
+        self.names, self.categories, self.tracks = _Codes(), _Codes(), _Codes()
+        self.collectives, self.shapes = _Codes({"": 0}), _Codes({"": 0})
         self.left_out: Counter[str] = Counter()
         self.events: list[pd.DataFrame] = []  # those with a duration
+        self.links: list[pd.DataFrame] = []  # id, end ("s", "f"), track, at: of links from forward to backward
 
-    def add(self, events: list[_Event]) -> None:
-        """Take a chunk of events."""
-        marks = sum(event.ph in ("B", "E") for event in events)
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
+    def add(self, text: bytes) -> None:
+        """Take a chunk of events, a list as JSON."""
+        events: list[Any] = _EVENTS.decode(text)
+        times: list[Any] = events
+        if max((abs(event.ts or 0) for event in events), default=0) > _EXACT_US:
+            times = _TIMES.decode(text)
+        pairs = list(zip(events, times, strict=True))
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += sum(
+            event.ph in ("B", "E") for event in events
+        )
+        linked = [(event, time.ts) for event, time in pairs if event.cat == "fwdbwd"]
+        ends = [(f"{event.id} of {event.pid}", event.ph, self.tracks[event.pid, event.tid]) for event, _ in linked]
+        self.links.append(pd.DataFrame(ends, columns=["id", "end", "track"]).assign(at=_ticks([ts for _, ts in linked])))
         complete = [event for event in events if event.ph == "X"]
         args = [event.args for event in complete]
-        groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
         columns = {
-            "ts": _numbers([event.ts for event in complete]),
-            "dur": _numbers([event.dur for event in complete]),
+            "start": _ticks([time.ts for event, time in pairs if event.ph == "X"]),
+            "duration": _ticks([time.dur for event, time in pairs if event.ph == "X"]),
             "name": self.names.of([event.name or "" for event in complete]),
             "category": self.categories.of(list(map(_category, complete))),
             "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
             "correlation": _numbers([a.correlation for a in args]),
-            "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
-            "collective": self.collectives.of(groups),
+            "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
+            "shapes": self.shapes.of([bytes(a.dims).decode("utf-8", "replace") for a in args]),
+            "collective": self.collectives.of(list(map(_collective, args))),
+            "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(pd.DataFrame(columns))
+
+
+def _collective(args: _Args) -> str:
+    """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
+    if args.collective is None:
+        return ""
+    ranks = f" {args.ranks}" if args.ranks else ""
+    return f"{args.collective} of group {args.group}{ranks}"
 
 
 def _category(event: _Event) -> str:
@@ -134,11 +184,11 @@ def read_trace(path: Path) -> Trace:
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
             try:
-                columns.add(_EVENTS.decode(text))
+                columns.add(text)
             except msgspec.ValidationError as error:
                 raise ValueError(f"an event is none of torch.profiler: {error}, counted from event {since:,}") from None
         found.traceEvents.clear()
-    return _to_ticks(path, found, columns)
+    return _trace(path, found, columns)
 
 
 def _parsed(text: bytes) -> _File:
@@ -166,62 +216,64 @@ def _broken(text: bytes, error: str) -> str:
     return f"is not valid JSON at byte {place[1]}: {what}, found {found!r}"
 
 
-def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
+def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
     names: list[Any] = list(found.names)
-    numeric = np.isfinite(events["ts"]) & np.isfinite(events["dur"])
-    left_out["events whose time or duration is no number"] = int((~numeric).sum())
-    left_out["events with a negative duration"] = int((events["dur"][numeric] < 0).sum())
-    events = events[numeric & (events["dur"] >= 0)]
-    untimed = (events["ts"] == 0) & (events["ts"].median() > _SINCE_1970_US)
+    timed = (events[["start", "duration"]] != _MISSING).all(axis=1)
+    left_out["events whose time or duration is no number"] = int((~timed).sum())
+    left_out["events with a negative duration"] = int((events["duration"][timed] < 0).sum())
+    events = events[timed & (events["duration"] >= 0)]
+    untimed = (events["start"] == 0) & (events["start"].median() > _SINCE_1970)
     left_out["at time 0, as an event that its device did not time"] = int(untimed.sum())
     events = events[~untimed]
     if events.empty:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    far = _far(events["ts"].to_numpy(), events["dur"].to_numpy())
+    span = int(events["start"].max()) - int(events["start"].min()) + int(events["duration"].max())
+    if span > _LONGEST:
+        raise TraceError(f"{path}: its events span {span / US:.3g} µs; expected the time of one run, below 4e15 µs")
+    far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
     stray, events = events[far], events[~far]
-    columns = {name: events[name].to_numpy() for name in events}
-    ts, dur, correlation = columns["ts"], columns["dur"], columns.pop("correlation")
-    origin = float(np.floor(ts.min()))
+    origin = int(events["start"].min() // int(US) * int(US))
     if len(stray):
-        us = float(stray["ts"].iloc[0]) - origin
+        us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
         left_out[f"far from all others, such as {names[stray['name'].iloc[0]]!r}, {side}"] = len(stray)
-    span_us = float((ts - origin + dur).max())
-    if span_us > _LONGEST_US:
-        raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
+    columns = {name: events[name].to_numpy() for name in events}
+    start, correlation = columns.pop("start") - origin, columns.pop("correlation")
+    links = pd.concat(found.links, ignore_index=True)
+    links = links[links["end"] == "f"].merge(links[links["end"] == "s"], on="id", suffixes=("", "_caller"))
     return Trace(
         path=path,
         settings=_settings(file, path, set(found.categories)),
-        clock_us=file.baseTimeNanoseconds / 1e3 + origin,
-        # A float of 10¹² µs lacks the last fraction of a nanosecond: rounding restores what was written.
-        start=np.rint((ts - origin) * US).astype(np.int64),
-        duration=np.rint(dur * US).astype(np.int64),
+        clock=int(file.baseTimeNanoseconds) + origin,
+        start=start,
         correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
         **columns,
         names=names,
         categories=list(found.categories),  # type: ignore[arg-type]
         tracks=list(found.tracks),  # type: ignore[arg-type]
+        shape_texts=list(found.shapes),  # type: ignore[arg-type]
         collectives=list(found.collectives),  # type: ignore[arg-type]
+        links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["at"] - origin}),
         left_out=+left_out,  # those that occur
     )
 
 
-def _far(ts: Floats, dur: Floats) -> Bools:
+def _far(start: Ints, duration: Ints) -> Bools:
     """Return the few events that lie far from all others, [N]: a profiler's buffer may keep one of an earlier run.
 
     They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
     times as long as the rest lasts.
     """
-    far = np.zeros(len(ts), dtype=bool)
-    if len(ts) < 20:
+    far = np.zeros(len(start), dtype=bool)
+    if len(start) < 20:
         return far
-    rows = np.argsort(ts, kind="stable")
-    reach = np.maximum.accumulate(ts[rows] + dur[rows])
-    gap = ts[rows][1:] - reach[:-1]
-    recorded = reach[-1] - ts[rows[0]] - gap[gap > 1e6].sum()
-    part = np.concatenate(([0], np.cumsum(gap > max(1e6, 10 * recorded))))
+    rows = np.argsort(start, kind="stable")
+    reach = np.maximum.accumulate(start[rows] + duration[rows])
+    gap = start[rows][1:] - reach[:-1]
+    recorded = reach[-1] - start[rows[0]] - gap[gap > SECOND].sum()
+    part = np.concatenate(([0], np.cumsum(gap > max(SECOND, 10 * recorded))))
     stray = rows[part != np.bincount(part).argmax()]
     far[stray] = len(stray) <= max(1, len(rows) // 1000)
     return far

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import pandas as pd
 
 from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
-from tclab.trace import _device_work as device_work
-from tclab.trace import _host_work as host_work
 from tclab.trace._categories import OUTSIDE, RULES, Rule
+from tclab.trace._collectives import COLLECTIVE_COLUMNS, pair_calls
 from tclab.trace._events import Trace, TraceError
+from tclab.trace._host_work import STEP_MARK, host_tables
+from tclab.trace._rank_work import RankWork, analyze_rank
 from tclab.trace._read_trace import read_trace
-from tclab.trace._trace_findings import RankWork, findings, short
+from tclab.trace._trace_findings import findings, short
 from tclab.trace._trust import trust_of
 
 _WINDOWS = "; two windows of one process? name one file"
@@ -27,9 +27,10 @@ class Report(Shown):
     """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
 
     breakdown: pd.DataFrame  # one row per rank and device: rank, device, span_us, compute_us, non_compute_us, …
-    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, each event once
+    kernels: pd.DataFrame  # kernel, kind, op, shapes, module, stage, count, time_us, median_us, share: what devices did
+    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, backward that they wait for included
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
-    threads: pd.DataFrame  # as categories, for every thread of every rank
+    threads: pd.DataFrame  # as categories, for every thread of every rank, each event on its own thread
     steps: pd.DataFrame  # one row per ProfilerStep and rank
     ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added; the steps' marks are a row
     gaps: pd.DataFrame  # the longest times without work of a device
@@ -39,8 +40,13 @@ class Report(Shown):
     collectives: pd.DataFrame
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[str]
-    traces: list[Trace]
+    ranks: list[RankWork]
     trust: pd.DataFrame  # what speaks against the figures; `findings` begin with it
+
+    @property
+    def traces(self) -> list[Trace]:
+        """The traces, in the order of their ranks."""
+        return [rank.trace for rank in self.ranks]
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
@@ -55,7 +61,7 @@ class Report(Shown):
     def _largest(self) -> Iterator[str]:
         """Yield a forward pass without a mark, the largest operations, and `other` where it is the largest kind."""
         yield from unmarked_forward(self)
-        top = self.ops[self.ops["name"] != host_work.STEP_MARK].head(3).to_dict("records")
+        top = self.ops[self.ops["name"] != STEP_MARK].head(3).to_dict("records")
         if top:
             named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
             yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
@@ -106,50 +112,20 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     """
     require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
     require("rules", rules or {}, Mapping, "category → regular expression")
-    table = (*starmap(Rule, (rules or {}).items()), *RULES)
+    table = (*(Rule(category, name, sure=True) for category, name in (rules or {}).items()), *RULES)
     traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
-    ranks = [_analyzed(trace, table) for trace in traces]
+    ranks = [analyze_rank(trace, table) for trace in traces]
     tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
-    tables["categories"] = host_work.main_threads(tables["threads"], "category")
-    tables["stages"] = host_work.main_threads(tables.pop("stage_threads"), "stage")
-    tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
-    tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
-    tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
+    tables |= host_tables([(rank.trace, rank.host, None) for rank in ranks])
+    calls = pair_calls([rank.tables["collectives"] for rank in ranks])
+    tables["collectives"] = calls[COLLECTIVE_COLUMNS]
     why = "" if tables["settings"]["device_events"].any() else ", which has no device events"
     for name, frame in tables.items():
         frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{why}."  # a notebook shows it
-    trust, verdict = trust_of(traces, [rank.device for rank in ranks])
-    sentences = [verdict, *trust["what"], *findings(ranks, tables["collectives"])]
-    return Report(**tables, findings=sentences, traces=traces, trust=trust)
-
-
-def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
-    """Return the work of one rank, with the tables that need no other rank."""
-    host, device = host_work.host_work(trace, rules), device_work.device_work(trace)
-    devices = device_work.devices_of(trace)
-    idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
-    breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
-    tables = {
-        "breakdown": breakdown.astype({"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}),
-        "threads": host_work.thread_table(trace, host, "category"),
-        "stage_threads": host_work.thread_table(trace, host, "stage"),
-        "steps": device_work.step_table(trace, device),
-        "ops": host_work.op_table(trace, host),
-        "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
-        "idle_causes": _of_devices(trace, {pid: idle.causes for pid, idle in idles.items()}),
-        "syncs": host_work.sync_table(trace, host),
-        "copies": device_work.copy_table(trace),
-        "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
-    }
-    return RankWork(trace, host, device, [(devices[pid], idle) for pid, idle in idles.items()], tables)
-
-
-def _of_devices(trace: Trace, tables: dict[Any, pd.DataFrame]) -> pd.DataFrame:
-    """Return the tables of a trace's devices as one, with rank and device in front."""
-    if not tables:
-        return pd.DataFrame()
-    return trace.ranked(pd.concat(tables, names=["device"]).reset_index("device").reset_index(drop=True))
+    trust, verdict = trust_of(ranks, calls)
+    sentences = [verdict, *trust["what"], *findings(ranks, calls)]
+    return Report(**tables, findings=sentences, ranks=ranks, trust=trust)
 
 
 def _files(path: Path) -> list[Path]:

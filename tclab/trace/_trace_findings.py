@@ -1,29 +1,20 @@
 """Findings of a run: sentences, each with its figure, its unit and its place."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
-from tclab.trace._device_work import DeviceWork, Idle
+from tclab.trace._categories import OUTSIDE
+from tclab.trace._device_work import DeviceWork
 from tclab.trace._events import Trace
 from tclab.trace._host_work import HostWork
+from tclab.trace._idle import Idle
+from tclab.trace._rank_work import RankWork
 
 SMALL_KERNEL_US = 10.0
 """A kernel shorter than this costs about as much to launch as to run."""
-
-
-@dataclass(frozen=True)
-class RankWork:
-    """One rank's trace with its host work, the work of all its devices, and of each with its idle time, and tables."""
-
-    trace: Trace
-    host: HostWork
-    device: DeviceWork  # all devices together
-    devices: list[tuple[DeviceWork, Idle]]  # none where there are no device events
-    tables: dict[str, pd.DataFrame]  # those of `Report` that need no other rank
 
 
 def _not_enough(about: str, place: str, why: str) -> str:
@@ -38,24 +29,52 @@ def short(name: object) -> str:
 
 
 def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
-    """Return all findings of a run: per rank first, then across ranks."""
+    """Return all findings of a run: per rank first, then across ranks.
+
+    **Arguments:**
+
+    - `collectives`: those of all ranks, as `pair_calls` returns them.
+    """
     found: list[str] = []
     for rank in ranks:
         if not rank.devices:
             found.append(_not_enough("whether a device was idle", rank.trace.label, "it has no device events"))
-        for device, idle in rank.devices:
-            found += [*_idle(rank.trace, device, idle), *_kernels(rank.trace, device)]
-        found += [*_steps(rank.trace, rank.tables["steps"]), *_left_out(rank.trace)]
+        kernels = rank.tables["kernels"]
+        for (pid, _), (device, idle) in zip(kernels.groupby("device", sort=False), rank.devices, strict=True):
+            found += _busy(rank.trace, device, kernels[kernels["device"] == pid])
+            found += [*_kernels(rank.trace, device), *_idle(rank.trace, device, idle)]
+        found += [*_steps(rank.trace, rank.tables["steps"]), *_backward(rank.trace, rank.host), *_left_out(rank.trace)]
     for name, of_rank in (("syncs", _syncs), ("copies", _copies)):
         for rank in ranks:
             found += of_rank(rank.trace, rank.tables[name])
     return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
 
 
+def _busy(trace: Trace, device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
+    """Yield what a device did with its time, by kind and stage, then by kernel and by the operators that launched it."""
+    parts = _largest(kernels, "kind", 4) + _largest(kernels[kernels["stage"] != OUTSIDE], "stage", 3)
+    busy = device.times["busy"].length
+    share = f" ({busy / device.span:.1%})" if device.span else ""
+    yield f"The device worked for {us_text(trace.us(busy))}{share}: {', '.join(parts)} of its work ({device.label})."
+    top = kernels.groupby("kernel", sort=False).agg({"count": "sum", "time_us": "sum", "share": "sum"})
+    named = [
+        f"{short(name)} {row['share']:.0%} ({row['count']:.0f} ×, {us_text(row['time_us'])})"
+        for name, row in top.nlargest(3, "time_us").iterrows()
+    ]
+    ops = ", ".join(_largest(kernels, "op", 3))
+    yield f"Most of its work: {'; '.join(named)}{f'. Launched by {ops}' if ops else ''} ({device.label})."
+
+
+def _largest(kernels: pd.DataFrame, by: str, most: int) -> list[str]:
+    """Return the shares of a device's work that are largest, each of 1 % or more."""
+    shares = kernels.groupby(by)["share"].sum().nlargest(most)
+    return [f"{short(name)} {share:.0%}" for name, share in shares.items() if share >= 0.01]
+
+
 def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
     place = device.label
     busy = device.times["busy"]
-    span = int(busy.end[-1] - busy.start[0])
+    span = device.span
     total = float(trace.us(span - busy.length))
     share = (span - busy.length) / span if span else 0.0
     text = f"{us_text(total)} in {counted(len(busy.start) - 1, 'gap')}, {place}"
@@ -125,6 +144,17 @@ def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
     yield f"{text} ({place})."
 
 
+def _backward(trace: Trace, host: HostWork) -> Iterator[str]:
+    moved = np.flatnonzero(host.on != host.track)
+    if len(moved):
+        threads = sorted({str(trace.tracks[track][1]) for track in host.track[moved].tolist()})
+        spent = float(trace.us(host.spent()[moved].sum()))
+        yield (
+            f"The backward pass ran on {counted(len(threads), 'thread')} of autograd ({', '.join(threads)}) for "
+            f"{us_text(spent)}, while the main thread waited; it counts there ({trace.label})."
+        )
+
+
 def _left_out(trace: Trace) -> Iterator[str]:
     place = trace.label
     for reason, count in trace.left_out.items():
@@ -177,7 +207,7 @@ def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]
         return
     shared = collectives[collectives["own_us"].notna()]
     if len(shared) == 0:
-        why = "no collective was recorded on every rank in the folder"
+        why = "no collective was recorded, and known for the same, on every rank in the folder"
         yield _not_enough("who waited for whom", "all ranks", why)
         return
     wait = shared.groupby("rank")["wait_us"].sum()
@@ -185,9 +215,9 @@ def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]
     world = max((trace.settings["world_size"] or 0 for trace in traces), default=0)
     some = f"; only {len(traces)} of {world} ranks are in the folder" if world > len(traces) else ""
     last = wait.idxmin()
-    last_share = shared.loc[shared.groupby(["collective", "index"])["duration_us"].idxmin(), "rank"].eq(last).mean()
+    last_share = shared.loc[shared.groupby(["collective", "number"])["duration_us"].idxmin(), "rank"].eq(last).mean()
     yield (
-        f"Of the time in {len(shared) // len(traces)} shared collectives {share:.1%} was "
+        f"Of the time in {len(shared[['collective', 'number']].drop_duplicates())} shared collectives {share:.1%} was "
         f"waiting for another rank; rank {last} waited least ({us_text(float(wait.min()))}, the others up to "
         f"{us_text(float(wait.max()))}) and came last in {last_share:.0%} of them{some}."
     )

@@ -1,21 +1,24 @@
 """Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
-from tclab.trace._device_work import DeviceWork, calls_of, launches
-from tclab.trace._events import ANNOTATION, OPERATOR_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Trace
-from tclab.trace._nesting import union
+from tclab.trace._device_work import LAUNCH, DeviceWork
+from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
+from tclab.trace._host_work import HostWork
+from tclab.trace._nesting import Intervals, nearest, union
+from tclab.trace._rank_work import RankWork
+from tclab.trace._steps import EDGE, cut_steps
 
-LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
 NO_LAUNCH_US = 1.0
 """A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more."""
-EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
 SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
@@ -32,23 +35,28 @@ class Doubt(NamedTuple):
     what: str  # a sentence without its end
 
 
-def trust_of(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> tuple[pd.DataFrame, str]:
+def trust_of(ranks: Sequence[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return what speaks against the figures of one trace, or of one per rank: a table, and a sentence of it all.
 
     The table has one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the tables of
     `Report` that it spoils, and a sentence, what.
+
+    **Arguments:**
+
+    - `calls`: the collectives of all ranks, as `pair_calls` returns them.
     """
     rows: list[tuple[object, ...]] = []
-    ahead = [_ahead(traces[0], works[0], trace, work) for trace, work in zip(traces[1:], works[1:], strict=True)]
-    for i, (trace, work) in enumerate(zip(traces, works, strict=True)):
-        doubts = [doubt for check in _CHECKS for doubt in check(trace, work)]
-        doubts += _unaligned(traces[0], ahead[i - 1]) if i else []
+    ahead = [_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks[1:]]
+    for i, rank in enumerate(ranks):
+        trace = rank.trace
+        doubts = [doubt for check in _CHECKS for doubt in check(trace, rank.device, rank.host)]
+        doubts += _unaligned(ranks[0].trace, ahead[i - 1]) if i else []
         rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
     table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
     return table, _verdict(table, clocks_compared=all(map(len, ahead)))
 
 
-def _not_torch(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
+def _not_torch(trace: Trace, *_: object) -> Iterator[Doubt]:
     """Yield a file without a single category of torch's profiler: other programs write the same format."""
     if not trace.is_category(TORCH_CATEGORIES).any():
         us = trace.us(trace.stop.max() - trace.start.min())
@@ -57,7 +65,7 @@ def _not_torch(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
         yield Doubt("no categories of torch.profiler", len(trace), us, spoils, f"{what} apart")
 
 
-def _silences(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
+def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
     """Yield times of a second and more, ten times as long as all that is recorded, in which nothing begins or ends.
 
     There nothing at all is recorded (two windows, or a few events of an earlier run), or one event that outlasts all
@@ -68,8 +76,8 @@ def _silences(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
         return
     moments = np.sort(np.concatenate([trace.start[rows], trace.stop[rows]]))
     length = np.diff(moments)
-    recorded = int(length[length < 1e6 * US].sum())
-    for at in np.flatnonzero(length > max(1e6 * US, 10 * recorded)).tolist():
+    recorded = int(length[length < SECOND].sum())
+    for at in np.flatnonzero(length > max(SECOND, 10 * recorded)).tolist():
         begin, end, us = moments[at], moments[at + 1], trace.us(length[at])
         during = rows[(trace.start[rows] <= begin) & (trace.stop[rows] >= end)]
         before = int((trace.stop[rows] <= begin).sum())
@@ -80,9 +88,9 @@ def _silences(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
         yield Doubt("silence", max(len(during), 1), us, spoils, f"{what}: shares and idle time count it")
 
 
-def _overlaps(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
+def _overlaps(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield work that runs into the next on its stream, which runs one after another."""
-    rows = work.rows[np.lexsort((trace.stop[work.rows], trace.start[work.rows], trace.track[work.rows]))]
+    rows = device.rows[np.lexsort((trace.stop[device.rows], trace.start[device.rows], trace.track[device.rows]))]
     first, then = rows[:-1], rows[1:]
     begin, end = trace.start[then], trace.stop[first]
     bad = (trace.track[first] == trace.track[then]) & (end - begin > SURE_US * US)
@@ -107,7 +115,7 @@ def _captured(trace: Trace) -> Bools:
     return inside
 
 
-def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
+def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield launches without kernels; what they concern is the time in which the device must have run them.
 
     That is from the end of the device work launched before them, or from their own launch where that is later, to the
@@ -118,7 +126,7 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
     is_launch &= ~(moves & (trace.us(trace.duration) <= NO_LAUNCH_US)) & ~_captured(trace)
     rows = np.flatnonzero(is_launch)
     rows = rows[np.lexsort((trace.start[rows], trace.track[rows]))]
-    on_device = work.rows[trace.correlation[work.rows] > 0]
+    on_device = device.rows[trace.correlation[device.rows] > 0]
     lost = ~np.isin(trace.correlation[rows], trace.correlation[on_device])
     if not lost.any():
         return
@@ -140,11 +148,11 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
     yield Doubt("launches without kernels", count, us, spoils, what)
 
 
-def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
+def _early_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
-    call = launches(trace, work.rows)
-    known = (call >= 0) & (trace.correlation[work.rows] > 0)
-    lead = trace.us(np.where(known, trace.start[call] - trace.start[work.rows], 0))
+    call = trace.launch[device.rows]
+    known = call >= 0
+    lead = trace.us(np.where(known, trace.start[call] - trace.start[device.rows], 0))
     us = lead[lead > (1.0 if (trace.start % US == 0).all() else 0.0)]
     if len(us):
         what = (
@@ -155,41 +163,94 @@ def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[Doubt]:
         yield Doubt("kernels before their launch", len(us), us.sum(), "gaps, idle_causes, syncs", what)
 
 
-def _cut_steps(trace: Trace, _: DeviceWork) -> Iterator[Doubt]:
-    """Yield a first or last step that is not whole: a mark too short, or a mark with a part that holds no event."""
-    names, start, end, marked_on = trace.steps
-    if len(names) < 2 or marked_on != "host":
-        return
-    rows = np.flatnonzero(trace.is_category(OPERATOR_CATEGORIES) | trace.is_runtime)
-    found = []
-    for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
-        inside = rows[(trace.start[rows] >= begin) & (trace.stop[rows] <= finish)]
-        first, last = trace.start[inside].min(initial=finish), trace.stop[inside].max(initial=begin)
-        found.append((len(inside), *trace.us(np.array([finish - begin, first - begin, finish - last]))))
-    steps = pd.DataFrame(found, columns=["ops", "wall", "head", "tail"])
-    for at, silent, which, side in ((0, "head", "first", "begins"), (len(names) - 1, "tail", "last", "ends")):
-        step, usual = steps.iloc[at], steps.drop(index=at).median()
-        us, missing = step["wall"], usual["wall"] - step["wall"]
-        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
-        if missing <= EDGE * usual["wall"]:
-            us, missing = step[silent], step[silent] - usual[silent]
-            said = f"{side} with {us_text(us)} in which no event was recorded"
-        if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
-            yield Doubt("steps cut off", 1, float(us), "steps, stages", f"{names[at]}, the {which} step, {said}")
+def _cut_steps(trace: Trace, *_: object) -> Iterator[Doubt]:
+    for us, what in cut_steps(trace).values():
+        yield Doubt("steps cut off", 1, us, "steps, stages", what)
 
 
-_CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _early_kernels, _cut_steps)
+def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+    """Yield graph launches some of whose kernels are missing: other launches, as many or more, have these and others."""
+    rows = device.rows[trace.names_match("GraphLaunch")[trace.launch[device.rows]] & (trace.launch[device.rows] >= 0)]
+    graphs = pd.DataFrame({"launch": trace.launch[rows], "name": trace.name[rows], "took": trace.duration[rows]})
+    replays = graphs.groupby("launch").agg(names=("name", lambda names: tuple(sorted(names))), took=("took", "sum"))
+    usual = replays.groupby("names")["took"].agg(["size", "median"])
+    most: dict[tuple[int, ...], tuple[int, float]] = {}
+    for names, more in permutations(usual.index[:FEW], 2):
+        if Counter(names) < Counter(more) and usual["size"][[names]].item() <= usual["size"][[more]].item():
+            most[names] = max(most.get(names, (0, 0.0)), (len(more) - len(names), float(usual["median"][[more]].item())))
+    short = replays[replays["names"].isin(most.keys())]
+    if len(short):
+        missing = sum(most[names][0] for names in short["names"])
+        us = float(trace.us(sum(max(most[n][1] - took, 0) for n, took in zip(short["names"], short["took"], strict=True))))
+        what = (
+            f"{counted(len(short), 'launch', 'launches')} of a graph {'lacks' if len(short) == 1 else 'lack'} "
+            f"{counted(missing, 'kernel')} that other launches of it have, which take {us_text(us)}: these launches "
+            "are unreliable"
+        )
+        yield Doubt("graph launches without some kernels", len(short), us, "breakdown, kernels, gaps, idle_causes", what)
 
 
-def _ahead(first: Trace, its_work: DeviceWork, other: Trace, work: DeviceWork) -> Floats:
-    """Return by how many µs the clock of `other` is ahead at each collective that it shares with `first`, sorted.
+def _shared_numbers(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+    """Yield device work whose number calls of several processes have: which of them launched it is not known."""
+    numbers = trace.correlation[trace.is_runtime & (trace.correlation > 0)]
+    rows = device.rows[(trace.launch[device.rows] < 0) & np.isin(trace.correlation[device.rows], numbers)]
+    if len(rows):
+        us = float(trace.us(trace.duration[rows].sum()))
+        what = (
+            f"{counted(len(rows), 'kernel or copy', 'kernels or copies')} of {us_text(us)} have a number that calls of "
+            "several processes have, as in a file merged from several ranks: what launched them is not known"
+        )
+        yield Doubt("launches of several processes with one number", len(rows), us, "kernels, idle_causes", what)
 
-    The n-th call of a kind is the same collective on both, but for those that a group alone makes: what counts is the
-    distance at which most ends meet. None where these are few.
+
+def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
+    """Yield calls that end after the call around them, or any event that ends after the window: an end was lost."""
+    is_call = ~trace.is_category({"user_annotation"})[host.rows]
+    caller = np.append(nearest(is_call, host.alone.parent), -1)[host.alone.parent]
+    rows = np.flatnonzero(is_call & (caller >= 0))
+    until = trace.stop[host.rows[caller[rows]]]
+    # Ends that differ by less are noise of the clocks, and so is a call that begins as the one before it ends.
+    late = (trace.stop[host.rows[rows]] - until > SURE_US * US) & (until - trace.start[host.rows[rows]] > US)
+    bad = [(host.rows[rows[late]], until[late], "the call around it")]
+    recording = np.flatnonzero(trace.is_category({"trace"}))
+    closes = trace.stop[recording].max(initial=0)
+    spare = max(SURE_US * US, EDGE * trace.duration[recording].max(initial=0))
+    outside = np.flatnonzero((trace.kind != ANNOTATION) & (trace.stop > closes + spare) & (len(recording) > 0))
+    bad.append((outside, np.maximum(trace.start[outside], closes), "the recording"))
+    for events, ends, what in bad:
+        if len(events) == 0:
+            continue
+        extra = union(ends, trace.stop[events])
+        us = float(trace.us(extra.length))
+        worst = events[np.argmax(trace.stop[events] - ends)]
+        yield Doubt(
+            "events that end too late", len(events), us, "categories, stages, ops, steps",
+            f"{counted(len(events), 'event ends', 'events end')} after {what}, by {us_text(us)}, most "
+            f"{trace.name_of(worst)[:60]}: an end was lost{_gained(trace, host, extra)}",
+        )  # fmt: skip
+
+
+def _gained(trace: Trace, host: HostWork, extra: Intervals) -> str:
+    """Return which stage of the main thread has most of this time."""
+    main = host.on == host.main
+    spent = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
+    return f", and {spent.idxmax()} may be {us_text(float(trace.us(spent.max())))} too large" if spent.max() > 0 else ""
+
+
+_CHECKS = (
+    _not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _shared_numbers, _early_kernels, _cut_steps, _overruns,
+)  # fmt: skip
+
+
+def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
+    """Return by how many µs the clock of `other` is ahead at each collective that is surely one with `first`'s, sorted.
+
+    What counts is the distance at which most ends meet. None where these are few.
     """
-    pairs = calls_of(first, its_work).merge(calls_of(other, work), on=["collective", "index"])
-    ends = [pairs[f"start_us{side}"] + pairs[f"duration_us{side}"] for side in ("_x", "_y")]
-    ahead = np.sort((ends[1] - ends[0]).to_numpy(dtype=np.float64) + (other.clock_us - first.clock_us))
+    sure = calls[calls["paired"].notna()]
+    mine, theirs = (sure[sure["rank"] == trace.rank] for trace in (first, other))
+    ends = mine.merge(theirs, on=["collective", "number"])
+    ahead = np.sort(((ends["end_y"] - ends["end_x"]) / US).to_numpy(dtype=np.float64))
     met = np.searchsorted(ahead, ahead + TOGETHER_US, side="right") - np.arange(len(ahead))
     if met.max(initial=0) < max(MIN_COLLECTIVES, 0.3 * len(ahead)):
         return ahead[:0]

@@ -32,7 +32,11 @@ def sums(frame, by, what):
 
 @pytest.mark.parametrize("name", ACCOUNTS)
 def test_a_report_adds_up_to_what_was_recorded(name, real_report):
-    """Where the reference says nothing: the host's side, as commit 3495985 read it (`real_accounts.json`)."""
+    """Where the reference says nothing: the host's side, as it was read before (`real_accounts.json`).
+
+    Commit 3495985 read it so, but for what follows from the backward pass on autograd's thread, from stages whose name
+    lies within another's mark, and from cudaMalloc, which is no wait.
+    """
     report = real_report(name)
     found = {
         "host": sums(report.categories, "category", "self_us"),
@@ -51,8 +55,9 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     assert (report.threads["self_us"] >= 0).all()
     if found["idle"]:
         assert sum(found["idle"].values()) == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
-    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began
+    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began; the recording ended 13.3 s before a step did
     alarms = [["steps cut off", 49.073]] if "mi250" in name else []
+    alarms += [["events that end too late", 13334642.622]] if "triton" in name else []
     assert report.trust[["pathology", "concerned_us"]].to_numpy().tolist() == alarms
 
 
