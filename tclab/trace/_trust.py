@@ -245,9 +245,10 @@ _CHECKS = (
 def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
     """Return by how many µs the clock of `other` is ahead at each collective that is surely one with `first`'s, sorted.
 
-    What counts is the distance at which most ends meet. None where these are few.
+    What counts is the distance at which most ends meet. None where these are few. Ranks need not leave a broadcast, or
+    what one sends another, together.
     """
-    sure = calls[calls["paired"].notna()]
+    sure = calls[calls["paired"].notna() & ~calls["kind"].isin(["broadcast", "send_recv"])]
     mine, theirs = (sure[sure["rank"] == trace.rank] for trace in (first, other))
     ends = mine.merge(theirs, on=["collective", "number"])
     ahead = np.sort(((ends["end_y"] - ends["end_x"]) / US).to_numpy(dtype=np.float64))
