@@ -76,9 +76,8 @@ RULES: tuple[Rule, ...] = (
     Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective is communication, whoever calls it
-    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer", sure=True),
-    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter", sure=True),
-    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync", sure=True),
+    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|distributed(\.ddp\.|::)reducer", sure=True),
+    Rule("ddp_communication", r"all_?(reduce|gather|to_?all)|reduce_?scatter|gradient sync|grad_sync", sure=True),
     Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
     Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),

@@ -18,6 +18,7 @@ _KINDS = {
     "all_reduce": r"all_?reduce|cross_device_reduce",
     "broadcast": r"broadcast",
     "send_recv": r"send|recv",
+    "other": r"",
 }
 _SAME_SIZE = ["reduce_scatter", "all_gather", "all_reduce", "broadcast"]  # kinds of which all ranks' messages are equal
 
@@ -37,7 +38,7 @@ def calls_of(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     names = [trace.collectives[code] or name for code, name in zip(trace.collective[rows], names, strict=True)]
     columns = {
         "collective": names,
-        "kind": [next((kind for kind, words in _KINDS.items() if re.search(words, name, re.I)), "other") for name in names],
+        "kind": [next(kind for kind, words in _KINDS.items() if re.search(words, name, re.I)) for name in names],
         "start_us": trace.us(trace.start[rows]),
         "duration_us": trace.us(trace.duration[rows]),
         "begin": trace.start[rows] + trace.clock,
@@ -58,8 +59,8 @@ def pair_calls(ranks: list[pd.DataFrame]) -> pd.DataFrame:
     many calls, or at least these calls overlap in time. `paired` is "number", "order", or null where it is not sure.
 
     `own_us`, what a collective takes by itself, is the minimum over the ranks in the folder that take part; the rest of
-    each rank's duration is `wait_us`. With ranks missing, the minimum is an upper bound. Both are null where the pair is
-    not sure, for calls that not all these ranks made, and for a single rank.
+    each rank's duration is `wait_us`. With ranks missing, the minimum is an upper bound. Both are null where the pair
+    is not sure, for calls that not all these ranks made, and for a single rank.
 
     **Arguments:**
 

@@ -22,8 +22,8 @@ _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "devi
 class Comparison(Shown):
     """Times of `a` and `b` with ratios b / a and differences b - a; null where one side is missing or 0.
 
-    Categories, stages and operations are of a mean whole step where both sides mark steps on the host, else of the whole
-    recording. A step within which a recording begins or ends is not counted.
+    Categories, stages and operations are of a mean whole step where both sides mark steps on the host, else of the
+    whole recording. A step within which a recording begins or ends is not counted.
     """
 
     whole: pd.DataFrame  # whole ("mean step"; "whole recording", of the main threads), a_us, b_us, ratio, difference_us

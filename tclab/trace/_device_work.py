@@ -6,8 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab.trace._events import COPY_CATEGORIES, DEVICE, KERNEL_CATEGORIES, OPERATOR_CATEGORIES, SET_CATEGORIES
-from tclab.trace._events import Bools, Ints, Trace
+from tclab.trace._events import (
+    COPY_CATEGORIES,
+    DEVICE,
+    KERNEL_CATEGORIES,
+    OPERATOR_CATEGORIES,
+    SET_CATEGORIES,
+    Bools,
+    Ints,
+    Trace,
+)
 from tclab.trace._host_work import HostWork, rows_around
 from tclab.trace._nesting import Intervals, union
 

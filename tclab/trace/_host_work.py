@@ -165,17 +165,15 @@ def _account(
     trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[str]", spent: Ints, windows: Intervals | None
 ) -> pd.DataFrame:
     """Return category, self_us, share, events and unrecorded_us of the host events `of` [R], which are of a thread."""
-    names = list(by.categories)
-    times = pd.DataFrame({"spent": spent[of], "events": 1}).groupby(by.codes[of]).sum().reindex(range(len(names)), fill_value=0)
-    start, stop = trace.start[host.rows[of]].min(initial=2**62), trace.stop[host.rows[of]].max(initial=0)
-    wall = max(stop - start, 0) if windows is None else windows.covered(np.array([start]), np.array([max(stop, start)]))[0]
-    unrecorded = np.zeros(len(names), dtype=np.int64)
-    unrecorded[names.index(OUTSIDE if OUTSIDE in names else "other")] = wall - spent[of].sum()
-    took = times["spent"].to_numpy() + unrecorded
-    return pd.DataFrame({
-        "category": names, "self_us": trace.us(took), "share": took / (wall or np.nan), "events": times["events"],
-        "unrecorded_us": trace.us(unrecorded),
-    })  # fmt: skip
+    names, rows = list(by.categories), host.rows[of]
+    took = np.bincount(by.codes[of], spent[of], len(names)).astype(np.int64)
+    stop = trace.stop[rows].max(initial=0, keepdims=True)
+    start = trace.start[rows].min(initial=int(stop[0]), keepdims=True)
+    wall = int((stop - start if windows is None else windows.covered(start, stop))[0])
+    unrecorded = np.where(np.array(names) == (OUTSIDE if OUTSIDE in names else "other"), wall - took.sum(), 0)
+    events = np.bincount(by.codes[of], minlength=len(names))
+    table = pd.DataFrame({"category": names, "self_us": trace.us(took + unrecorded), "events": events})
+    return table.assign(share=(took + unrecorded) / (wall or np.nan), unrecorded_us=trace.us(unrecorded))
 
 
 def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:

@@ -137,7 +137,8 @@ class _Columns:
         )
         linked = [(event, time.ts) for event, time in pairs if event.cat == "fwdbwd"]
         ends = [(f"{event.id} of {event.pid}", event.ph, self.tracks[event.pid, event.tid]) for event, _ in linked]
-        self.links.append(pd.DataFrame(ends, columns=["id", "end", "track"]).assign(at=_ticks([ts for _, ts in linked])))
+        links = pd.DataFrame(ends, columns=["id", "end", "track"])
+        self.links.append(links.assign(at=_ticks([ts for _, ts in linked])))
         complete = [event for event in events if event.ph == "X"]
         args = [event.args for event in complete]
         columns = {

@@ -28,7 +28,7 @@ class Report(Shown):
 
     breakdown: pd.DataFrame  # one row per rank and device: rank, device, span_us, compute_us, non_compute_us, …
     kernels: pd.DataFrame  # kernel, kind, op, shapes, module, stage, count, time_us, median_us, share: what devices did
-    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, backward that they wait for included
+    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, with the backward they wait for
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank, each event on its own thread
     steps: pd.DataFrame  # one row per ProfilerStep and rank

@@ -51,11 +51,12 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
 
 
 def _busy(trace: Trace, device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
-    """Yield what a device did with its time, by kind and stage, then by kernel and by the operators that launched it."""
-    parts = _largest(kernels, "kind", 4) + _largest(kernels[kernels["stage"] != OUTSIDE], "stage", 3)
+    """Yield what a device did with its time: by kind and stage, then by kernel and by what launched it."""
     busy = device.times["busy"].length
-    share = f" ({busy / device.span:.1%})" if device.span else ""
-    yield f"The device worked for {us_text(trace.us(busy))}{share}: {', '.join(parts)} of its work ({device.label})."
+    share = f", {busy / device.span:.1%} of its span" if device.span else ""
+    kinds, in_stages = _largest(kernels, "kind", 4), _largest(kernels[kernels["stage"] != OUTSIDE], "stage", 3)
+    by_stage = f"; by stage {', '.join(in_stages)}" if in_stages else ""
+    yield f"The device worked for {us_text(trace.us(busy))}{share}: {', '.join(kinds)}{by_stage} ({device.label})."
     top = kernels.groupby("kernel", sort=False).agg({"count": "sum", "time_us": "sum", "share": "sum"})
     named = [
         f"{short(name)} {row['share']:.0%} ({row['count']:.0f} ×, {us_text(row['time_us'])})"

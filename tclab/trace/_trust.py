@@ -12,7 +12,7 @@ from tclab._display import counted, us_text
 from tclab.trace._device_work import LAUNCH, DeviceWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._host_work import HostWork
-from tclab.trace._nesting import Intervals, nearest, union
+from tclab.trace._nesting import nearest, union
 from tclab.trace._rank_work import RankWork
 from tclab.trace._steps import EDGE, cut_steps
 
@@ -169,25 +169,25 @@ def _cut_steps(trace: Trace, *_: object) -> Iterator[Doubt]:
 
 
 def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
-    """Yield graph launches some of whose kernels are missing: other launches, as many or more, have these and others."""
-    rows = device.rows[trace.names_match("GraphLaunch")[trace.launch[device.rows]] & (trace.launch[device.rows] >= 0)]
-    graphs = pd.DataFrame({"launch": trace.launch[rows], "name": trace.name[rows], "took": trace.duration[rows]})
-    replays = graphs.groupby("launch").agg(names=("name", lambda names: tuple(sorted(names))), took=("took", "sum"))
-    usual = replays.groupby("names")["took"].agg(["size", "median"])
-    most: dict[tuple[int, ...], tuple[int, float]] = {}
-    for names, more in permutations(usual.index[:FEW], 2):
-        if Counter(names) < Counter(more) and usual["size"][[names]].item() <= usual["size"][[more]].item():
-            most[names] = max(most.get(names, (0, 0.0)), (len(more) - len(names), float(usual["median"][[more]].item())))
-    short = replays[replays["names"].isin(most.keys())]
+    """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
+    launch = trace.launch[device.rows]
+    in_graph = (launch >= 0) & trace.names_match("GraphLaunch")[launch]
+    by_launch = pd.DataFrame({"name": trace.name, "took": trace.duration}).loc[device.rows[in_graph]]
+    replays = by_launch.groupby(launch[in_graph]).agg({"name": lambda names: tuple(sorted(names)), "took": "sum"})
+    often = Counter(replays["name"])
+    whole = {few: most for few, most in permutations(list(often)[:FEW], 2)
+             if Counter(few) < Counter(most) and often[few] <= often[most]}  # fmt: skip
+    short = replays[replays["name"].isin(whole.keys())]
     if len(short):
-        missing = sum(most[names][0] for names in short["names"])
-        us = float(trace.us(sum(max(most[n][1] - took, 0) for n, took in zip(short["names"], short["took"], strict=True))))
+        missing = sum(len(whole[names]) - len(names) for names in short["name"])
+        usual = replays.groupby("name")["took"].median().to_dict()
+        us = float(trace.us(sum(usual[whole[name]] - took for name, took in short.itertuples(index=False))))
         what = (
             f"{counted(len(short), 'launch', 'launches')} of a graph {'lacks' if len(short) == 1 else 'lack'} "
-            f"{counted(missing, 'kernel')} that other launches of it have, which take {us_text(us)}: these launches "
-            "are unreliable"
+            f"{counted(missing, 'kernel')} of {us_text(us)} that its other launches have: these are unreliable"
         )
-        yield Doubt("graph launches without some kernels", len(short), us, "breakdown, kernels, gaps, idle_causes", what)
+        spoils = "breakdown, kernels, gaps, idle_causes"
+        yield Doubt("graph launches without some kernels", len(short), us, spoils, what)
 
 
 def _shared_numbers(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
@@ -204,51 +204,46 @@ def _shared_numbers(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[D
 
 
 def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
-    """Yield calls that end after the call around them, or any event that ends after the window: an end was lost."""
+    """Yield calls that end after the call around them, or any event that ends after the recording: an end was lost.
+
+    Ends that differ by less than 10 µs are noise of the clocks, and so is a call that begins as its neighbour ends.
+    """
     is_call = ~trace.is_category({"user_annotation"})[host.rows]
     caller = np.append(nearest(is_call, host.alone.parent), -1)[host.alone.parent]
-    rows = np.flatnonzero(is_call & (caller >= 0))
-    until = trace.stop[host.rows[caller[rows]]]
-    # Ends that differ by less are noise of the clocks, and so is a call that begins as the one before it ends.
-    late = (trace.stop[host.rows[rows]] - until > SURE_US * US) & (until - trace.start[host.rows[rows]] > US)
-    bad = [(host.rows[rows[late]], until[late], "the call around it")]
-    recording = np.flatnonzero(trace.is_category({"trace"}))
-    closes = trace.stop[recording].max(initial=0)
-    spare = max(SURE_US * US, EDGE * trace.duration[recording].max(initial=0))
-    outside = np.flatnonzero((trace.kind != ANNOTATION) & (trace.stop > closes + spare) & (len(recording) > 0))
-    bad.append((outside, np.maximum(trace.start[outside], closes), "the recording"))
-    for events, ends, what in bad:
+    until, rows = trace.stop[host.rows[caller]], host.rows
+    late = is_call & (caller >= 0) & (trace.stop[rows] - until > SURE_US * US) & (until - trace.start[rows] > US)
+    spans = np.flatnonzero(trace.is_category({"trace"}))
+    closes = trace.stop[spans].max(initial=0)
+    after = trace.stop > closes + max(SURE_US * US, EDGE * trace.duration[spans].max(initial=0))
+    outside = np.flatnonzero(after & (trace.kind != ANNOTATION) & (len(spans) > 0))
+    found = {"the call around it": (rows[late], until[late]),
+             "the recording": (outside, np.maximum(trace.start[outside], closes))}  # fmt: skip
+    for end, (events, ends) in found.items():
         if len(events) == 0:
             continue
         extra = union(ends, trace.stop[events])
-        us = float(trace.us(extra.length))
-        worst = events[np.argmax(trace.stop[events] - ends)]
-        yield Doubt(
-            "events that end too late", len(events), us, "categories, stages, ops, steps",
-            f"{counted(len(events), 'event ends', 'events end')} after {what}, by {us_text(us)}, most "
-            f"{trace.name_of(worst)[:60]}: an end was lost{_gained(trace, host, extra)}",
-        )  # fmt: skip
+        us, main = float(trace.us(extra.length)), host.on == host.main
+        stages = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
+        gained = (
+            f": {stages.idxmax()} may be {us_text(float(trace.us(stages.max())))} too large" if stages.any() else ""
+        )
+        longest = trace.name_of(events[np.argmax(trace.stop[events] - ends)])[:60]
+        ended = counted(len(events), "event ends", "events end")
+        what = f"{ended} after {end}, by {us_text(us)}, most {longest}; an end was lost{gained}"
+        yield Doubt("events that end too late", len(events), us, "categories, stages, ops, steps", what)
 
 
-def _gained(trace: Trace, host: HostWork, extra: Intervals) -> str:
-    """Return which stage of the main thread has most of this time."""
-    main = host.on == host.main
-    spent = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
-    return f", and {spent.idxmax()} may be {us_text(float(trace.us(spent.max())))} too large" if spent.max() > 0 else ""
-
-
-_CHECKS = (
-    _not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _shared_numbers, _early_kernels, _cut_steps, _overruns,
-)  # fmt: skip
+_CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _shared_numbers, _early_kernels, _cut_steps,
+           _overruns)  # fmt: skip
 
 
 def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
     """Return by how many µs the clock of `other` is ahead at each collective that is surely one with `first`'s, sorted.
 
-    What counts is the distance at which most ends meet. None where these are few. Ranks need not leave a broadcast, or
-    what one sends another, together.
+    What counts is the distance at which most ends meet; ranks need not leave a broadcast together. None where these are
+    few.
     """
-    sure = calls[calls["paired"].notna() & ~calls["kind"].isin(["broadcast", "send_recv"])]
+    sure = calls[calls["paired"].notna() & (calls["kind"] != "broadcast")]
     mine, theirs = (sure[sure["rank"] == trace.rank] for trace in (first, other))
     ends = mine.merge(theirs, on=["collective", "number"])
     ahead = np.sort(((ends["end_y"] - ends["end_x"]) / US).to_numpy(dtype=np.float64))

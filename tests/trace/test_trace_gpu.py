@@ -13,7 +13,7 @@ OUTSIDE = "outside any stage"
 
 @pytest.fixture
 def step(complete):
-    """Return the events of a step of 1,000 µs: 300 µs of operators, 600 of backward on a thread, 100 of the optimizer."""
+    """Return the events of a step of 1,000 µs: 300 µs of operators, 600 of backward on a thread, 100 of an optimizer."""
 
     def made(begin=0, main=1, engine=9, names=(ENGINE, ENGINE), number=1):
         marks = [complete(f"ProfilerStep#{begin}", begin, 1000, "user_annotation", tid=main)]
@@ -95,7 +95,9 @@ def test_a_backward_pass_counts_only_where_the_main_thread_waits_for_it(write_tr
         ("Optimizer.step#LBFGS.step", ENGINE, "cpu_op", "backward"),  # around a closure
     ],
 )
-def test_a_stages_name_within_anothers_mark_does_not_take_its_time(write_trace, complete, mark, inside, category, stage):
+def test_a_stages_name_within_anothers_mark_does_not_take_its_time(
+    write_trace, complete, mark, inside, category, stage
+):
     of_mark = "cpu_op" if mark == ENGINE else "user_annotation"
     events = [complete(mark, 0, 100, of_mark), complete(inside, 10, 80, category)]
     assert stages(trace.analyze(write_trace(events)))[stage] in (80, 100)
@@ -128,16 +130,24 @@ def test_device_time_by_kernel_operator_shapes_module_and_stage(write_trace, com
         complete("orphan", 600, 100, "kernel", pid=0, tid=7),
     ]
     report = trace.analyze(write_trace(events))
-    table = report.kernels[["kernel", "kind", "op", "shapes", "module", "stage", "count", "time_us", "median_us", "share"]]
+    table = report.kernels[
+        ["kernel", "kind", "op", "shapes", "module", "stage", "count", "time_us", "median_us", "share"]
+    ]
     rows = [[None if cell != cell else cell for cell in row] for row in table.to_numpy().tolist()]
     assert rows == [
         ["gemm", "compute", "aten::addmm", "[[64, 8], [8]]", "nn.Module: Linear_0", "model_forward", 2, 120, 60, 0.4],
         ["orphan", "compute", None, None, None, None, 1, 100, 100, pytest.approx(1 / 3)],
-        ["ncclDevKernel_AllReduce", "communication", "c10d::allreduce_", None, None, "ddp_communication", 1, 60, 60, 0.2],
+        ["ncclDevKernel_AllReduce", "communication", "c10d::allreduce_", None, None, "ddp_communication", 1, 60, 60,
+         0.2],
         ["gemm", "compute", "aten::addmm", "[[2, 8], [8]]", "nn.Module: Net_0", "model_forward", 1, 20, 20,
          pytest.approx(1 / 15)],
     ]  # fmt: skip
-    did = next(i for i, finding in enumerate(report.findings) if "The device worked for 300 µs" in finding)
+    did = next(
+        i
+        for i, finding in enumerate(report.findings)
+        if "The device worked for 300 µs, 46.2% of its span: compute 80%, communication 20%; by stage model_forward 47%"
+        in finding
+    )
     assert did < next(i for i, finding in enumerate(report.findings) if "The device was idle" in finding)
     assert "gemm 47% (3 ×, 140 µs)" in report.findings[did + 1]
     assert "Launched by aten::addmm 47%, c10d::allreduce_ 20%" in report.findings[did + 1]
@@ -223,7 +233,10 @@ def test_a_pair_of_ranks_is_one_collective_by_its_number_and_else_by_order_where
     assert waits(*equal)[0] == [2, 2, 2, 2, 0, 0, 0, 0]
     apart = [reduce(1000 * i, 10) for i in range(4)], [reduce(1000 * i + 500, 8) for i in range(4)]
     assert waits(*apart, step=0)[1] == {None}  # they recorded other steps
-    groups = [[reduce(0, 10 + rank, **{"Process Group Ranks": group})] for rank, group in enumerate(["[0, 1]"] * 2 + ["[2, 3]"] * 2)]
+    groups = [
+        [reduce(0, 10 + rank, **{"Process Group Ranks": group})]
+        for rank, group in enumerate(["[0, 1]"] * 2 + ["[2, 3]"] * 2)
+    ]
     assert waits(*groups)[0] == [0, 1, 0, 1]
 
 

@@ -79,7 +79,7 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     assert (report.threads["self_us"] >= 0).all()
     if found["idle"]:
         assert sum(found["idle"].values()) == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
-    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began; the recording ended 13.3 s before a step did
+    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began; a step ends 13.3 s after the recording
     alarms = [["steps cut off", 49.073]] if "mi250" in name else []
     alarms += [["events that end too late", 13334642.622]] if "triton" in name else []
     assert report.trust[["pathology", "concerned_us"]].to_numpy().tolist() == alarms

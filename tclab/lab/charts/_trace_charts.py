@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tclab._display import counted
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports._cells import records
-from tclab.trace._categories import OUTSIDE
-from tclab.trace._events import Trace
+from tclab.trace._categories import OUTSIDE, categorise
+from tclab.trace._events import ANNOTATION, DEVICE, US, Ints, Trace
+from tclab.trace._host_work import main_track
+from tclab.trace._nesting import nest, tie_of
 from tclab.trace._report import Report
-from tclab.trace._timeline_rows import timeline_rows
 
 _COLOURS = {
     **CATEGORY_COLOURS,
@@ -25,6 +27,7 @@ _COLOURS = {
     "copies and sets": STAGE_COLOURS["transfer"],
 }
 _TRACKS = 8  # of a timeline, the busiest
+_EVENTS = 2000  # of a timeline, the longest
 _US = 1e-6  # seconds
 
 
@@ -88,7 +91,7 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     - `start_us`, `end_us`: since the first event; the last recorded step unless given.
     - `lanes`: of a track, at most.
     """
-    rows = timeline_rows(trace, start_us, end_us)
+    rows = _longest(trace, start_us, end_us)
     if rows.empty:
         return empty_chart("No event in this window.")
     length = rows["end_us"].max() - rows["start_us"].min()
@@ -105,3 +108,42 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     title = chart_title("Timeline, a lane a depth", trace.path.name)
     return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(rows["category"], _COLOURS),
                    zoom=True, named=False, width=620)  # fmt: skip
+
+
+def _longest(trace: Trace, start_us: float | None, end_us: float | None) -> pd.DataFrame:
+    """Return the longest events of a window: track, lane, name, category, start_us, end_us (since the first event).
+
+    Lane 0 has the outermost events of a track, lane 1 those within them, and so on.
+    """
+    steps = trace.steps
+    begin, finish = (steps.start[-1], steps.end[-1]) if steps.names else (0, trace.stop.max())
+    begin, finish = begin if start_us is None else start_us * US, finish if end_us is None else end_us * US
+    inside = (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
+    rows = np.flatnonzero((trace.kind != ANNOTATION) & inside)
+    rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:_EVENTS]])
+    main = main_track(trace)
+    columns = {
+        "track": [_track_name(trace, row, main) for row in rows.tolist()],
+        "lane": _lanes(trace, rows),
+        "name": [name[:120] for name in trace.names_of(rows)],
+        "category": categorise(trace)[rows].astype(str),
+        "start_us": trace.us(np.maximum(trace.start[rows], begin)),
+        "end_us": trace.us(np.minimum(trace.stop[rows], finish)),
+    }
+    return pd.DataFrame(columns)
+
+
+def _track_name(trace: Trace, row: int, main: int | None) -> str:
+    process, thread = trace.tracks[trace.track[row]]
+    if trace.kind[row] == DEVICE:
+        return f"device {process}, stream {thread}"
+    return f"main thread ({thread})" if trace.track[row] == main else f"thread {thread}"
+
+
+def _lanes(trace: Trace, rows: Ints) -> Ints:
+    parent = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).parent
+    lane, above = np.zeros(len(rows), dtype=np.int64), parent
+    while (above >= 0).any():
+        lane += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return lane
