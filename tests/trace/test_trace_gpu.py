@@ -13,7 +13,7 @@ OUTSIDE = "outside any stage"
 
 @pytest.fixture
 def step(complete):
-    """Return the events of a step of 1,000 µs: 300 µs of operators, 600 of backward on a thread, 100 of an optimizer."""
+    """Return the events of a step of 1,000 µs: 300 µs of operators, 600 of backward on a thread, 100 of Adam."""
 
     def made(begin=0, main=1, engine=9, names=(ENGINE, ENGINE), number=1):
         marks = [complete(f"ProfilerStep#{begin}", begin, 1000, "user_annotation", tid=main)]
