@@ -1,6 +1,7 @@
 """Work of the host's threads: self time by category and stage, and calls that wait for the device."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -162,7 +163,7 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
 
 
 def _account(
-    trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[str]", spent: Ints, windows: Intervals | None
+    trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[Any]", spent: Ints, windows: Intervals | None
 ) -> pd.DataFrame:
     """Return category, self_us, share, events and unrecorded_us of the host events `of` [R], which are of a thread."""
     names, rows = list(by.categories), host.rows[of]

@@ -172,8 +172,10 @@ def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
     """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
     launch = trace.launch[device.rows]
     in_graph = (launch >= 0) & trace.names_match("GraphLaunch")[launch]
-    by_launch = pd.DataFrame({"name": trace.name, "took": trace.duration}).loc[device.rows[in_graph]]
-    replays = by_launch.groupby(launch[in_graph]).agg({"name": lambda names: tuple(sorted(names)), "took": "sum"})
+    kernels = pd.DataFrame({"launch": trace.launch, "name": trace.name, "took": trace.duration}).loc[
+        device.rows[in_graph]
+    ]
+    replays = kernels.sort_values("name").groupby("launch").agg({"name": tuple, "took": "sum"})
     often = Counter(replays["name"])
     whole = {few: most for few, most in permutations(list(often)[:FEW], 2)
              if Counter(few) < Counter(most) and often[few] <= often[most]}  # fmt: skip
