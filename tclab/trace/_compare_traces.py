@@ -1,6 +1,6 @@
 """Comparison of two runs: by category, operator and step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,20 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     **Raises:** `TraceError` for a path that is no trace.
     """
     a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
-    steps = (_whole_steps(a), _whole_steps(b))
-    by_step = all(steps)
-    ta, tb = (_of_steps(side) if by_step else vars(side) for side in (a, b))
-    each = steps if by_step else (1, 1)
+    steps = [int((side.steps["whole"] & (side.steps["marked_on"] == "host")).sum()) for side in (a, b)]
+    if all(steps):
+        mine, theirs = (
+            host_tables([(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks]) for side in (a, b)
+        )
+    else:
+        steps, mine, theirs = [1, 1], vars(a), vars(b)
     whole = _side_by_side(_whole(a), _whole(b), ["whole"])
-    stages = _side_by_side(ta["stages"], tb["stages"], ["stage"], each)
-    ops = _side_by_side(ta["ops"], tb["ops"], ["name", "category"], each).fillna({"a_calls": 0, "b_calls": 0})
+    stages = _side_by_side(mine["stages"], theirs["stages"], ["stage"], steps)
+    ops = _side_by_side(mine["ops"], theirs["ops"], ["name", "category"], steps).fillna({"a_calls": 0, "b_calls": 0})
     ops = ops.sort_values("difference_us", key=abs, ascending=False, kind="stable", ignore_index=True)
     return Comparison(
         whole=whole,
-        categories=_side_by_side(ta["categories"], tb["categories"], ["category"], each),
+        categories=_side_by_side(mine["categories"], theirs["categories"], ["category"], steps),
         stages=stages,
         ops=ops,
         findings=list(dict.fromkeys([*_differences(whole, stages, ops), *unmarked_forward(a), *unmarked_forward(b)])),
@@ -80,16 +83,6 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
         a=_place(a),
         b=_place(b),
     )
-
-
-def _whole_steps(report: Report) -> int:
-    """Return how many whole steps the host of all ranks marks."""
-    return int((report.steps["whole"] & (report.steps["marked_on"] == "host")).sum())
-
-
-def _of_steps(report: Report) -> dict[str, pd.DataFrame]:
-    """Return categories, stages and ops of all ranks' whole steps."""
-    return host_tables([(rank.trace, rank.host, whole_steps(rank.trace)) for rank in report.ranks])
 
 
 def _place(report: Report) -> str:
@@ -102,7 +95,7 @@ def _whole(report: Report) -> pd.DataFrame:
     return pd.DataFrame({"whole": ["mean step", "whole recording"], "self_us": times})
 
 
-def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], steps: tuple[int, int] = (1, 1)) -> pd.DataFrame:
+def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], steps: Sequence[int] = (1, 1)) -> pd.DataFrame:
     """Return the rows of both sides by their keys: self_us as a_us and b_us, calls likewise, each of one of `steps`."""
     sides = [
         side.set_index(keys).filter(["calls", "self_us"]).rename(columns={"self_us": "us"}).div(n).add_prefix(name)

@@ -18,7 +18,8 @@ LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functo
 _THREADS = ["rank", "thread", "is_main", "category", "self_us", "share", "events", "unrecorded_us"]
 _MARK = {"user_annotation"}
 _ENGINE = r"^autograd::engine::"
-_TORCHS_MARK = r"^Optimizer\.step"  # around a closure, too: forward and backward within it are stages of their own
+_TORCHS_MARK = r"^Optimizer\.step|^enumerate\(DataLoader\)"
+"""Marks of torch's own, which hold what a closure or a data set does: forward, backward and graphs are stages there."""
 _MOSTLY = 0.9  # of a thread's operators are backward where it is autograd's
 
 
@@ -55,7 +56,7 @@ def nest_host(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     names = list(category.categories)
     stages = [*STAGES, *names[len(CATEGORIES) :], OUTSIDE]
     is_stage, is_mark = category.isin(stages), trace.is_category(_MARK)[rows]
-    # Within a mark, and within a node of autograd's graph, only marks and what is surely a stage are others.
+    # Within a user's mark, or a node of autograd's graph, only marks and what is surely a stage are stages of their own
     holds = is_mark & ~trace.names_match(_TORCHS_MARK)[rows] | trace.names_match(_ENGINE)[rows]
     held = np.append(nearest(holds & is_stage, nesting.parent), -1)[nesting.parent] >= 0
     sure = is_mark | np.array([rule.sure for rule in rules])[rule]

@@ -132,9 +132,8 @@ class _Columns:
         if max((abs(event.ts or 0) for event in events), default=0) > _EXACT_US:
             times = _TIMES.decode(text)
         pairs = list(zip(events, times, strict=True))
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += sum(
-            event.ph in ("B", "E") for event in events
-        )
+        marks = sum(event.ph in ("B", "E") for event in events)
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         linked = [(event, time.ts) for event, time in pairs if event.cat == "fwdbwd"]
         ends = [(f"{event.id} of {event.pid}", event.ph, self.tracks[event.pid, event.tid]) for event, _ in linked]
         links = pd.DataFrame(ends, columns=["id", "end", "track"])
@@ -158,10 +157,8 @@ class _Columns:
 
 def _collective(args: _Args) -> str:
     """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
-    if args.collective is None:
-        return ""
     ranks = f" {args.ranks}" if args.ranks else ""
-    return f"{args.collective} of group {args.group}{ranks}"
+    return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
 
 
 def _category(event: _Event) -> str:

@@ -132,12 +132,14 @@ def _kernels(trace: Trace, device: DeviceWork) -> Iterator[str]:
 
 
 def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
-    place, wall = trace.label, steps["wall_us"]
-    if len(wall) == 0:
+    place, cut = trace.label, int((~steps["whole"].astype(bool)).sum())
+    if len(steps) == 0:
         why = "it has no ProfilerStep marks; call the profiler's step() after each batch"
         yield _not_enough("how long a step takes", place, why)
         return
-    text = f"{counted(len(wall), 'step')}, median {us_text(float(wall.median()))}"
+    steps = steps[steps["whole"].astype(bool)]
+    wall = steps["wall_us"]
+    text = f"{counted(len(wall), 'whole step' if cut else 'step')}, median {us_text(float(wall.median()))}"
     if len(wall) > 1:
         slowest = steps.iloc[int(wall.argmax())]
         ratio = float(wall.max() / wall.median()) if wall.median() else float("nan")

@@ -93,6 +93,12 @@ def test_a_backward_pass_counts_only_where_the_main_thread_waits_for_it(write_tr
         ("forward", "c10d::allgather_", "cpu_op", "ddp_communication"),  # surely one of its own
         ("forward", "loss", "user_annotation", "loss_computation"),
         ("Optimizer.step#LBFGS.step", ENGINE, "cpu_op", "backward"),  # around a closure
+        (
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+            "torch_geometric/utils/subgraph.py(40): k_hop",
+            "python_function",
+            "graph_processing",
+        ),
     ],
 )
 def test_a_stages_name_within_anothers_mark_does_not_take_its_time(
