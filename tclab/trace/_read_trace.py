@@ -148,11 +148,16 @@ class _Columns:
             "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
             "correlation": _numbers([a.correlation for a in args]),
             "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
-            "shapes": self.shapes.of([bytes(a.dims).decode("utf-8", "replace") for a in args]),
+            "shapes": self.shapes.of([_compact(bytes(a.dims)) for a in args]),
             "collective": self.collectives.of(list(map(_collective, args))),
             "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(pd.DataFrame(columns))
+
+
+def _compact(shapes: bytes) -> str:
+    """Return shapes without line ends and indents, which some writers put into them."""
+    return b"".join(shapes.split()).decode("utf-8", "replace").replace(",", ", ")
 
 
 def _collective(args: _Args) -> str:
