@@ -30,7 +30,7 @@ def calls_of(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     sequence, the number in its group, and size, the elements of its message, null where not recorded; window, the steps
     that are recorded. `index` counts the calls of one name, from 0.
     """
-    rows = device.rows[device.is_collective]
+    rows = device.rows[device.kind == "communication"]
     if len(rows) == 0:
         rows = np.flatnonzero((trace.kind == HOST) & trace.names_match(HOST_COLLECTIVE))
         rows = rows[np.argsort(trace.start[rows], kind="stable")]

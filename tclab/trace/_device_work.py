@@ -4,18 +4,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tclab.trace._events import (
-    COPY_CATEGORIES,
-    DEVICE,
-    KERNEL_CATEGORIES,
-    OPERATOR_CATEGORIES,
-    SET_CATEGORIES,
-    Bools,
-    Ints,
-    Trace,
-)
+from tclab.trace._events import COPY_CATEGORIES, DEVICE, Bools, Ints, Trace
 from tclab.trace._host_work import HostWork, rows_around
 from tclab.trace._nesting import Intervals, union
 
@@ -40,9 +32,13 @@ class DeviceWork:
 
     label: str  # of the trace, and of the device where the trace has several
     rows: Ints  # in the order of their start
-    is_kernel: Bools  # [rows]
-    is_collective: Bools  # [rows]
-    times: dict[str, Intervals]  # busy (all), compute (kernels but collectives), communication (these), copy, set
+    kind: npt.NDArray[np.str_]  # [rows] compute (kernels but collectives), communication (these), copy, set
+    times: dict[str, Intervals]  # of each kind, and busy: of all
+
+    @property
+    def is_kernel(self) -> Bools:
+        """Which are kernels, [rows]."""
+        return np.isin(self.kind, ["compute", "communication"])
 
     @property
     def span(self) -> int:
@@ -61,16 +57,12 @@ def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> Dev
     """Return the device events of a trace among those `of` [N], all unless given; empty where there are none."""
     rows = np.flatnonzero((trace.kind == DEVICE) if of is None else of)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    is_kernel, is_collective = trace.is_category(KERNEL_CATEGORIES)[rows], trace.is_collective[rows]
-    kinds = {
-        "busy": np.ones(len(rows), dtype=bool),
-        "compute": is_kernel & ~is_collective,
-        "communication": is_collective,
-        "copy": trace.is_category(COPY_CATEGORIES)[rows],
-        "set": trace.is_category(SET_CATEGORIES)[rows],
-    }
-    times = {kind: union(trace.start[rows[chosen]], trace.stop[rows[chosen]]) for kind, chosen in kinds.items()}
-    return DeviceWork(label or trace.label, rows, is_kernel, is_collective, times)
+    kinds = {"communication": trace.is_collective, "compute": trace.is_category({"kernel"}),
+             "copy": trace.is_category(COPY_CATEGORIES)}  # fmt: skip
+    kind = np.select([of_kind[rows] for of_kind in kinds.values()], list(kinds), "set")
+    parts = {name: rows[kind == name] for name in (*kinds, "set")} | {"busy": rows}
+    times = {name: union(trace.start[part], trace.stop[part]) for name, part in parts.items()}
+    return DeviceWork(label or trace.label, rows, kind, times)
 
 
 def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
@@ -97,9 +89,7 @@ def breakdown_row(trace: Trace, pid: Hashable, device: DeviceWork) -> dict[str, 
     row: dict[str, object] = {"rank": trace.rank, "device": pid, **dict.fromkeys(TIMES), "file": trace.path.name}
     if len(device.rows) == 0:
         return row | {"kernels": 0, "device_events": 0}
-    busy, compute, communication, copy, sets = (
-        device.times[kind].length for kind in ("busy", "compute", "communication", "copy", "set")
-    )
+    communication, compute, copy, sets, busy = (times.length for times in device.times.values())
     kernels = int(trace.duration[device.rows[device.is_kernel]].sum())
     times = (device.span, compute, busy - compute, device.span - busy, busy, communication, device.exposed, copy, sets,
              kernels)  # fmt: skip
@@ -127,11 +117,9 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
     call = trace.launch[device.rows]
     known = np.flatnonzero(call >= 0)
     launch = np.searchsorted(host.rows, call[known])
-    kinds = [device.is_collective, device.is_kernel, trace.is_category(COPY_CATEGORIES)[device.rows]]
-    table = pd.DataFrame({"kernel": trace.names_of(device.rows)})
-    table["kind"] = np.select(kinds, ["communication", "compute", "copy"], "set")
+    table = pd.DataFrame({"kernel": trace.names_of(device.rows), "kind": device.kind})
     table[_BY[2:]] = None
-    around = rows_around(host, trace.is_category(OPERATOR_CATEGORIES), launch)
+    around = rows_around(host, trace.is_op, launch)
     module = rows_around(host, trace.names_match(r"^nn\.Module"), launch)
     shapes = [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in around.tolist()]
     found = trace.names_of(around), shapes, trace.names_of(module), host.stage[launch].astype(str)

@@ -25,10 +25,8 @@ SECOND = 10**9  # ticks
 HOST, DEVICE, ANNOTATION = 0, 1, 2
 """Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
 
-KERNEL_CATEGORIES = {"kernel"}
 COPY_CATEGORIES = {"gpu_memcpy", "memcpy"}
-SET_CATEGORIES = {"gpu_memset", "memset"}
-DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | SET_CATEGORIES
+DEVICE_CATEGORIES = {"kernel", "gpu_memset", "memset"} | COPY_CATEGORIES
 _MAKERS = ("cuda_", "xpu_", "mtia_", "privateuse1_", "glow_", "")
 RUNTIME_CATEGORIES = {maker + kind for maker in _MAKERS for kind in ("runtime", "driver")}
 OPERATOR_CATEGORIES = {"cpu_op", "operator"}
@@ -121,7 +119,7 @@ class Trace:
         """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
         among_threads = self.names_match(WITHIN_KERNEL) & ~self.names_match(r"[nr]ccl")
         named = self.names_match(COLLECTIVE_KERNEL) & ~among_threads
-        return self.is_category(KERNEL_CATEGORIES) & (named | (self.collective > 0))
+        return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
     @cached_property
     def steps(self) -> StepWindows:
@@ -139,6 +137,11 @@ class Trace:
         marks = marks.sort_values("start", kind="stable")
         names = [self.names[name] for name in marks["step"]]
         return StepWindows(names, marks["start"].to_numpy(), marks["end"].to_numpy(), marked_on)
+
+    @cached_property
+    def is_op(self) -> Bools:
+        """Which events are operators, [N]."""
+        return self.is_category(OPERATOR_CATEGORIES)
 
     @cached_property
     def is_runtime(self) -> Bools:

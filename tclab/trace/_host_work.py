@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import CATEGORIES, OUTSIDE, STAGES, Rule, categories_of, first_rules
-from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
+from tclab.trace._events import HOST, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
 WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$"
@@ -76,7 +76,7 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools, main
     track, start, stop = trace.track[rows], trace.start[rows], trace.stop[rows]
     waited = np.zeros(len(rows), dtype=bool)
     of_main = track == main
-    is_op = trace.is_category(OPERATOR_CATEGORIES)[rows]
+    is_op = trace.is_op[rows]
     edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
     links = trace.links[trace.links["caller"] != trace.links["track"]].sort_values("at", kind="stable")
     is_root = parent < 0
@@ -210,13 +210,12 @@ def sync_table(trace: Trace, host: HostWork, full_queue: Ints) -> pd.DataFrame:
     """
     is_full = np.isin(host.rows, full_queue)
     found = np.flatnonzero((trace.is_runtime & trace.names_match(WAITING_CALL))[host.rows] | is_full)
-    is_op = trace.is_category(OPERATOR_CATEGORIES)
     is_site = trace.is_category({"python_function"}) & ~trace.names_match(LIBRARY_CODE)
     calls = zip(trace.names_of(host.rows[found]), is_full[found].tolist(), strict=True)
     table = pd.DataFrame(
         {
             "call": [f"{name} (full queue)" if full else name for name, full in calls],
-            "op": trace.names_of(rows_around(host, is_op, found)),
+            "op": trace.names_of(rows_around(host, trace.is_op, found)),
             "site": trace.names_of(rows_around(host, is_site, found)),
             "stage": host.stage[found].astype(str),
             "wait_us": trace.us(trace.duration[host.rows[found]]),

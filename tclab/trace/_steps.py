@@ -5,7 +5,7 @@ import pandas as pd
 
 from tclab._display import us_text
 from tclab.trace._device_work import DeviceWork
-from tclab.trace._events import OPERATOR_CATEGORIES, Trace
+from tclab.trace._events import Trace
 from tclab.trace._nesting import Intervals, union
 
 EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
@@ -45,7 +45,7 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
     names, start, end, marked_on = trace.steps
     if len(names) < 2 or marked_on != "host":
         return {}
-    rows = np.flatnonzero(trace.is_category(OPERATOR_CATEGORIES) | trace.is_runtime)
+    rows = np.flatnonzero(trace.is_op | trace.is_runtime)
     found = []
     for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
         inside = rows[(trace.start[rows] >= begin) & (trace.stop[rows] <= finish)]
