@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._device_work import DeviceWork
-from tclab.trace._events import HOST, Trace
+from tclab.trace._events import HOST, US, Trace
 
 HOST_COLLECTIVE = r"^gloo:"  # on the host the backend's own thread marks each collective
 COLLECTIVE_COLUMNS = ["collective", "kind", "index", "rank", "start_us", "duration_us", "own_us", "wait_us", "paired"]
@@ -39,8 +39,8 @@ def calls_of(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     columns = {
         "collective": names,
         "kind": [next(kind for kind, words in _KINDS.items() if re.search(words, name, re.I)) for name in names],
-        "start_us": trace.us(trace.start[rows]),
-        "duration_us": trace.us(trace.duration[rows]),
+        "start_us": trace.start[rows] / US,
+        "duration_us": trace.duration[rows] / US,
         "begin": trace.start[rows] + trace.clock,
         "end": trace.stop[rows] + trace.clock,
         "sequence": trace.sequence[rows],

@@ -1,4 +1,4 @@
-"""Work of the devices: temporal breakdown, time by kernel and what launched it, copies, full queues."""
+"""Work of the devices: temporal breakdown, time by kernel and what launched it, copies."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -7,19 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tclab.trace._events import COPY_CATEGORIES, DEVICE, Bools, Ints, Trace
-from tclab.trace._host_work import HostWork, rows_around
+from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
+from tclab.trace._host_work import HostWork, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
 
-TIMES = (
-    "span_us", "compute_us", "non_compute_us", "idle_us", "busy_us", "communication_us", "exposed_communication_us",
-    "copy_us", "set_us", "kernel_sum_us",
-)  # fmt: skip
-LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
-FULL_QUEUE = 1000
-"""Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places."""
-FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it
-_BY = ["kernel", "kind", "op", "shapes", "module", "stage"]
 _DIRECTION = r"(HtoD|DtoH|DtoD|HtoH|PtoP|AtoH|HtoA|AtoD|DtoA)"
 _MEMORY = r"\(([^()]*->[^()]*)\)"
 _SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
@@ -36,9 +27,9 @@ class DeviceWork:
     times: dict[str, Intervals]  # of each kind, and busy: of all
 
     @property
-    def is_kernel(self) -> Bools:
-        """Which are kernels, [rows]."""
-        return np.isin(self.kind, ["compute", "communication"])
+    def kernels(self) -> Ints:
+        """The kernels among `rows`."""
+        return self.rows[np.isin(self.kind, ["compute", "communication"])]
 
     @property
     def span(self) -> int:
@@ -67,17 +58,15 @@ def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> Dev
 
 def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
     """Return the work of each device by its process id, in the order of the file; of None where there is no device."""
-    is_device = trace.kind == DEVICE
-    process = [pid for pid, _ in trace.tracks]
-    found = list(dict.fromkeys(process[track] for track in np.unique(trace.track[is_device]).tolist()))
-    if len(found) < 2:
-        return {found[0] if found else None: gather_device(trace)}
-    mine = {pid: is_device & np.array([p == pid for p in process])[trace.track] for pid in found}
-    return {pid: gather_device(trace, of, f"{trace.label}, device {pid}") for pid, of in mine.items()}
+    process = pd.Series([pid for pid, _ in trace.tracks], dtype=object)[trace.track].where(trace.kind == DEVICE)
+    pids = pd.Series(trace.track).groupby(process.to_numpy()).min().sort_values().index.tolist()
+    if len(pids) < 2:
+        return {pids[0] if pids else None: gather_device(trace)}
+    return {pid: gather_device(trace, (process == pid).to_numpy(), f"{trace.label}, device {pid}") for pid in pids}
 
 
-def breakdown_row(trace: Trace, pid: Hashable, device: DeviceWork) -> dict[str, object]:
-    """Return one row of `report.breakdown`: times of a device over the whole trace in µs; null without device events.
+def breakdown(trace: Trace, devices: dict[Hashable, DeviceWork]) -> pd.DataFrame:
+    """Return one row per device: times over the whole trace in µs; null without device events.
 
     This is HTA's temporal breakdown (compute, non-compute, idle) and its communication-computation overlap.
 
@@ -86,25 +75,25 @@ def breakdown_row(trace: Trace, pid: Hashable, device: DeviceWork) -> dict[str, 
     the part of the collectives' union during which no other kernel runs. `kernel_sum_us` adds durations up,
     so it exceeds the union by what ran concurrently.
     """
-    row: dict[str, object] = {"rank": trace.rank, "device": pid, **dict.fromkeys(TIMES), "file": trace.path.name}
-    if len(device.rows) == 0:
-        return row | {"kernels": 0, "device_events": 0}
-    communication, compute, copy, sets, busy = (times.length for times in device.times.values())
-    kernels = int(trace.duration[device.rows[device.is_kernel]].sum())
-    times = (device.span, compute, busy - compute, device.span - busy, busy, communication, device.exposed, copy, sets,
-             kernels)  # fmt: skip
-    counts = {"kernels": int(device.is_kernel.sum()), "device_events": len(device.rows)}
-    return row | dict(zip(TIMES, map(trace.us, times), strict=True)) | counts
-
-
-def full_queue(trace: Trace) -> Ints:
-    """Return the launches that waited for room in the queue of a device, rows of the trace."""
-    launched = np.flatnonzero(trace.launch >= 0)
-    began, calls = np.sort(trace.start[launched]), np.unique(trace.launch[launched])
-    at = trace.start[calls]
-    waiting = np.searchsorted(np.sort(at), at, side="left") - np.searchsorted(began, at, side="right")
-    slow = trace.us(trace.duration[calls]) >= FULL_QUEUE_US
-    return calls[slow & (waiting >= FULL_QUEUE) & trace.names_match(LAUNCH)[calls]]
+    rows = []
+    for pid, device in devices.items():
+        time = {kind: intervals.length for kind, intervals in device.times.items()}
+        ticks = {
+            "span_us": device.span,
+            "compute_us": time["compute"],
+            "non_compute_us": time["busy"] - time["compute"],
+            "idle_us": device.span - time["busy"],
+            "busy_us": time["busy"],
+            "communication_us": time["communication"],
+            "exposed_communication_us": device.exposed,
+            "copy_us": time["copy"],
+            "set_us": time["set"],
+            "kernel_sum_us": trace.duration[device.kernels].sum(),
+        }
+        times = {name: value / US if len(device.rows) else np.nan for name, value in ticks.items()}
+        counts = {"kernels": len(device.kernels), "device_events": len(device.rows)}
+        rows.append({"device": pid, **times, "file": trace.path.name, **counts})
+    return trace.ranked(pd.DataFrame(rows))
 
 
 def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFrame:
@@ -114,21 +103,21 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
     share. `op` is the innermost operator around the launch, `shapes` those of its inputs, `module` the innermost
     `nn.Module`; each is null where it is not recorded. `time_us` adds durations up, `share` is of all such time.
     """
-    call = trace.launch[device.rows]
-    known = np.flatnonzero(call >= 0)
-    launch = np.searchsorted(host.rows, call[known])
-    table = pd.DataFrame({"kernel": trace.names_of(device.rows), "kind": device.kind})
-    table[_BY[2:]] = None
-    around = rows_around(host, trace.is_op, launch)
-    module = rows_around(host, trace.names_match(r"^nn\.Module"), launch)
-    shapes = [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in around.tolist()]
-    found = trace.names_of(around), shapes, trace.names_of(module), host.stage[launch].astype(str)
-    for column, values in zip(_BY[2:], found, strict=True):
-        table.loc[known, column] = values
-    times = table.assign(us=trace.us(trace.duration[device.rows])).groupby(_BY, dropna=False, sort=False)["us"]
-    table = times.agg(count="size", time_us="sum", median_us="median").reset_index()
-    table["share"] = table["time_us"] / (table["time_us"].sum() or np.nan)
-    return table.sort_values("time_us", ascending=False, ignore_index=True, kind="stable")
+    launch = trace.launch[device.rows]
+    call = np.where(launch >= 0, np.searchsorted(host.rows, launch), -1)
+    op = rows_around(host, trace.is_op, call)
+    events = {
+        "kernel": trace.names_of(device.rows),
+        "kind": device.kind,
+        "op": trace.names_of(op),
+        "shapes": [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in op.tolist()],
+        "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
+        "stage": np.append(host.stage.astype(object), None)[call],
+    }
+    sums = {name: ("us", how) for name, how in (("count", "size"), ("time_us", "sum"), ("median_us", "median"))}
+    durations = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US)
+    table = longest_first(durations, list(events), "time_us", **sums)
+    return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan))
 
 
 def copy_table(trace: Trace) -> pd.DataFrame:
@@ -138,24 +127,16 @@ def copy_table(trace: Trace) -> pd.DataFrame:
     from there. Times are sums of durations; copies on two streams may overlap.
     """
     rows = np.flatnonzero(trace.is_category(COPY_CATEGORIES))
-    call = trace.launch[rows]
-    size = trace.size[rows]
-    size = np.where(np.isnan(size) & (call >= 0), trace.size[call], size)
+    launch, size = trace.launch[rows], trace.size[rows]
+    size = np.where(np.isnan(size) & (launch >= 0), trace.size[launch], size)
     names = pd.Series(trace.names_of(rows), dtype=object).str[:200]
-    table = pd.DataFrame(
-        {
-            "direction": names.str.extract(_DIRECTION, expand=False),
-            "memory": names.str.extract(_MEMORY, expand=False),
-            "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
-            "bytes": size,
-            "time_us": trace.us(trace.duration[rows]),
-        }
-    )
-    groups = table.groupby(["direction", "memory", "size"], dropna=False, sort=False)
-    table = groups.agg(
-        copies=("time_us", "size"),
-        bytes=("bytes", lambda sizes: sizes.sum(skipna=False)),
-        time_us=("time_us", "sum"),
-    ).reset_index()
+    kinds = {
+        "direction": names.str.extract(_DIRECTION, expand=False),
+        "memory": names.str.extract(_MEMORY, expand=False),
+        "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
+    }
+    copies = pd.DataFrame({**kinds, "bytes": size, "us": trace.duration[rows] / US})
+    table = longest_first(copies, list(kinds), "time_us", copies=("us", "size"),
+                          bytes=("bytes", lambda sizes: sizes.sum(skipna=False)), time_us=("us", "sum"))  # fmt: skip
     table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
-    return trace.ranked(table).sort_values("time_us", ascending=False, ignore_index=True)
+    return trace.ranked(table)

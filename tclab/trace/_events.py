@@ -85,9 +85,6 @@ class Trace:
     links: pd.DataFrame  # from a forward thread to its backward: caller, track (indices into `tracks`), at (ticks)
     left_out: dict[str, int]  # reason → how many events
 
-    def __len__(self) -> int:
-        return len(self.start)
-
     def is_category(self, wanted: set[str]) -> Bools:
         """Return which events have one of the `wanted` categories (in lower case), [N]."""
         return np.array([c in wanted for c in self.categories], dtype=bool)[self.category]
@@ -109,10 +106,8 @@ class Trace:
     @cached_property
     def kind(self) -> npt.NDArray[np.int8]:
         """`HOST`, `DEVICE` or `ANNOTATION` per event, [N]."""
-        kinds = np.full(len(self), HOST, dtype=np.int8)
-        kinds[self.is_category(DEVICE_CATEGORIES)] = DEVICE
-        kinds[self.is_category(ANNOTATION_CATEGORIES)] = ANNOTATION
-        return kinds
+        on_device, is_annotation = self.is_category(DEVICE_CATEGORIES), self.is_category(ANNOTATION_CATEGORIES)
+        return np.select([on_device, is_annotation], [DEVICE, ANNOTATION], HOST).astype(np.int8)
 
     @cached_property
     def is_collective(self) -> Bools:
@@ -131,12 +126,11 @@ class Trace:
         rows, marked_on = np.flatnonzero(is_step & self.is_category({"user_annotation"})), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
-        marks = pd.DataFrame({"step": self.name[rows], "start": self.start[rows], "end": self.stop[rows]})
-        if marked_on == "device":
-            marks = marks.groupby("step").agg({"start": "min", "end": "max"}).reset_index()
-        marks = marks.sort_values("start", kind="stable")
-        names = [self.names[name] for name in marks["step"]]
-        return StepWindows(names, marks["start"].to_numpy(), marks["end"].to_numpy(), marked_on)
+        step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host
+        marks = pd.DataFrame({"name": self.name[rows], "start": self.start[rows], "end": self.stop[rows]})
+        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"})
+        name, start, end = marks.sort_values("start", kind="stable").to_numpy().T
+        return StepWindows([self.names[code] for code in name], start, end, marked_on)
 
     @cached_property
     def is_op(self) -> Bools:
@@ -155,22 +149,16 @@ class Trace:
         Of several calls with one number, as of two windows in a file, it is the last that began before the event; it is
         unknown where calls of several processes have it, as in a file that was merged from several ranks.
         """
-        calls = self._numbered(self.is_runtime, "call")
-        calls["pid"] = [str(self.tracks[track][0]) for track in self.track[calls["call"]].tolist()]
+        numbered = pd.DataFrame({"row": np.arange(len(self.start)), "number": self.correlation, "at": self.start})
+        numbered["pid"] = np.array([str(pid) for pid, _ in self.tracks], dtype=object)[self.track]
+        numbered = numbered[numbered["number"] > 0].sort_values("at", kind="stable")
+        events, calls = (numbered[of[numbered["row"]]] for of in (self.kind == DEVICE, self.is_runtime))
         calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
-        events = self._numbered(self.kind == DEVICE, "event")
-        before, after = (
-            pd.merge_asof(events, calls, on="at", by="number", direction=side)["call"]
-            for side in ("backward", "forward")
-        )
-        launch = np.full(len(self), -1, dtype=np.int64)
-        launch[events["event"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
+        nearest = {"left": events, "right": calls, "on": "at", "by": "number", "suffixes": ("", "_call")}
+        before, after = (pd.merge_asof(**nearest, direction=side)["row_call"] for side in ("backward", "forward"))
+        launch = np.full(len(self.start), -1, dtype=np.int64)
+        launch[events["row"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
         return launch
-
-    def _numbered(self, of: Bools, row: str) -> pd.DataFrame:
-        rows = np.flatnonzero(of & (self.correlation > 0))
-        table = pd.DataFrame({"number": self.correlation[rows], "at": self.start[rows], row: rows})
-        return table.sort_values("at", kind="stable")
 
     @property
     def rank(self) -> int | None:
@@ -182,10 +170,6 @@ class Trace:
     def label(self) -> str:
         """The name of this trace in findings: its rank, or its file where the rank is not known."""
         return self.path.name if self.rank is None else f"rank {self.rank}"
-
-    def us(self, ticks: Any) -> Any:
-        """Return ticks as microseconds."""
-        return ticks / US
 
     def ranked(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table with the trace's rank as first column, null where it is not known."""

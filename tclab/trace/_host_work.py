@@ -7,15 +7,18 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import CATEGORIES, OUTSIDE, STAGES, Rule, categories_of, first_rules
-from tclab.trace._events import HOST, Bools, Ints, Trace
+from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
 WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$"
 """Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
+LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
+_FULL_QUEUE = 1000
+"""Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places."""
+_FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it
 STEP_MARK = "ProfilerStep* (mark of a step: Python between operations)"
 """All steps' marks in `Report.ops`, by torch's name; their self time is Python, and waiting, between operations."""
 LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
-_THREADS = ["rank", "thread", "is_main", "category", "self_us", "share", "events", "unrecorded_us"]
 _MARK = {"user_annotation"}
 _ENGINE = r"^autograd::engine::"
 _TORCHS_MARK = r"^Optimizer\.step|^enumerate\(DataLoader\)"
@@ -37,10 +40,6 @@ class HostWork(Nesting):
     category: pd.Categorical  # [R]
     stage: pd.Categorical  # [R] the stage around each event, `OUTSIDE` where there is none
     main: int | None  # track of the thread that runs the steps
-
-    def op_time(self, windows: Intervals | None = None) -> Ints:
-        """Return self times on each event's own thread, [R]; a mark's without the backward pass that runs in it."""
-        return np.where(self.on == self.track, self.spent(windows), self.alone.spent(windows))
 
 
 def nest_host(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
@@ -74,31 +73,25 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools, main
     pass on another thread alone, says that this one called it.
     """
     track, start, stop = trace.track[rows], trace.start[rows], trace.stop[rows]
-    waited = np.zeros(len(rows), dtype=bool)
-    of_main = track == main
-    is_op = trace.is_op[rows]
-    edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
-    links = trace.links[trace.links["caller"] != trace.links["track"]].sort_values("at", kind="stable")
-    is_root = parent < 0
-    threads = [thread for thread in np.unique(track[is_backward & is_op]).tolist() if thread != main]
+    of_main, is_op, is_root = track == main, trace.is_op[rows], parent < 0
+    threads = sorted({*track[is_backward & is_op].tolist()} - {main})
     is_mark = is_backward & ~is_op & ~np.isin(track, threads)
     called_here, called_elsewhere = (union(start[of], stop[of]) for of in (is_mark & of_main, is_mark & ~of_main))
+    edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
+    begun, ended = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, stop, side="left")
+    still = (begun == ended) & (begun > 0) & (ended < len(edges))
+    links = trace.links[trace.links["caller"] != trace.links["track"]].sort_values("at", kind="stable")
+    waited = np.zeros(len(rows), dtype=bool)
     for thread in threads:
-        roots = np.flatnonzero(is_root & (track == thread))
-        ops = roots[is_op[roots]]
-        took = stop[ops] - start[ops]
+        roots = np.flatnonzero(is_root & still & (track == thread))
+        ops = is_root & is_op & (track == thread)
         theirs = links[links["track"] == thread]
-        begin, end = start[roots], stop[roots]
-        still = np.searchsorted(edges, end, side="left") == np.searchsorted(edges, begin, side="right")
-        still &= (begin >= edges[0]) & (end <= edges[-1])
         if len(theirs):
-            last = np.searchsorted(theirs["at"].to_numpy(), end, side="right") - 1
-            still &= theirs["caller"].to_numpy()[np.maximum(last, 0)] == main
-        elif took[is_backward[ops]].sum() < _MOSTLY * took.sum():
-            continue
-        else:
-            still &= (called_here.covered(begin, end) > 0) | (called_elsewhere.covered(begin, end) == 0)
-        waited[roots[still]] = True
+            last = np.searchsorted(theirs["at"], stop[roots], side="right") - 1
+            waited[roots] = theirs["caller"].to_numpy()[np.maximum(last, 0)] == main
+        elif (stop - start)[ops & is_backward].sum() >= _MOSTLY * (stop - start)[ops].sum():
+            here, elsewhere = (of.covered(start[roots], stop[roots]) > 0 for of in (called_here, called_elsewhere))
+            waited[roots] = here | ~elsewhere
     return waited[nearest(is_root, parent)]
 
 
@@ -125,13 +118,14 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     Each event counts on its own thread. A thread's `self_us` sum to its wall time, last end - first start. Time without
     any recorded event counts as `other`, and is given in `unrecorded_us`.
     """
-    parts = []
-    for track in np.unique(host.track).tolist():
-        mine = host.track == track
-        thread = {"thread": "{} {}".format(*trace.tracks[track]), "is_main": track == host.main}
-        parts.append(_account(trace, host, mine, host.category, host.alone.spent(), None).assign(**thread))
-    table = trace.ranked(pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_THREADS[1:]))
-    return table[_THREADS]
+    tracks = np.unique(host.track).tolist()
+    spent = host.alone.spent()
+    accounts = {track: _account(trace, host, host.track == track, host.category, spent) for track in tracks}
+    table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent).head(0)})
+    track = table.index.get_level_values(0)
+    table.insert(0, "thread", ["{} {}".format(*trace.tracks[i]) for i in track])
+    table.insert(1, "is_main", track == host.main)
+    return trace.ranked(table.reset_index(drop=True))
 
 
 def host_tables(works: list[tuple[Trace, HostWork, Intervals | None]]) -> dict[str, pd.DataFrame]:
@@ -154,78 +148,96 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
 
     - `by`: "category", or "stage", that around each event: an `aten::` op within a backward is backward.
     """
-    parts = [
+    accounts = [
         _account(trace, host, host.on == host.main, getattr(host, by), host.spent(windows), windows)
         for trace, host, windows in works
     ]
-    table = pd.concat(parts).groupby("category", sort=False)[["self_us", "events", "unrecorded_us"]].sum().reset_index()
-    table.insert(2, "share", table["self_us"] / (table["self_us"].sum() or np.nan))
+    table = pd.concat(accounts).groupby("category", sort=False).sum().reset_index()
+    table["share"] = table["self_us"] / (table["self_us"].sum() or np.nan)
     return table.rename(columns={"category": by})
 
 
 def _account(
-    trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[Any]", spent: Ints, windows: Intervals | None
+    trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[Any]", spent: Ints, windows: Intervals | None = None
 ) -> pd.DataFrame:
     """Return category, self_us, share, events and unrecorded_us of the host events `of` [R], which are of a thread."""
-    names, rows = list(by.categories), host.rows[of]
-    took = np.bincount(by.codes[of], spent[of], len(names)).astype(np.int64)
+    rows = host.rows[of]
     stop = trace.stop[rows].max(initial=0, keepdims=True)
     start = trace.start[rows].min(initial=int(stop[0]), keepdims=True)
     wall = int((stop - start if windows is None else windows.covered(start, stop))[0])
-    unrecorded = np.where(np.array(names) == (OUTSIDE if OUTSIDE in names else "other"), wall - took.sum(), 0)
-    events = np.bincount(by.codes[of], minlength=len(names))
-    table = pd.DataFrame({"category": names, "self_us": trace.us(took + unrecorded), "events": events})
-    return table.assign(share=(took + unrecorded) / (wall or np.nan), unrecorded_us=trace.us(unrecorded))
+    events = pd.DataFrame({"category": by[of], "took": spent[of]})
+    sums = events.groupby("category", observed=False)["took"].agg(["sum", "size"]).reset_index()
+    rest = OUTSIDE if OUTSIDE in by.categories else "other"
+    unrecorded = np.where(sums["category"] == rest, wall - sums["sum"].sum(), 0)
+    took = sums["sum"] + unrecorded
+    table = pd.DataFrame({"category": by.categories, "self_us": took / US, "share": took / (wall or np.nan)})
+    return table.assign(events=sums["size"], unrecorded_us=unrecorded / US)
 
 
 def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:
     """Return one row per name on all host threads, one of all steps' marks: name, category, calls, self_us, total_us.
 
     `total_us` adds whole durations, children included, so it is no share of anything. Of the time that counts, where it
-    is given, self times and the calls that begin there count.
+    is given, self times and the calls that begin there count. An event's self time is that on its own thread, a mark's
+    without the backward pass that runs in it.
     """
-    parts = []
+    by, parts = ["name", "category"], []
     for trace, host, windows in works:
         start = trace.start[host.rows]
-        sums = {"calls": 1 if windows is None else windows.covered(start, start + 1), "self_us": host.op_time(windows)}
-        events = pd.DataFrame({"name": trace.name[host.rows], "category": host.category, **sums})
-        table = events.assign(total_us=trace.duration[host.rows]).groupby(["name", "category"], observed=True).sum()
-        table = trace.us(table).assign(calls=table["calls"]).reset_index()
+        calls = 1 if windows is None else windows.covered(start, start + 1)
+        spent = np.where(host.on == host.track, host.spent(windows), host.alone.spent(windows))
+        events = {"name": trace.name[host.rows], "category": host.category, "calls": calls, "self_us": spent}
+        table = pd.DataFrame({**events, "total_us": trace.duration[host.rows]}).groupby(by, observed=True).sum()
+        table = table.assign(self_us=table["self_us"] / US, total_us=table["total_us"] / US).reset_index()
         names = (trace.names[name] for name in table["name"])
         table["name"] = [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]
         parts.append(table.astype({"category": str}))
-    table = pd.concat(parts).groupby(["name", "category"], sort=False).sum().reset_index()
+    table = pd.concat(parts).groupby(by, sort=False).sum().reset_index()
     return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
 
 
-def sync_table(trace: Trace, host: HostWork, full_queue: Ints) -> pd.DataFrame:
+def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return one row per place: rank, call, op, site, stage, calls, wait_us; the longest wait first.
 
     `op` is the operator around the call, such as `aten::item`, and `site` the nearest Python frame outside libraries,
     where stacks are recorded; both are null where nothing is recorded.
-
-    **Arguments:**
-
-    - `full_queue`: rows of launches that waited for room in the device's queue.
     """
-    is_full = np.isin(host.rows, full_queue)
-    found = np.flatnonzero((trace.is_runtime & trace.names_match(WAITING_CALL))[host.rows] | is_full)
+    waits, is_full = trace.is_runtime & trace.names_match(WAITING_CALL), _waits_for_room(trace)
+    calls = np.flatnonzero((waits | is_full)[host.rows])
+    rows = host.rows[calls]
+    full = np.where(is_full[rows], " (full queue)", "").tolist()
     is_site = trace.is_category({"python_function"}) & ~trace.names_match(LIBRARY_CODE)
-    calls = zip(trace.names_of(host.rows[found]), is_full[found].tolist(), strict=True)
-    table = pd.DataFrame(
-        {
-            "call": [f"{name} (full queue)" if full else name for name, full in calls],
-            "op": trace.names_of(rows_around(host, trace.is_op, found)),
-            "site": trace.names_of(rows_around(host, is_site, found)),
-            "stage": host.stage[found].astype(str),
-            "wait_us": trace.us(trace.duration[host.rows[found]]),
-        }
-    )
-    waits = table.groupby(["call", "op", "site", "stage"], dropna=False, sort=False)["wait_us"]
-    table = trace.ranked(waits.agg(calls="size", wait_us="sum").reset_index())
-    return table.sort_values("wait_us", ascending=False, ignore_index=True, kind="stable")
+    places = {
+        "call": [name + queue for name, queue in zip(trace.names_of(rows), full, strict=True)],
+        "op": trace.names_of(rows_around(host, trace.is_op, calls)),
+        "site": trace.names_of(rows_around(host, is_site, calls)),
+        "stage": host.stage[calls].astype(str),
+    }
+    table = pd.DataFrame(places).assign(us=trace.duration[rows] / US)
+    return trace.ranked(longest_first(table, list(places), "wait_us", calls=("us", "size"), wait_us=("us", "sum")))
+
+
+def _waits_for_room(trace: Trace) -> Bools:
+    """Return which events are launches that waited for room in the queue of a device, [N]."""
+    launched = trace.launch >= 0
+    began, calls = np.sort(trace.start[launched]), np.unique(trace.launch[launched])
+    at = trace.start[calls]
+    waiting = np.searchsorted(np.sort(at), at, side="left") - np.searchsorted(began, at, side="right")
+    waits = np.zeros(len(trace.start), dtype=bool)
+    waits[calls] = (waiting >= _FULL_QUEUE) & (trace.duration[calls] >= _FULL_QUEUE_US * US)
+    return waits & trace.names_match(LAUNCH)
+
+
+def longest_first(table: pd.DataFrame, by: list[str], time: str, **sums: Any) -> pd.DataFrame:
+    """Return sums of a table's groups, as `agg` takes them, those of the longest `time` first."""
+    groups = table.groupby(by, dropna=False, sort=False).agg(**sums).reset_index()
+    return groups.sort_values(time, ascending=False, ignore_index=True, kind="stable")
 
 
 def rows_around(host: HostWork, wanted: Bools, of: Ints) -> Ints:
-    """Return the nearest of the `wanted` events [N] around host events `of` [K], rows of the trace; -1 without any."""
-    return np.append(host.rows, -1)[nearest(wanted[host.rows], host.parent)[of]]
+    """Return the nearest of the `wanted` events [N] around host events `of` [K], rows of the trace; -1 without any.
+
+    Around no event, -1 in `of`, there is none.
+    """
+    around = np.append(nearest(wanted[host.rows], host.parent), -1)
+    return np.append(host.rows, -1)[around[of]]

@@ -37,12 +37,10 @@ class Intervals(NamedTuple):
         return self._before(end) - self._before(start)
 
     def _before(self, at: Ints) -> Ints:
-        if len(self.start) == 0:
-            return np.zeros(len(at), dtype=np.int64)
-        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
-        index = np.searchsorted(self.start, at, side="right") - 1
-        inside = np.minimum(at, self.end[index]) - self.start[index]
-        return np.where(index < 0, 0, before[index] + inside)
+        begun = np.searchsorted(self.start, at, side="right")
+        length = np.append(0, np.cumsum(self.end - self.start))
+        end = np.append(-(2**62), self.end)
+        return np.asarray(length[begun] - np.maximum(end[begun] - at, 0))
 
 
 def union(start: Ints, end: Ints) -> Intervals:

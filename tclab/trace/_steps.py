@@ -5,7 +5,7 @@ import pandas as pd
 
 from tclab._display import us_text
 from tclab.trace._device_work import DeviceWork
-from tclab.trace._events import Trace
+from tclab.trace._events import US, Trace
 from tclab.trace._nesting import Intervals, union
 
 EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
@@ -18,16 +18,15 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     where the host marks steps; work still queued when the last step ended is then in the breakdown of the whole trace
     only. A step is whole unless the recording began or ended within it. No rows where the trace has no steps.
     """
-    steps = trace.steps
-    wall = steps.end - steps.start
-    table = {"file": trace.path.name, "step": steps.names, "marked_on": steps.marked_on,
-             "start_us": trace.us(steps.start), "wall_us": trace.us(wall)}  # fmt: skip
-    within = {kind: device.times[kind].covered(steps.start, steps.end)
-              for kind in ("busy", "compute", "communication", "copy")}  # fmt: skip
-    for kind, ticks in (within | {"idle": wall - within["busy"]}).items():
-        table[f"{kind}_us"] = trace.us(ticks) if len(device.rows) else np.full(len(wall), np.nan)
-    table["whole"] = ~np.isin(np.arange(len(wall)), list(cut_steps(trace)))
-    return trace.ranked(pd.DataFrame(table))
+    names, start, end, marked_on = trace.steps
+    times = {"start_us": start / US, "wall_us": (end - start) / US}
+    table = pd.DataFrame({"file": trace.path.name, "step": names, "marked_on": marked_on, **times})
+    kinds = ("busy", "compute", "communication", "copy")
+    within = {kind: device.times[kind].covered(start, end) for kind in kinds}
+    for kind, ticks in (within | {"idle": end - start - within["busy"]}).items():
+        table[f"{kind}_us"] = ticks / US if len(device.rows) else np.nan
+    table["whole"] = ~table.index.isin(cut_steps(trace))
+    return trace.ranked(table)
 
 
 def whole_steps(trace: Trace) -> Intervals:
@@ -42,24 +41,24 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
     Its mark is too short, or a part of it holds no event.
     """
-    names, start, end, marked_on = trace.steps
+    names, starts, ends, marked_on = trace.steps
     if len(names) < 2 or marked_on != "host":
         return {}
     rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    found = []
-    for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
-        inside = rows[(trace.start[rows] >= begin) & (trace.stop[rows] <= finish)]
-        first, last = trace.start[inside].min(initial=finish), trace.stop[inside].max(initial=begin)
-        found.append((len(inside), *trace.us(np.array([finish - begin, first - begin, finish - last]))))
-    steps = pd.DataFrame(found, columns=["ops", "wall", "head", "tail"])
+    steps = pd.DataFrame({"wall": (ends - starts) / US})
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
+        steps.loc[i, "ops"] = len(inside)
+        steps.loc[i, "head"] = (trace.start[inside].min(initial=end) - start) / US
+        steps.loc[i, "tail"] = (end - trace.stop[inside].max(initial=start)) / US
     cut: dict[int, tuple[float, str]] = {}
-    for at, silent, which, side in ((0, "head", "first", "begins"), (len(names) - 1, "tail", "last", "ends")):
-        step, usual = steps.iloc[at], steps.drop(index=at).median()
+    for i, silent, which, side in ((0, "head", "first", "begins"), (len(names) - 1, "tail", "last", "ends")):
+        step, usual = steps.iloc[i], steps.drop(index=i).median()
         us, missing = step["wall"], usual["wall"] - step["wall"]
         said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
         if missing <= EDGE * usual["wall"]:
             us, missing = step[silent], step[silent] - usual[silent]
             said = f"{side} with {us_text(us)} in which no event was recorded"
         if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
-            cut[at] = float(us), f"{names[at]}, the {which} step, {said}"
+            cut[i] = float(us), f"{names[i]}, the {which} step, {said}"
     return cut

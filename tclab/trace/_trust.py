@@ -1,7 +1,7 @@
 """Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import permutations
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
-from tclab.trace._device_work import LAUNCH, DeviceWork
+from tclab.trace._device_work import DeviceWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
-from tclab.trace._host_work import HostWork
+from tclab.trace._host_work import LAUNCH, HostWork
 from tclab.trace._nesting import nearest, union
 from tclab.trace._rank_work import RankWork
 from tclab.trace._steps import EDGE, cut_steps
@@ -35,7 +35,7 @@ class Doubt(NamedTuple):
     what: str  # a sentence without its end
 
 
-def trust_of(ranks: Sequence[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return what speaks against the figures of one trace, or of one per rank: a table, and a sentence of it all.
 
     The table has one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the tables of
@@ -46,23 +46,23 @@ def trust_of(ranks: Sequence[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFra
     - `calls`: the collectives of all ranks, as `pair_calls` returns them.
     """
     rows: list[tuple[object, ...]] = []
-    ahead = [_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks[1:]]
-    for i, rank in enumerate(ranks):
+    ahead = [_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks]
+    for rank, us in zip(ranks, ahead, strict=True):
         trace = rank.trace
         doubts = [doubt for check in _CHECKS for doubt in check(trace, rank.device, rank.host)]
-        doubts += _unaligned(ranks[0].trace, ahead[i - 1]) if i else []
+        doubts += _unaligned(ranks[0].trace, us)
         rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
     table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
-    return table, _verdict(table, clocks_compared=all(map(len, ahead)))
+    return table, _verdict(table, clocks_compared=all(map(len, ahead[1:])))
 
 
 def _not_torch(trace: Trace, *_: object) -> Iterator[Doubt]:
     """Yield a file without a single category of torch's profiler: other programs write the same format."""
     if not trace.is_category(TORCH_CATEGORIES).any():
-        us = trace.us(trace.stop.max() - trace.start.min())
-        spoils = "breakdown, categories, stages, gaps, syncs, copies"
+        us = (trace.stop.max() - trace.start.min()) / US
         what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told"
-        yield Doubt("no categories of torch.profiler", len(trace), us, spoils, f"{what} apart")
+        spoils = "breakdown, categories, stages, gaps, syncs, copies"
+        yield Doubt("no categories of torch.profiler", len(trace.start), us, spoils, f"{what} apart")
 
 
 def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
@@ -72,15 +72,13 @@ def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
     others, as a duration that is wrong does.
     """
     rows = np.flatnonzero(trace.kind != ANNOTATION)
-    if len(rows) < FEW:
-        return
-    moments = np.sort(np.concatenate([trace.start[rows], trace.stop[rows]]))
+    start, stop = trace.start[rows], trace.stop[rows]
+    moments = np.sort(np.concatenate([start, stop]))
     length = np.diff(moments)
     recorded = int(length[length < SECOND].sum())
-    for at in np.flatnonzero(length > max(SECOND, 10 * recorded)).tolist():
-        begin, end, us = moments[at], moments[at + 1], trace.us(length[at])
-        during = rows[(trace.start[rows] <= begin) & (trace.stop[rows] >= end)]
-        before = int((trace.stop[rows] <= begin).sum())
+    for i in np.flatnonzero(length > max(SECOND, 10 * recorded)).tolist() if len(rows) >= FEW else []:
+        during, before = rows[(start <= moments[i]) & (stop >= moments[i + 1])], int((stop <= moments[i]).sum())
+        us = length[i] / US
         what = f"Nothing is recorded for {us_text(us)}, between {before} events and {len(rows) - before} later ones"
         if len(during):
             what = f"{trace.name_of(during[0])[:60]} outlasts all other events by {us_text(us)}"
@@ -92,27 +90,23 @@ def _overlaps(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield work that runs into the next on its stream, which runs one after another."""
     rows = device.rows[np.lexsort((trace.stop[device.rows], trace.start[device.rows], trace.track[device.rows]))]
     first, then = rows[:-1], rows[1:]
-    begin, end = trace.start[then], trace.stop[first]
-    bad = (trace.track[first] == trace.track[then]) & (end - begin > SURE_US * US)
-    if not bad.any():
-        return
-    us, count = trace.us(union(begin[bad], end[bad]).length), int(bad.sum())
-    worst = first[bad][np.argmax((end - begin)[bad])]
-    what = (
-        f"{counted(count, 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}, most "
-        f"{trace.name_of(worst)[:60]}: a duration is wrong, events are there twice, or a graph's branches share it"
-    )
-    yield Doubt("overlap on a stream", count, us, "breakdown, gaps, idle_causes", what)
+    over = trace.stop[first] - trace.start[then]
+    bad = (trace.track[first] == trace.track[then]) & (over > SURE_US * US)
+    if bad.any():
+        us = union(trace.start[then[bad]], trace.stop[first[bad]]).length / US
+        worst = trace.name_of(first[bad][over[bad].argmax()])[:60]
+        runs = f"{counted(bad.sum(), 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}"
+        why = "a duration is wrong, events are there twice, or a graph's branches share it"
+        spoils = "breakdown, gaps, idle_causes"
+        yield Doubt("overlap on a stream", bad.sum(), us, spoils, f"{runs}, most {worst}: {why}")
 
 
 def _captured(trace: Trace) -> Bools:
     """Return which events lie in the capture of a graph, whose launches run nothing, [N]."""
-    opened, closed = (trace.names_match(rf"Stream{edge}Capture") for edge in ("Begin", "End"))
+    opened, closed = (trace.names_match(rf"Stream{edge}Capture").astype(int) for edge in ("Begin", "End"))
     rows = np.lexsort((trace.start, trace.track))
-    depth = pd.Series(opened[rows].astype(int) - closed[rows]).groupby(trace.track[rows]).cumsum()
-    inside = np.zeros(len(trace), dtype=bool)
-    inside[rows] = depth > 0
-    return inside
+    depth = pd.Series((opened - closed)[rows], index=rows).groupby(trace.track[rows]).cumsum()
+    return (depth.sort_index() > 0).to_numpy()
 
 
 def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
@@ -123,43 +117,37 @@ def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Dou
     """
     moves = trace.names_match(MOVES)
     is_launch = trace.is_runtime & trace.names_match(LAUNCH) & (trace.correlation > 0)
-    is_launch &= ~(moves & (trace.us(trace.duration) <= NO_LAUNCH_US)) & ~_captured(trace)
-    rows = np.flatnonzero(is_launch)
-    rows = rows[np.lexsort((trace.start[rows], trace.track[rows]))]
-    on_device = device.rows[trace.correlation[device.rows] > 0]
-    lost = ~np.isin(trace.correlation[rows], trace.correlation[on_device])
-    if not lost.any():
+    is_launch &= ~(moves & (trace.duration <= NO_LAUNCH_US * US)) & ~_captured(trace)
+    rows = np.lexsort((trace.start, trace.track))
+    rows = rows[is_launch[rows]]
+    work = pd.DataFrame({"begin": trace.start, "end": trace.stop, "number": trace.correlation}).iloc[device.rows]
+    work = work.groupby("number").agg({"begin": "min", "end": "max"}).reindex(trace.correlation[rows])
+    lost = work["end"].isna().to_numpy()
+    count = int(lost.sum())
+    if count == 0:
         return
-    spans = pd.DataFrame({"begin": trace.start[on_device], "end": trace.stop[on_device]})
-    spans = spans.groupby(trace.correlation[on_device]).agg({"begin": "min", "end": "max"})
-    calls = spans.reindex(trace.correlation[rows]).reset_index(drop=True)  # null where lost
-    by_thread = calls.groupby(trace.track[rows])
-    before, after = by_thread["end"].ffill(), by_thread["begin"].bfill()
-    begin = before.fillna(0).clip(lower=trace.start[rows])[lost].to_numpy(dtype=np.int64)
-    end = after.fillna(int(trace.stop.max()))[lost].to_numpy(dtype=np.int64)
-    us, count = trace.us(union(begin[end > begin], end[end > begin]).length), int(lost.sum())
-    at_head = int((lost & before.isna()).sum())
+    by_thread = work.groupby(trace.track[rows])
+    before, after = by_thread["end"].ffill()[lost], by_thread["begin"].bfill()[lost]
+    begin = before.fillna(0).clip(lower=trace.start[rows[lost]]).to_numpy(np.int64)
+    end = after.fillna(trace.stop.max()).to_numpy(np.int64)
+    us, at_head = union(begin, np.maximum(begin, end)).length / US, before.isna().sum()
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
-    what = (
-        f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'} no work "
-        f"on the device in the trace{where}: what the device did in {us_text(us)} is not known"
-    )
+    launches = f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'}"
+    unknown = f"what the device did in {us_text(us)} is not known"
     spoils = "breakdown, gaps, idle_causes, steps" + (", copies" if moves[rows[lost]].any() else "")
+    what = f"{launches} no work on the device in the trace{where}: {unknown}"
     yield Doubt("launches without kernels", count, us, spoils, what)
 
 
 def _early_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
-    call = trace.launch[device.rows]
-    known = call >= 0
-    lead = trace.us(np.where(known, trace.start[call] - trace.start[device.rows], 0))
+    rows = device.rows[trace.launch[device.rows] >= 0]
+    lead = (trace.start[trace.launch[rows]] - trace.start[rows]) / US
     us = lead[lead > (1.0 if (trace.start % US == 0).all() else 0.0)]
     if len(us):
-        what = (
-            f"{counted(len(us), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
-            f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
-            "host and device differ by as much"
-        )
+        began = f"{counted(len(us), 'kernel or copy', 'kernels or copies')} of {len(rows)} began before the call that"
+        early = f"launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}"
+        what = f"{began} {early}: the clocks of host and device differ by as much"
         yield Doubt("kernels before their launch", len(us), us.sum(), "gaps, idle_causes, syncs", what)
 
 
@@ -171,23 +159,24 @@ def _cut_steps(trace: Trace, *_: object) -> Iterator[Doubt]:
 def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
     launch = trace.launch[device.rows]
-    in_graph = (launch >= 0) & trace.names_match("GraphLaunch")[launch]
-    kernels = pd.DataFrame({"launch": trace.launch, "name": trace.name, "took": trace.duration}).loc[
-        device.rows[in_graph]
-    ]
+    rows = device.rows[(launch >= 0) & trace.names_match("GraphLaunch")[launch]]
+    kernels = pd.DataFrame({"name": trace.name[rows], "took": trace.duration[rows], "launch": trace.launch[rows]})
     replays = kernels.sort_values("name").groupby("launch").agg({"name": tuple, "took": "sum"})
     often = Counter(replays["name"])
     whole = {few: most for few, most in permutations(list(often)[:FEW], 2)
              if Counter(few) < Counter(most) and often[few] <= often[most]}  # fmt: skip
     short = replays[replays["name"].isin(whole.keys())]
     if len(short):
+        usual = replays.groupby("name")["took"].median()
         missing = sum(len(whole[names]) - len(names) for names in short["name"])
-        usual = replays.groupby("name")["took"].median().to_dict()
-        us = float(trace.us(sum(usual[whole[name]] - took for name, took in short.itertuples(index=False))))
-        what = (
-            f"{counted(len(short), 'launch', 'launches')} of a graph {'lacks' if len(short) == 1 else 'lack'} "
-            f"{counted(missing, 'kernel')} of {us_text(us)} that its other launches have: these are unreliable"
+        us = (
+            sum(usual[[whole[names]]].item() - took for names, took in zip(short["name"], short["took"], strict=True))
+            / US
         )
+        lacks = (
+            f"{counted(len(short), 'launch of a graph lacks', 'launches of a graph lack')} {counted(missing, 'kernel')}"
+        )
+        what = f"{lacks} of {us_text(us)} that its other launches have: these are unreliable"
         spoils = "breakdown, kernels, gaps, idle_causes"
         yield Doubt("graph launches without some kernels", len(short), us, spoils, what)
 
@@ -197,11 +186,11 @@ def _shared_numbers(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[D
     numbers = trace.correlation[trace.is_runtime & (trace.correlation > 0)]
     rows = device.rows[(trace.launch[device.rows] < 0) & np.isin(trace.correlation[device.rows], numbers)]
     if len(rows):
-        us = float(trace.us(trace.duration[rows].sum()))
-        what = (
-            f"{counted(len(rows), 'kernel or copy', 'kernels or copies')} of {us_text(us)} have a number that calls of "
-            "several processes have, as in a file merged from several ranks: what launched them is not known"
+        us = trace.duration[rows].sum() / US
+        have = (
+            f"{counted(len(rows), 'kernel or copy', 'kernels or copies')} of {us_text(us)} have a number that calls of"
         )
+        what = f"{have} several processes have, as in a file merged from several ranks: what launched them is not known"
         yield Doubt("launches of several processes with one number", len(rows), us, "kernels, idle_causes", what)
 
 
@@ -224,15 +213,13 @@ def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
         if len(events) == 0:
             continue
         extra = union(ends, trace.stop[events])
-        us, main = float(trace.us(extra.length)), host.on == host.main
+        us, main = extra.length / US, host.on == host.main
         stages = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
-        gained = (
-            f": {stages.idxmax()} may be {us_text(float(trace.us(stages.max())))} too large" if stages.any() else ""
-        )
+        gained = f": {stages.idxmax()} may be {us_text(stages.max() / US)} too large" if stages.any() else ""
         longest = trace.name_of(events[np.argmax(trace.stop[events] - ends)])[:60]
-        ended = counted(len(events), "event ends", "events end")
-        what = f"{ended} after {end}, by {us_text(us)}, most {longest}; an end was lost{gained}"
-        yield Doubt("events that end too late", len(events), us, "categories, stages, ops, steps", what)
+        ended = f"{counted(len(events), 'event ends', 'events end')} after {end}, by {us_text(us)}, most {longest}"
+        spoils = "categories, stages, ops, steps"
+        yield Doubt("events that end too late", len(events), us, spoils, f"{ended}; an end was lost{gained}")
 
 
 _CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _shared_numbers, _early_kernels, _cut_steps,
@@ -250,22 +237,18 @@ def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
     ends = mine.merge(theirs, on=["collective", "number"])
     ahead = np.sort(((ends["end_y"] - ends["end_x"]) / US).to_numpy(dtype=np.float64))
     met = np.searchsorted(ahead, ahead + TOGETHER_US, side="right") - np.arange(len(ahead))
-    if met.max(initial=0) < max(MIN_COLLECTIVES, 0.3 * len(ahead)):
-        return ahead[:0]
-    return ahead[met.argmax() :][: met.max()]
+    most = met.max(initial=0)
+    together = ahead[met.argmax() :][:most] if most else ahead
+    return together if most >= max(MIN_COLLECTIVES, 0.3 * len(ahead)) else ahead[:0]
 
 
 def _unaligned(first: Trace, ahead: Floats) -> Iterator[Doubt]:
     """Yield a clock that is ahead of the first rank's, by more than its distance varies between collectives."""
-    if len(ahead) == 0:
-        return
-    us = float(np.median(ahead))
-    error = float(np.abs(ahead - us).max())
-    if abs(us) > max(error, SURE_US):
-        what = (
-            f"The clock is {us_text(abs(us))} {'ahead of' if us > 0 else 'behind'} that of {first.label}, by the "
-            f"ends of {counted(len(ahead), 'collective')}, ± {us_text(error)}"
-        )
+    us = float(np.median(ahead)) if len(ahead) else 0.0
+    error = np.abs(ahead - us).max(initial=SURE_US)
+    if abs(us) > error:
+        side = f"{us_text(abs(us))} {'ahead of' if us > 0 else 'behind'} that of {first.label}"
+        what = f"The clock is {side}, by the ends of {counted(len(ahead), 'collective')}, ± {us_text(error)}"
         yield Doubt("unaligned clocks", len(ahead), abs(us), "times of this rank beside those of another", what)
 
 

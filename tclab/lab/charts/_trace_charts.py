@@ -127,8 +127,8 @@ def _longest(trace: Trace, start_us: float | None, end_us: float | None) -> pd.D
         "lane": _lanes(trace, rows),
         "name": [name[:120] for name in trace.names_of(rows)],
         "category": categorise(trace)[rows].astype(str),
-        "start_us": trace.us(np.maximum(trace.start[rows], begin)),
-        "end_us": trace.us(np.minimum(trace.stop[rows], finish)),
+        "start_us": np.maximum(trace.start[rows], begin) / US,
+        "end_us": np.minimum(trace.stop[rows], finish) / US,
     }
     return pd.DataFrame(columns)
 
