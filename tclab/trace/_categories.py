@@ -11,25 +11,17 @@ import pandas as pd
 from tclab.trace._events import (
     COLLECTIVE_KERNEL,
     DEVICE_CATEGORIES,
+    IN_KERNEL,
     RUNTIME_CATEGORIES,
-    WITHIN_KERNEL,
     Ints,
     Trace,
     matches,
 )
 
 CATEGORIES = (
-    "data_loading",
-    "graph_processing",
-    "model_forward",
-    "loss_computation",
-    "backward",
-    "optimizer",
-    "ddp_communication",
-    "tensor_ops",
-    "cuda_kernels",
-    "other",
-)
+    "data_loading", "graph_processing", "model_forward", "loss_computation", "backward", "optimizer",
+    "ddp_communication", "tensor_ops", "cuda_kernels", "other",
+)  # fmt: skip
 STAGES = CATEGORIES[:7]
 """Categories that are parts of the step; the others are kinds of work and belong to the stage around them."""
 OUTSIDE = "outside any stage"
@@ -72,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
-    Rule("cuda_kernels",      WITHIN_KERNEL, _DEVICE),
+    Rule("cuda_kernels",      IN_KERNEL, _DEVICE),
     Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective is communication, whoever calls it
@@ -82,8 +74,7 @@ RULES: tuple[Rule, ...] = (
     Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
     Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
-    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)", _MARKS),
-    Rule("graph_processing",  r"pyg_lib|torch_sparse", _MARKS),
+    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)|pyg_lib|torch_sparse", _MARKS),
     Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
     Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
     # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
@@ -111,10 +102,7 @@ def first_rules(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
     first = np.full(len(pairs), len(rules) - 1, dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
     for i, rule in enumerate(rules):
-        wanted = rule.events.split()
-        fits = undecided.copy()
-        if wanted:
-            fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
+        fits = undecided & np.isin(trace.categories, rule.events.split() or trace.categories)[category]
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
             fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]

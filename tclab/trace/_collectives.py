@@ -69,9 +69,7 @@ def pair_calls(ranks: list[pd.DataFrame]) -> pd.DataFrame:
     calls = pd.concat(ranks, ignore_index=True)
     calls["number"] = calls["sequence"].fillna(calls["index"])
     pairs = calls.groupby(["collective", "number"])
-    takes_part = calls["collective"].map(
-        {name: _in_folder(name, ranks) for name in calls["collective"].unique().tolist()}
-    )
+    takes_part = calls["collective"].map({name: _in_folder(name, ranks) for name in {*calls["collective"]}})
     complete = (pairs["rank"].transform("size") == takes_part) & (pairs["rank"].transform("nunique") == takes_part)
     sizes_differ = calls["kind"].isin(_SAME_SIZE) & (pairs["size"].transform("nunique") > 1)
     counts = calls.groupby(["collective", "rank"], dropna=False)["index"].transform("size")

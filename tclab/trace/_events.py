@@ -43,7 +43,7 @@ COLLECTIVE_KERNEL = (
 )
 """Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
 symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce."""
-WITHIN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
+IN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
 """All-reduces among the threads of one kernel."""
 
 
@@ -112,7 +112,7 @@ class Trace:
     @cached_property
     def is_collective(self) -> Bools:
         """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
-        among_threads = self.names_match(WITHIN_KERNEL) & ~self.names_match(r"[nr]ccl")
+        among_threads = self.names_match(IN_KERNEL) & ~self.names_match(r"[nr]ccl")
         named = self.names_match(COLLECTIVE_KERNEL) & ~among_threads
         return self.is_category({"kernel"}) & (named | (self.collective > 0))
 

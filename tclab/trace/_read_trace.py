@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,10 @@ _SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter
 _EXACT_US = 2**43  # below it the float nearest to a decimal is less than half a nanosecond off
 _MOST = 2**62  # ticks since 1970: the year 2116
 _MISSING = -(2**63)
-
-_TORCH_NAMES = {
-    "collective": "Collective name", "group": "Process Group Name", "ranks": "Process Group Ranks", "sequence": "Seq",
-    "elements": "In msg nelems", "dims": "Input Dims",
-}  # fmt: skip
+_PHASES = {"X": 0, "s": 1, "f": 2}  # an event with a duration; the begin and the end of a link
 
 
-class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
+class _Args(msgspec.Struct, gc=False, frozen=True):
     """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
 
     correlation: float | str | None = None
@@ -41,12 +38,12 @@ class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
     size: Any = None
     device: Any = None
     stream: Any = None
-    collective: Any = None
-    group: Any = None
-    ranks: Any = None
-    sequence: float | str | None = None
-    elements: float | str | None = None
-    dims: msgspec.Raw = msgspec.Raw(b"")
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: float | str | None = msgspec.field(name="Seq", default=None)
+    elements: float | str | None = msgspec.field(name="In msg nelems", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -98,10 +95,7 @@ class _Codes(dict[Hashable, int]):
 
 def _numbers(values: list[Any]) -> Floats:
     """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
+    return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
 def _ticks(values: list[Any]) -> Ints:
@@ -119,33 +113,30 @@ class _Columns:
     """The columns of a file while its events are decoded."""
 
     def __init__(self) -> None:
-        self.names, self.categories, self.tracks = _Codes(), _Codes(), _Codes()
-        self.collectives, self.shapes = _Codes({"": 0}), _Codes({"": 0})
+        self.names, self.categories, self.tracks, self.links = _Codes(), _Codes(), _Codes(), _Codes()
+        self.collectives, self.shapes, self.phases = _Codes({"": 0}), _Codes({"": 0}), _Codes(_PHASES)
         self.left_out: Counter[str] = Counter()
-        self.events: list[pd.DataFrame] = []  # those with a duration
-        self.links: list[pd.DataFrame] = []  # id, end ("s", "f"), track, at: of links from forward to backward
+        self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
         events: list[Any] = _EVENTS.decode(text)
-        times: list[Any] = events
+        exact: list[Any] = events
         if max((abs(event.ts or 0) for event in events), default=0) > _EXACT_US:
-            times = _TIMES.decode(text)
-        pairs = list(zip(events, times, strict=True))
+            exact = _TIMES.decode(text)
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        linked = [(event, time.ts) for event, time in pairs if event.cat == "fwdbwd"]
-        ends = [(f"{event.id} of {event.pid}", event.ph, self.tracks[event.pid, event.tid]) for event, _ in linked]
-        links = pd.DataFrame(ends, columns=["id", "end", "track"])
-        self.links.append(links.assign(at=_ticks([ts for _, ts in linked])))
-        complete = [event for event in events if event.ph == "X"]
-        args = [event.args for event in complete]
+        read = [event.ph == "X" or (event.ph in _PHASES and event.cat == "fwdbwd") for event in events]
+        events, times = list(compress(events, read)), list(compress(exact, read))
+        args = [event.args for event in events]
         columns = {
-            "start": _ticks([time.ts for event, time in pairs if event.ph == "X"]),
-            "duration": _ticks([time.dur for event, time in pairs if event.ph == "X"]),
-            "name": self.names.of([event.name or "" for event in complete]),
-            "category": self.categories.of(list(map(_category, complete))),
-            "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
+            "phase": self.phases.of([event.ph for event in events]),
+            "link": self.links.of([f"{event.id} of {event.pid}" if event.ph != "X" else "" for event in events]),
+            "start": _ticks([time.ts for time in times]),
+            "duration": _ticks([time.dur for time in times]),
+            "name": self.names.of([event.name or "" for event in events]),
+            "category": self.categories.of(list(map(_category, events))),
+            "track": self.tracks.of([(event.pid, event.tid) for event in events]),
             "correlation": _numbers([a.correlation for a in args]),
             "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
             "shapes": self.shapes.of([_compact(bytes(a.dims)) for a in args]),
@@ -221,11 +212,12 @@ def _broken(text: bytes, error: str) -> str:
 
 def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
-    names: list[Any] = list(found.names)
-    timed = (events[["start", "duration"]] != _MISSING).all(axis=1)
+    starts, ends = (events[events["phase"] == _PHASES[end]] for end in ("s", "f"))
+    events = events[events["phase"] == _PHASES["X"]].drop(columns=["phase", "link"])
+    timed, negative = (events[["start", "duration"]] != _MISSING).all(axis=1), events["duration"] < 0
     left_out["events whose time or duration is no number"] = int((~timed).sum())
-    left_out["events with a negative duration"] = int((events["duration"][timed] < 0).sum())
-    events = events[timed & (events["duration"] >= 0)]
+    left_out["events with a negative duration"] = int((timed & negative).sum())
+    events = events[timed & ~negative]
     untimed = (events["start"] == 0) & (events["start"].median() > _SINCE_1970)
     left_out["at time 0, as an event that its device did not time"] = int(untimed.sum())
     events = events[~untimed]
@@ -238,27 +230,27 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
     stray, events = events[far], events[~far]
     origin = int(events["start"].min() // int(US) * int(US))
+    names: list[Any] = list(found.names)
     if len(stray):
         us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
         left_out[f"far from all others, such as {names[stray['name'].iloc[0]]!r}, {side}"] = len(stray)
-    columns = {name: events[name].to_numpy() for name in events}
-    start, correlation = columns.pop("start") - origin, columns.pop("correlation")
-    links = pd.concat(found.links, ignore_index=True)
-    links = links[links["end"] == "f"].merge(links[links["end"] == "s"], on="id", suffixes=("", "_caller"))
+    links = ends.merge(starts, on="link", suffixes=("", "_caller"))
+    known = events["correlation"].abs() < 2**53  # a NaN is not
+    events = events.assign(
+        start=events["start"] - origin, correlation=events["correlation"].where(known, -1).astype(int)
+    )
     return Trace(
         path=path,
         settings=_settings(file, path, set(found.categories)),
         clock=int(file.baseTimeNanoseconds) + origin,
-        start=start,
-        correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
-        **columns,
+        **{name: column.to_numpy() for name, column in events.items()},
         names=names,
         categories=list(found.categories),  # type: ignore[arg-type]
         tracks=list(found.tracks),  # type: ignore[arg-type]
         shape_texts=list(found.shapes),  # type: ignore[arg-type]
         collectives=list(found.collectives),  # type: ignore[arg-type]
-        links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["at"] - origin}),
+        links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["start"] - origin}),
         left_out=+left_out,  # those that occur
     )
 

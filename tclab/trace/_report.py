@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from tclab.trace._rank_work import RankWork, analyze_rank
 from tclab.trace._read_trace import read_trace
 from tclab.trace._trace_findings import findings, short
 from tclab.trace._trust import trust_of
-
-_WINDOWS = "; two windows of one process? name one file"
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,31 +49,27 @@ class Report(Shown):
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
-        lines = [
-            (by, name, us_text(row["self_us"]), f"{row['share']:.1%}")
-            for by, name, row in shown_parts(self.stages, self.categories, ["self_us"])
-        ]
-        whole = us_text(self.categories["self_us"].sum())
-        title = f"Self time of the main threads in {files}; the whole recording takes {whole}"
+        parts = shown_parts(self.stages, self.categories, ["self_us"])
+        lines = [(by, name, us_text(row["self_us"]), f"{row['share']:.1%}") for by, name, row in parts]
+        recorded = us_text(self.categories["self_us"].sum())
+        title = f"Self time of the main threads in {files}; the whole recording takes {recorded}"
         return Display(title, ("by", "", "self time", "share"), lines, [*self._largest(), *self.findings])
 
     def _largest(self) -> Iterator[str]:
         """Yield a forward pass without a mark, the largest operations, and `other` where it is the largest kind."""
         yield from unmarked_forward(self)
-        top = self.ops[self.ops["name"] != STEP_MARK].head(3).to_dict("records")
-        if top:
-            named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
+        top = self.ops[self.ops["name"] != STEP_MARK].head(3)
+        named = [f"{short(op.name)} {us_text(op.self_us)} ({counted(op.calls, 'call')})" for op in top.itertuples()]
+        if named:
             yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
-        kinds = self.categories.set_index("category")
-        if len(kinds) and kinds["self_us"].max() > 0 and kinds["self_us"].idxmax() == "other":
-            other = self.ops[self.ops["category"] == "other"]
-            largest = f", most in {short(other['name'].iloc[0])}" if len(other) else ""
-            unrecorded = float(kinds["unrecorded_us"]["other"])
+        largest = self.categories.nlargest(1, "self_us").iloc[0]
+        if largest["category"] == "other" and largest["self_us"] > 0:
+            others = self.ops["name"][self.ops["category"] == "other"].head(1)
+            most = "".join(f", most in {short(name)}" for name in others)
+            unrecorded = largest["unrecorded_us"]
             blank = f", and {us_text(unrecorded)} without any event" if unrecorded else ""
-            yield (
-                f"“other” is time within events that no rule names{largest}{blank}: "
-                "often Python between operators, which a trace with stacks (with_stack=True) shows."
-            )
+            often = "often Python between operators, which a trace with stacks (with_stack=True) shows."
+            yield f"“other” is time within events that no rule names{most}{blank}: {often}"
 
 
 def shown_parts(
@@ -91,11 +86,9 @@ def shown_parts(
 def unmarked_forward(report: Report) -> Iterator[str]:
     """Yield that the forward pass has no mark, where there is a stage of backward and none of forward."""
     spent = report.stages.set_index("stage")["self_us"]
-    if spent.get("backward", 0) > 0 and spent.get("model_forward", 0) == 0:
-        yield (
-            f"The forward pass has no mark here and is within “{OUTSIDE}”; "
-            'with record_function("forward"): around it makes it a stage.'
-        )
+    if spent["backward"] > 0 and spent["model_forward"] == 0:
+        mark = 'with record_function("forward"): around it makes it a stage.'
+        yield f"The forward pass has no mark here and is within “{OUTSIDE}”; {mark}"
 
 
 def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
@@ -120,12 +113,11 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     tables |= host_tables([(rank.trace, rank.host, None) for rank in ranks])
     calls = pair_calls([rank.tables["collectives"] for rank in ranks])
     tables["collectives"] = calls[COLLECTIVE_COLUMNS]
-    why = "" if tables["settings"]["device_events"].any() else ", which has no device events"
+    lacks = "" if tables["settings"]["device_events"].any() else ", which has no device events"
     for name, frame in tables.items():
-        frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{why}."  # a notebook shows it
+        frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{lacks}."  # a notebook shows it
     trust, verdict = trust_of(ranks, calls)
-    sentences = [verdict, *trust["what"], *findings(ranks, calls)]
-    return Report(**tables, findings=sentences, ranks=ranks, trust=trust)
+    return Report(**tables, findings=[verdict, *trust["what"], *findings(ranks, calls)], ranks=ranks, trust=trust)
 
 
 def _files(path: Path) -> list[Path]:
@@ -139,15 +131,16 @@ def _files(path: Path) -> list[Path]:
 
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
-    of_rank: dict[int, str] = {}
-    for trace in traces if len(traces) > 1 else []:
-        name = trace.path.name
-        if trace.rank is None:
+    """Raise an error where two traces, in the order of their ranks, have one rank, or one has none."""
+    for trace, after in pairwise(traces):
+        name, wrong, expected = after.path.name, "", "one trace per rank of one run"
+        if after.rank is None:
+            wrong = f"{name} does not give its rank, one of {len(traces)}"
             expected = "`distributedInfo` in the file or `rank<number>` in its name"
-            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}{_WINDOWS}")
-        if (other := of_rank.setdefault(trace.rank, name)) != name:
-            expected = "one trace per rank of one run"
-            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected {expected}{_WINDOWS}")
+        elif after.rank == trace.rank:
+            wrong = f"{name} and {trace.path.name} are both rank {after.rank}"
+        if wrong:
+            raise TraceError(f"{wrong}; expected {expected}; two windows of one process? name one file")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

@@ -245,8 +245,8 @@ def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
 def _unaligned(first: Trace, ahead: Floats) -> Iterator[Doubt]:
     """Yield a clock that is ahead of the first rank's, by more than its distance varies between collectives."""
     us = float(np.median(ahead)) if len(ahead) else 0.0
-    error = np.abs(ahead - us).max(initial=SURE_US)
-    if abs(us) > error:
+    error = float(np.abs(ahead - us).max(initial=0))
+    if abs(us) > max(error, SURE_US):
         side = f"{us_text(abs(us))} {'ahead of' if us > 0 else 'behind'} that of {first.label}"
         what = f"The clock is {side}, by the ends of {counted(len(ahead), 'collective')}, ± {us_text(error)}"
         yield Doubt("unaligned clocks", len(ahead), abs(us), "times of this rank beside those of another", what)

@@ -94,41 +94,38 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     rows = _longest(trace, start_us, end_us)
     if rows.empty:
         return empty_chart("No event in this window.")
-    length = rows["end_us"].max() - rows["start_us"].min()
-    rows["us"] = rows["end_us"] - rows["start_us"]
-    full = rows[rows["us"] >= 0.999 * length].groupby("track")["lane"].max()
-    rows["lane"] -= rows["track"].map(full).fillna(rows.groupby("track")["lane"].transform("min")).astype(int)
+    length = (rows["start"] + rows["value"]).max() - rows["start"].min()
+    full = rows[rows["value"] >= 0.999 * length].groupby("panel")["lane"].max()
+    rows["lane"] -= rows["panel"].map(full).fillna(rows.groupby("panel")["lane"].transform("min")).astype(int)
     rows = rows[rows["lane"].between(0, lanes - 1)]
-    tracks = rows.groupby("track", sort=False)["us"].sum().nlargest(_TRACKS).index
-    rows = rows[rows["track"].isin(tracks)].sort_values(["lane", "start_us"])
-    parts = rows[["track", "category", "name"]].set_axis(["panel", "part", "label"], axis=1)
-    parts["bar"] = rows["lane"].map("{:02}".format)
-    parts["start"], parts["value"] = rows["start_us"] * _US, rows["us"] * _US
-    parts = parts.sort_values("panel", key=lambda names: names.map(tracks.get_loc), kind="stable")
+    busiest = rows.groupby("panel", sort=False)["value"].sum().nlargest(_TRACKS).index
+    rows = rows[rows["panel"].isin(busiest)].sort_values(["lane", "start"])
+    rows = rows.sort_values("panel", key=lambda names: names.map(busiest.get_loc), kind="stable")
+    parts = rows.drop(columns="lane").assign(bar=rows["lane"].map("{:02}".format))
     title = chart_title("Timeline, a lane a depth", trace.path.name)
-    return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(rows["category"], _COLOURS),
+    return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(parts["part"], _COLOURS),
                    zoom=True, named=False, width=620)  # fmt: skip
 
 
 def _longest(trace: Trace, start_us: float | None, end_us: float | None) -> pd.DataFrame:
-    """Return the longest events of a window: track, lane, name, category, start_us, end_us (since the first event).
+    """Return the longest events of a window: panel (its track), part, label, lane, start (since the first), value (s).
 
     Lane 0 has the outermost events of a track, lane 1 those within them, and so on.
     """
     steps = trace.steps
     begin, finish = (steps.start[-1], steps.end[-1]) if steps.names else (0, trace.stop.max())
     begin, finish = begin if start_us is None else start_us * US, finish if end_us is None else end_us * US
-    inside = (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
-    rows = np.flatnonzero((trace.kind != ANNOTATION) & inside)
+    start, stop = np.maximum(trace.start, begin), np.minimum(trace.stop, finish)
+    rows = np.flatnonzero((trace.kind != ANNOTATION) & (trace.duration > 0) & (start < stop))
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:_EVENTS]])
     main = main_track(trace)
     columns = {
-        "track": [_track_name(trace, row, main) for row in rows.tolist()],
+        "panel": [_track_name(trace, row, main) for row in rows.tolist()],
+        "part": categorise(trace)[rows].astype(str),
+        "label": [name[:120] for name in trace.names_of(rows)],
         "lane": _lanes(trace, rows),
-        "name": [name[:120] for name in trace.names_of(rows)],
-        "category": categorise(trace)[rows].astype(str),
-        "start_us": np.maximum(trace.start[rows], begin) / US,
-        "end_us": np.minimum(trace.stop[rows], finish) / US,
+        "start": start[rows] / US * _US,
+        "value": (stop - start)[rows] / US * _US,
     }
     return pd.DataFrame(columns)
 
@@ -141,6 +138,7 @@ def _track_name(trace: Trace, row: int, main: int | None) -> str:
 
 
 def _lanes(trace: Trace, rows: Ints) -> Ints:
+    """Return how many of the other events lie around each, [R]."""
     parent = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).parent
     lane, above = np.zeros(len(rows), dtype=np.int64), parent
     while (above >= 0).any():
