@@ -8,15 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tclab.trace._events import (
-    COLLECTIVE_KERNEL,
-    DEVICE_CATEGORIES,
-    IN_KERNEL,
-    RUNTIME_CATEGORIES,
-    Ints,
-    Trace,
-    matches,
-)
+from tclab.trace._events import COLLECTIVE, DEVICE_CATEGORIES, IN_KERNEL, RUNTIME_CATEGORIES, Ints, Trace, matches
 
 CATEGORIES = (
     "data_loading", "graph_processing", "model_forward", "loss_computation", "backward", "optimizer",
@@ -65,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
     Rule("cuda_kernels",      IN_KERNEL, _DEVICE),
-    Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
+    Rule("ddp_communication", COLLECTIVE, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective is communication, whoever calls it
     Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|distributed(\.ddp\.|::)reducer", sure=True),

@@ -1,4 +1,4 @@
-"""Work of the devices: temporal breakdown, time by kernel and what launched it, copies."""
+"""Work of the devices: temporal breakdown, time by kernel and its launch, copies; what the host did while idle."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tclab.trace._categories import OUTSIDE
 from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
 from tclab.trace._host_work import HostWork, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
@@ -44,6 +45,35 @@ class DeviceWork:
         return communication.length - int(self.times["compute"].covered(*communication).sum())
 
 
+@dataclass(frozen=True)
+class Idle:
+    """The gaps of one device and their causes, HTA's idle time breakdown."""
+
+    gaps: pd.DataFrame  # the longest gaps
+    causes: pd.DataFrame  # what the host did while the device was idle
+    split_us: tuple[float, ...] | None
+    """Idle before the next work was launched; from that launch until it began; although it had been launched before the
+    gap. Null where launches are not recorded."""
+
+
+def device_tables(trace: Trace, host: HostWork) -> tuple[list[tuple[DeviceWork, Idle]], dict[str, pd.DataFrame]]:
+    """Return each device that worked with its idle time, and the tables of `Report` about devices."""
+    devices = devices_of(trace)
+    idle = {pid: explain_idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
+    by_device = {
+        "kernels": {pid: kernel_table(trace, host, work) for pid, work in devices.items()},
+        "gaps": {pid: found.gaps for pid, found in idle.items()},
+        "idle_causes": {pid: found.causes for pid, found in idle.items()},
+    }
+    tables = {"breakdown": breakdown(trace, devices), "copies": copy_table(trace)}
+    for name, parts in by_device.items():
+        tables[name] = pd.DataFrame()
+        if parts:
+            table = pd.concat(parts, names=["device"]).reset_index("device").reset_index(drop=True)
+            tables[name] = trace.ranked(table)
+    return [(devices[pid], found) for pid, found in idle.items()], tables
+
+
 def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> DeviceWork:
     """Return the device events of a trace among those `of` [N], all unless given; empty where there are none."""
     rows = np.flatnonzero((trace.kind == DEVICE) if of is None else of)
@@ -79,17 +109,11 @@ def breakdown(trace: Trace, devices: dict[Hashable, DeviceWork]) -> pd.DataFrame
     for pid, device in devices.items():
         time = {kind: intervals.length for kind, intervals in device.times.items()}
         ticks = {
-            "span_us": device.span,
-            "compute_us": time["compute"],
-            "non_compute_us": time["busy"] - time["compute"],
-            "idle_us": device.span - time["busy"],
-            "busy_us": time["busy"],
-            "communication_us": time["communication"],
-            "exposed_communication_us": device.exposed,
-            "copy_us": time["copy"],
-            "set_us": time["set"],
+            "span_us": device.span, "compute_us": time["compute"], "non_compute_us": time["busy"] - time["compute"],
+            "idle_us": device.span - time["busy"], "busy_us": time["busy"], "communication_us": time["communication"],
+            "exposed_communication_us": device.exposed, "copy_us": time["copy"], "set_us": time["set"],
             "kernel_sum_us": trace.duration[device.kernels].sum(),
-        }
+        }  # fmt: skip
         times = {name: value / US if len(device.rows) else np.nan for name, value in ticks.items()}
         counts = {"kernels": len(device.kernels), "device_events": len(device.rows)}
         rows.append({"device": pid, **times, "file": trace.path.name, **counts})
@@ -140,3 +164,54 @@ def copy_table(trace: Trace) -> pd.DataFrame:
                           bytes=("bytes", lambda sizes: sizes.sum(skipna=False)), time_us=("us", "sum"))  # fmt: skip
     table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     return trace.ranked(table)
+
+
+def explain_idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
+    """Return the gaps between the events of a device and what the thread that launched the next one did meanwhile."""
+    begin, end = device.times["busy"].gaps
+    # The event that ends a gap is the first to start where the gap ends.
+    ended_by = device.rows[np.searchsorted(trace.start[device.rows], end, side="left")]
+    launch = trace.launch[ended_by]
+    known, length = launch >= 0, end - begin
+    launched = np.where(known, trace.start[launch], begin)
+    late = np.clip(launched - begin, 0, length)
+    queued = known & (launched < begin)
+    thread = np.full(len(launch), -1 if host.main is None else host.main)
+    thread[known] = host.on[np.searchsorted(host.rows, launch[known])]
+    gaps = pd.DataFrame({"begin": begin, "end": end, "length": length, "thread": thread, "next": ended_by})
+    split = (late[known], (length - late)[known & ~queued], length[queued])
+    split_us = tuple(float(part.sum() / US) for part in split) if known.any() else None
+    return Idle(_longest(trace, device, host, gaps), _causes(host, gaps), split_us)
+
+
+def _causes(host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return the idle time by what the thread that ended each gap did: stage, host_category, idle_us, share."""
+    spent = np.zeros(len(host.rows), dtype=np.int64)
+    for track, mine in gaps.groupby("thread"):
+        idle = Intervals(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        spent += np.where(host.on == track, host.spent(idle), 0)
+    by = ["stage", "host_category"]
+    events = {"stage": host.stage.astype(object), "host_category": host.category.astype(object), "ticks": spent}
+    unrecorded = pd.DataFrame([(OUTSIDE, "no event recorded", gaps["length"].sum() - spent.sum())], columns=[*events])
+    table = pd.concat([pd.DataFrame(events), unrecorded])
+    table = longest_first(table[table["ticks"] > 0], by, "ticks", ticks=("ticks", "sum"))
+    table["idle_us"], table["share"] = table["ticks"] / US, table["ticks"] / (gaps["length"].sum() or np.nan)
+    return table.drop(columns="ticks")
+
+
+def _longest(trace: Trace, device: DeviceWork, host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return the ten longest gaps: start_us, gap_us, the work after and before which, host_mostly_in."""
+    by_end = device.rows[np.argsort(trace.stop[device.rows], kind="stable")]
+    longest = gaps.sort_values("length", ascending=False, kind="stable").head(10)
+    doing = []
+    for begin, end, thread in zip(longest["begin"], longest["end"], longest["thread"], strict=True):
+        spent = host.spent(Intervals(np.array([begin]), np.array([end]))) * (host.on == thread)
+        doing.append(host.rows[spent.argmax()] if spent.any() else -1)
+    columns = {
+        "start_us": longest["begin"] / US,
+        "gap_us": longest["length"] / US,
+        "after": trace.names_of(by_end[np.searchsorted(trace.stop[by_end], longest["begin"], side="left")]),
+        "before": trace.names_of(longest["next"].to_numpy()),
+        "host_mostly_in": trace.names_of(np.array(doing, dtype=np.int64)),
+    }
+    return pd.DataFrame(columns).reset_index(drop=True)

@@ -36,7 +36,7 @@ ANNOTATION_CATEGORIES = {
 }  # fmt: skip
 _HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation", "python_function"}
 TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
-COLLECTIVE_KERNEL = (
+COLLECTIVE = (
     r"[nrmh]ccl|oneccl|msccl|hcom_|nvshmem|cross_device_reduce|multimem_|userbuffers|deep_ep::|reduce_?scatter_cross"
     r"|(^|[^a-z])(all_?(reduce|gather|to_?all|2all)|reduce_?scatter)|(one|two)_?shot_?all_?reduce"
     r"|(?-i:All(Reduce|Gather|ToAll|2All)|ReduceScatter)"
@@ -113,7 +113,7 @@ class Trace:
     def is_collective(self) -> Bools:
         """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
         among_threads = self.names_match(IN_KERNEL) & ~self.names_match(r"[nr]ccl")
-        named = self.names_match(COLLECTIVE_KERNEL) & ~among_threads
+        named = self.names_match(COLLECTIVE) & ~among_threads
         return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
     @cached_property

@@ -20,6 +20,7 @@ import pandas as pd
 from tclab._display import us_text
 from tclab._source import opened
 from tclab.trace._events import DEVICE_CATEGORIES, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._nesting import union
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST = 4 * 10**18  # ticks: more than a century
@@ -27,7 +28,6 @@ _SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter
 _EXACT_US = 2**43  # below it the float nearest to a decimal is less than half a nanosecond off
 _MOST = 2**62  # ticks since 1970: the year 2116
 _MISSING = -(2**63)
-_PHASES = {"X": 0, "s": 1, "f": 2}  # an event with a duration; the begin and the end of a link
 
 
 class _Args(msgspec.Struct, gc=False, frozen=True):
@@ -113,8 +113,9 @@ class _Columns:
     """The columns of a file while its events are decoded."""
 
     def __init__(self) -> None:
-        self.names, self.categories, self.tracks, self.links = _Codes(), _Codes(), _Codes(), _Codes()
-        self.collectives, self.shapes, self.phases = _Codes({"": 0}), _Codes({"": 0}), _Codes(_PHASES)
+        self.codes = {name: _Codes() for name in ("names", "categories", "tracks")}  # columns of `Trace`
+        self.codes |= {name: _Codes({"": 0}) for name in ("shape_texts", "collectives")}
+        self.links = _Codes()
         self.left_out: Counter[str] = Counter()
         self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
 
@@ -126,21 +127,21 @@ class _Columns:
             exact = _TIMES.decode(text)
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        read = [event.ph == "X" or (event.ph in _PHASES and event.cat == "fwdbwd") for event in events]
+        read = [event.ph == "X" or (event.ph in ("s", "f") and event.cat == "fwdbwd") for event in events]
         events, times = list(compress(events, read)), list(compress(exact, read))
         args = [event.args for event in events]
         columns = {
-            "phase": self.phases.of([event.ph for event in events]),
+            "phase": [event.ph for event in events],
             "link": self.links.of([f"{event.id} of {event.pid}" if event.ph != "X" else "" for event in events]),
             "start": _ticks([time.ts for time in times]),
             "duration": _ticks([time.dur for time in times]),
-            "name": self.names.of([event.name or "" for event in events]),
-            "category": self.categories.of(list(map(_category, events))),
-            "track": self.tracks.of([(event.pid, event.tid) for event in events]),
+            "name": self.codes["names"].of([event.name or "" for event in events]),
+            "category": self.codes["categories"].of(list(map(_category, events))),
+            "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": _numbers([a.correlation for a in args]),
             "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
-            "shapes": self.shapes.of([_compact(bytes(a.dims)) for a in args]),
-            "collective": self.collectives.of(list(map(_collective, args))),
+            "shapes": self.codes["shape_texts"].of([_compact(bytes(a.dims)) for a in args]),
+            "collective": self.codes["collectives"].of(list(map(_collective, args))),
             "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(pd.DataFrame(columns))
@@ -212,8 +213,8 @@ def _broken(text: bytes, error: str) -> str:
 
 def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
-    starts, ends = (events[events["phase"] == _PHASES[end]] for end in ("s", "f"))
-    events = events[events["phase"] == _PHASES["X"]].drop(columns=["phase", "link"])
+    starts, ends = (events[events["phase"] == phase] for phase in ("s", "f"))
+    events = events[events["phase"] == "X"].drop(columns=["phase", "link"])
     timed, negative = (events[["start", "duration"]] != _MISSING).all(axis=1), events["duration"] < 0
     left_out["events whose time or duration is no number"] = int((~timed).sum())
     left_out["events with a negative duration"] = int((timed & negative).sum())
@@ -230,11 +231,11 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
     stray, events = events[far], events[~far]
     origin = int(events["start"].min() // int(US) * int(US))
-    names: list[Any] = list(found.names)
+    texts: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
     if len(stray):
         us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {names[stray['name'].iloc[0]]!r}, {side}"] = len(stray)
+        left_out[f"far from all others, such as {texts['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
     links = ends.merge(starts, on="link", suffixes=("", "_caller"))
     known = events["correlation"].abs() < 2**53  # a NaN is not
     events = events.assign(
@@ -242,14 +243,10 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     )
     return Trace(
         path=path,
-        settings=_settings(file, path, set(found.categories)),
+        settings=_settings(file, path, {*texts["categories"]}),
         clock=int(file.baseTimeNanoseconds) + origin,
         **{name: column.to_numpy() for name, column in events.items()},
-        names=names,
-        categories=list(found.categories),  # type: ignore[arg-type]
-        tracks=list(found.tracks),  # type: ignore[arg-type]
-        shape_texts=list(found.shapes),  # type: ignore[arg-type]
-        collectives=list(found.collectives),  # type: ignore[arg-type]
+        **texts,
         links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["start"] - origin}),
         left_out=+left_out,  # those that occur
     )
@@ -261,28 +258,23 @@ def _far(start: Ints, duration: Ints) -> Bools:
     They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
     times as long as the rest lasts.
     """
-    far = np.zeros(len(start), dtype=bool)
-    if len(start) < 20:
-        return far
-    rows = np.argsort(start, kind="stable")
-    reach = np.maximum.accumulate(start[rows] + duration[rows])
-    gap = start[rows][1:] - reach[:-1]
-    recorded = reach[-1] - start[rows[0]] - gap[gap > SECOND].sum()
-    part = np.concatenate(([0], np.cumsum(gap > max(SECOND, 10 * recorded))))
-    stray = rows[part != np.bincount(part).argmax()]
-    far[stray] = len(stray) <= max(1, len(rows) // 1000)
-    return far
+    recorded = union(start, start + duration)
+    silence = recorded.gaps.end - recorded.gaps.start
+    usual = recorded.end[-1] - recorded.start[0] - silence[silence > SECOND].sum()
+    long = silence > max(SECOND, 10 * usual)
+    part = np.searchsorted(recorded.gaps.start[long], start, side="left")
+    far = part != np.bincount(part).argmax()
+    return far & (len(start) >= 20) & (far.sum() <= max(1, len(start) // 1000))
 
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
-    known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
+    known = {name: n for name, n in file.distributedInfo.items() if isinstance(n, int) and abs(n) < 2**31}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
-        "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
+        "rank": known.get("rank", int(in_name[1]) if in_name else None),
         "file": path.name,
-        "world_size": known["world_size"],
+        "world_size": known.get("world_size"),
         "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
         "record_shapes": bool(file.record_shapes),
         "with_stack": "python_function" in categories,

@@ -7,10 +7,9 @@ import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._device_work import DeviceWork
+from tclab.trace._device_work import DeviceWork, Idle
 from tclab.trace._events import US, Trace
 from tclab.trace._host_work import HostWork
-from tclab.trace._idle import Idle
 from tclab.trace._rank_work import RankWork
 
 SMALL_KERNEL_US = 10.0
