@@ -1,6 +1,5 @@
 """Collectives: their kinds, which calls of several ranks are one, and who waited for whom."""
 
-import json
 import re
 
 import numpy as np
@@ -87,9 +86,6 @@ def pair_calls(ranks: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _in_folder(name: str, ranks: list[pd.DataFrame]) -> int:
     """Return how many of the ranks take part in a collective, by the list at the end of its name; all without one."""
-    here = [int(rank["rank"].iloc[0]) for rank in ranks if len(rank) and pd.notna(rank["rank"].iloc[0])]
-    try:
-        members = json.loads(name[name.rindex("[") :])
-    except ValueError:
-        return len(ranks)
-    return len({*members} & {*here}) if isinstance(members, list) else len(ranks)
+    here = {int(rank["rank"].iloc[0]) for rank in ranks if len(rank) and pd.notna(rank["rank"].iloc[0])}
+    members = re.search(r"\[([\d, ]*)\]$", name)
+    return len({*map(int, re.findall(r"\d+", members[1]))} & here) if members else len(ranks)

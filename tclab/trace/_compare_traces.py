@@ -65,8 +65,9 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     steps = [int((side.steps["whole"] & (side.steps["marked_on"] == "host")).sum()) for side in (a, b)]
     sides = [vars(a), vars(b)]
     if all(steps):
-        works = [[(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks] for side in (a, b)]
-        sides = list(map(host_tables, works))
+        sides = [
+            host_tables([(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks]) for side in (a, b)
+        ]
     else:
         steps = [1, 1]
     whole = _side_by_side([_whole(a), _whole(b)], ["whole"], [1, 1])

@@ -136,7 +136,7 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
         "op": trace.names_of(op),
         "shapes": [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in op.tolist()],
         "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
-        "stage": np.append(host.stage.astype(object), None)[call],
+        "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
     }
     sums = {name: ("us", how) for name, how in (("count", "size"), ("time_us", "sum"), ("median_us", "median"))}
     durations = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US)

@@ -101,22 +101,18 @@ def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
 
     An event that ends beneath a running one stays on the stack until it surfaces.
     """
-    running: list[int] = []
+    running, owners = [-1], []
     ended: set[int] = set()
-    owners = []
     for event, kind in zip(events, kinds, strict=True):
-        top = running[-1] if running else -1
         if kind == 0:
             ended.add(event)
-            while running and running[-1] in ended:
+            while running[-1] in ended:
                 ended.discard(running.pop())
-            top = running[-1] if running else -1
         else:
-            parent[event] = top
+            parent[event] = running[-1]
             if kind == 1:
                 running.append(event)
-                top = event
-        owners.append(top)
+        owners.append(running[-1])
     return owners
 
 

@@ -31,7 +31,7 @@ _MISSING = -(2**63)
 
 
 class _Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
+    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as columns."""
 
     correlation: float | str | None = None
     bytes: float | str | None = None
@@ -94,7 +94,7 @@ class _Codes(dict[Hashable, int]):
 
 
 def _numbers(values: list[Any]) -> Floats:
-    """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
+    """Return numbers, and columns that hold one, as floats; NaN for null and for what is none."""
     return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
@@ -231,22 +231,22 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
     stray, events = events[far], events[~far]
     origin = int(events["start"].min() // int(US) * int(US))
-    texts: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
+    columns: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
     if len(stray):
         us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {texts['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
+        left_out[f"far from all others, such as {columns['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
     links = ends.merge(starts, on="link", suffixes=("", "_caller"))
     known = events["correlation"].abs() < 2**53  # a NaN is not
     events = events.assign(
         start=events["start"] - origin, correlation=events["correlation"].where(known, -1).astype(int)
     )
+    columns |= {str(name): column.to_numpy() for name, column in events.items()}
     return Trace(
         path=path,
-        settings=_settings(file, path, {*texts["categories"]}),
+        settings=_settings(file, path, {*columns["categories"]}),
         clock=int(file.baseTimeNanoseconds) + origin,
-        **{name: column.to_numpy() for name, column in events.items()},
-        **texts,
+        **columns,
         links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["start"] - origin}),
         left_out=+left_out,  # those that occur
     )

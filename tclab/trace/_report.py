@@ -58,8 +58,8 @@ class Report(Shown):
     def _largest(self) -> Iterator[str]:
         """Yield a forward pass without a mark, the largest operations, and `other` where it is the largest kind."""
         yield from unmarked_forward(self)
-        top = self.ops[self.ops["name"] != STEP_MARK].head(3)
-        named = [f"{short(op.name)} {us_text(op.self_us)} ({counted(op.calls, 'call')})" for op in top.itertuples()]
+        top = self.ops[self.ops["name"] != STEP_MARK].head(3).to_dict("records")
+        named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
         if named:
             yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
         largest = self.categories.nlargest(1, "self_us").iloc[0]
@@ -72,9 +72,7 @@ class Report(Shown):
             yield f"“other” is time within events that no rule names{most}{blank}: {often}"
 
 
-def shown_parts(
-    stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]
-) -> Iterator[tuple[str, str, dict[Any, Any]]]:
+def shown_parts(stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]) -> Iterator[tuple[str, str, Any]]:
     """Yield the rows that take time: the stages, unless all is outside any, then the kinds of work."""
     for by, column, table in (("stage", "stage", stages), ("kind of work", "category", categories)):
         shown = table[(table[times] > 0).any(axis=1)]
@@ -133,12 +131,13 @@ def _files(path: Path) -> list[Path]:
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
     """Raise an error where two traces, in the order of their ranks, have one rank, or one has none."""
     for trace, after in pairwise(traces):
-        name, wrong, expected = after.path.name, "", "one trace per rank of one run"
+        wrong, expected = "", "one trace per rank of one run"
         if after.rank is None:
-            wrong = f"{name} does not give its rank, one of {len(traces)}"
+            nameless = trace if trace.rank is None else after
+            wrong = f"{nameless.path.name} does not give its rank, one of {len(traces)}"
             expected = "`distributedInfo` in the file or `rank<number>` in its name"
         elif after.rank == trace.rank:
-            wrong = f"{name} and {trace.path.name} are both rank {after.rank}"
+            wrong = f"{after.path.name} and {trace.path.name} are both rank {after.rank}"
         if wrong:
             raise TraceError(f"{wrong}; expected {expected}; two windows of one process? name one file")
 

@@ -121,7 +121,7 @@ def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
     text = f"{counted(len(wall), noun)}, median {us_text(wall.median())}"
     if len(wall) > 1:
         ratio = wall.max() / (wall.median() or np.nan)
-        slowest = whole["step"][wall.idxmax()]
+        slowest = whole["step"].iloc[int(wall.argmax())]
         text += f"; the slowest, {slowest}, took {us_text(wall.max())}, {ratio:.2f} × the median"
     yield f"{text} ({trace.label})."
 
@@ -152,7 +152,9 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
         return
     top = syncs.iloc[0]
     around = [f" {word} {short(top[by])}" for word, by in (("in", "op"), ("at", "site")) if isinstance(top[by], str)]
-    waited = f"{counted(syncs['calls'].sum(), 'call')} waited for the device, {us_text(syncs['wait_us'].sum())} in all"
+    waited = (
+        f"{counted(int(syncs['calls'].sum()), 'call')} waited for the device, {us_text(syncs['wait_us'].sum())} in all"
+    )
     most = f"{top['call']}{''.join(around)}: {counted(top['calls'], 'call')}, {us_text(top['wait_us'])}"
     yield f"{waited}; most in {most} (stage: {top['stage']}, {trace.label})."
     if not trace.settings["with_stack"]:
@@ -161,12 +163,13 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
     unknown = {"direction": "of unknown direction", "memory": "memory not named", "size": "of unknown size"}
-    for row in copies.head(2).astype(dict.fromkeys(unknown, object)).fillna(unknown).itertuples():
+    for row in copies.head(2).astype(dict.fromkeys(unknown, object)).fillna(unknown).to_dict("records"):
         volume, rate = "data (size not recorded)", ""
-        if not np.isnan(row.bytes):
-            volume, rate = bytes_text(row.bytes), f" at {row.gb_per_s:.2f} GB/s" if row.time_us > 0 else ""
-        moved = f"moved {volume} in {us_text(row.time_us)}{rate} ({row.memory}, each {row.size}, {trace.label})"
-        yield f"{counted(row.copies, 'copy', 'copies')} {row.direction} {moved}."
+        if not np.isnan(row["bytes"]):
+            volume, rate = bytes_text(row["bytes"]), f" at {row['gb_per_s']:.2f} GB/s" if row["time_us"] > 0 else ""
+        kind = f"({row['memory']}, each {row['size']}, {trace.label})"
+        copies_of = f"{counted(row['copies'], 'copy', 'copies')} {row['direction']}"
+        yield f"{copies_of} moved {volume} in {us_text(row['time_us'])}{rate} {kind}."
 
 
 def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]:
@@ -184,7 +187,7 @@ def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]
         world = max(trace.settings["world_size"] or 0 for trace in traces)
         some = f"; only {len(traces)} of {world} ranks are in the folder" if world > len(traces) else ""
         share, last = wait.sum() / shared["duration_us"].sum(), wait.idxmin()
-        came_last = f"came last in {shared['rank'][pairs.idxmin()].eq(last).mean():.0%} of them{some}"
+        came_last = f"came last in {(shared['rank'][pairs.idxmin()] == last).mean():.0%} of them{some}"
         least = f"rank {last} waited least ({us_text(wait.min())}, the others up to {us_text(wait.max())})"
         text = f"Of the time in {len(pairs)} shared collectives {share:.1%} was waiting for another rank"
         yield f"{text}; {least} and {came_last}."

@@ -167,16 +167,13 @@ def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
              if Counter(few) < Counter(most) and often[few] <= often[most]}  # fmt: skip
     short = replays[replays["name"].isin(whole.keys())]
     if len(short):
-        usual = replays.groupby("name")["took"].median()
-        missing = sum(len(whole[names]) - len(names) for names in short["name"])
-        us = (
-            sum(usual[[whole[names]]].item() - took for names, took in zip(short["name"], short["took"], strict=True))
-            / US
-        )
-        lacks = (
-            f"{counted(len(short), 'launch of a graph lacks', 'launches of a graph lack')} {counted(missing, 'kernel')}"
-        )
-        what = f"{lacks} of {us_text(us)} that its other launches have: these are unreliable"
+        usual = replays.groupby("name")["took"].median().to_dict()
+        full = short["name"].map(whole)
+        missing = int((full.str.len() - short["name"].str.len()).sum())
+        us = (full.map(usual) - short["took"]).sum() / US
+        lacks = f"of a graph {'lacks' if len(short) == 1 else 'lack'} {counted(missing, 'kernel')}"
+        launches = counted(len(short), "launch", "launches")
+        what = f"{launches} {lacks} of {us_text(us)} that its other launches have: these are unreliable"
         spoils = "breakdown, kernels, gaps, idle_causes"
         yield Doubt("graph launches without some kernels", len(short), us, spoils, what)
 
