@@ -154,14 +154,10 @@ class Trace:
         numbered = numbered[numbered["number"] > 0].sort_values("at", kind="stable")
         events, calls = (numbered[of[numbered["row"]]] for of in (self.kind == DEVICE, self.is_runtime))
         calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
-        nearest: dict[str, Any] = {
-            "left": events,
-            "right": calls,
-            "on": "at",
-            "by": "number",
-            "suffixes": ("", "_call"),
-        }
-        before, after = (pd.merge_asof(**nearest, direction=side)["row_call"] for side in ("backward", "forward"))
+        before, after = (
+            pd.merge_asof(events, calls, on="at", by="number", suffixes=("", "_call"), direction=side)["row_call"]
+            for side in ("backward", "forward")
+        )
         launch = np.full(len(self.start), -1, dtype=np.int64)
         launch[events["row"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
         return launch
