@@ -89,7 +89,7 @@ bench: setup
 	$(BIN)/python benchmarks/steps.py
 
 record: setup
-	$(BIN)/tclab race delta $(NEW) --batch-size 2 --allocator keep_pages --workers 0 --budget-seconds 600 $(OPTIONS)
+	$(BIN)/tclab race delta $(NEW) --batch-size 2 --allocator keep_pages --workers 0 --budget-seconds 300 $(OPTIONS)
 
 attack: setup
 	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500

@@ -27,6 +27,7 @@ from tclab.sweeps.store._rows import columns_of, keys_of
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
 from tclab.timing._ledger import NullLedger
+from tclab.timing._verdict import ratio_text
 from tclab.training._step import MODES, Step
 
 STRATEGIES = ("edge_mask", "node_mask", "delta")
@@ -262,7 +263,7 @@ def whole_steps_raced(s: Settings) -> Verdict:
     s.keep("f_pairs", ({"a": p.a, "b": p.b, "verdict": p.verdict, "ratio": p.ratio, "interval": p.interval}
                        for p in (again, far)))  # fmt: skip
     return again.verdict not in ("FASTER", "SLOWER"), (
-        f"node_mask against itself: {again.verdict}; against edge_mask: {far.verdict}, {far.ratio_text}"
+        f"node_mask against itself: {again.verdict}; against edge_mask: {far.verdict}, {ratio_text(far)}"
     )
 
 
@@ -298,7 +299,7 @@ def one_rank(s: Settings) -> Verdict:
         pair = race(arms, budget_seconds=min(120, s.seconds / 3)).pair("ddp", "plain")
     distributed.destroy_process_group()
     s.keep("h_ranks", [{"backend": backend, "ddp_over_plain": pair.ratio, "interval": pair.interval}])
-    return whole, f"{backend}, one rank: a DDP step against the plain one: {pair.ratio_text}"
+    return whole, f"{backend}, one rank: a DDP step against the plain one: {ratio_text(pair)}"
 
 
 def traced(s: Settings) -> Verdict:

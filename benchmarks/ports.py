@@ -29,6 +29,7 @@ from torch_geometric.utils import subgraph
 from tclab import SharedGraph, timing
 from tclab.message_passing import SharedGATv2Conv
 from tclab.timing._environment import environment
+from tclab.timing._verdict import explain
 
 PORTS = Path(__file__).resolve().parents[1] / "notebooks" / "ports"
 # nodes, directed edges, samples, features
@@ -108,7 +109,7 @@ def measure(name, size):
     budget = max((4 + 4 * ROUNDS) * max(seconds.values()), LEAST_SECONDS)  # with a warm-up and a calibration
     race = timing.race(arms, budget_seconds=budget)
     pair, milliseconds = race.pair(*arms), race.frame().groupby("arm")["seconds"].median() * 1e3
-    verdict = WORDS.get(pair.verdict, f"{pair.verdict}: {pair.why}")
+    verdict = WORDS.get(pair.verdict, f"{pair.verdict}: {explain(pair)}")
     if pair.interval is not None:
         verdict = f"{pair.ratio:.3g} × [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}], {verdict}"
     times = ", ".join(f"{milliseconds[arm]:,.1f}" if arm in milliseconds else "–" for arm in arms)

@@ -56,19 +56,24 @@ def drawn_table(rng: random.Random) -> tuple[bytes, str, set[tuple[str, str]], d
     weights = None
     if rng.random() < 0.5:
         weights = {pair: rng.choice([rng.randint(-9, 99), round(rng.random(), 3), 1.5e-7, 2e5]) for pair in pairs}
+    given = [(pair, 0 if weights is None else weights[pair]) for pair in pairs]
+    if rng.random() < 0.15:  # an edge comes again, with a weaker weight
+        given.insert(rng.randint(0, len(given)), (pairs[0], -given[0][1] / 4))
     header = rng.choice([None, *HEADERS])
-    columns: dict[str, list[str]] = dict(zip(header or ("0", "1"), map(list, zip(*pairs, strict=True)), strict=True))
+    columns: dict[str, list[str]] = dict(
+        zip(header or ("0", "1"), map(list, zip(*(pair for pair, _ in given), strict=True)), strict=True)
+    )
     comma = rng.random() < 0.15
     if weights is not None:
-        texts = [f"{weights[pair]!r}" for pair in pairs]
+        texts = [f"{weight!r}" for _, weight in given]
         columns[rng.choice(WEIGHTS)] = [text.replace(".", ",") if comma else text for text in texts]
     for name in rng.sample(EXTRAS, rng.choice([0, 0, 0, 1, 2])):
-        columns.setdefault(name, [str(rng.choice([i, 1_577_836_800 + i])) for i in range(len(pairs))])
+        columns.setdefault(name, [str(rng.choice([i, 1_577_836_800 + i])) for i in range(len(given))])
     order = list(columns)
     if header in HEADERS[:KNOWN_ENDS] and rng.random() < 0.5:  # of two foreign words the first is the source
         rng.shuffle(order)
     rows = [order] * bool(header) + [list(row) for row in zip(*(columns[name] for name in order), strict=True)]
-    text = _written(rng, rows)
+    text = _written(rng, rows, commented=header in HEADERS[:KNOWN_ENDS] and rng.random() < 0.2)
     can_hold = text.encode("latin-1", "ignore").decode("latin-1") == text
     for encoding, chance in (("utf-16", 0.04), ("latin-1", 0.04 * can_hold), ("utf-8-sig", 0.1)):
         if rng.random() < chance:
@@ -84,8 +89,11 @@ def drawn_table(rng: random.Random) -> tuple[bytes, str, set[tuple[str, str]], d
     return content, rng.choice([".csv", ".txt", ".tsv", ".edges"]), set(pairs), weights
 
 
-def _written(rng: random.Random, rows: list[list[str]]) -> str:
-    """Return rows as text: by RFC 4180 where cells need it, with comments, blanks and blank lines here and there."""
+def _written(rng: random.Random, rows: list[list[str]], *, commented: bool) -> str:
+    """Return rows as text: by RFC 4180 where cells need it, with comments, blanks and blank lines here and there.
+
+    The header may be a comment itself.
+    """
     sign = rng.choice(["\t", "\t", ",", ",", ";", " ", "|"])
     all_quoted, padded = rng.random() < 0.2, rng.random() < 0.1
 
@@ -95,6 +103,7 @@ def _written(rng: random.Random, rows: list[list[str]]) -> str:
         return text + " " * (padded and sign != " " and not text.endswith('"'))
 
     lines = [sign.join(map(cell, row)) for row in rows]
+    lines[0] = rng.choice(["#", "# ", "% "]) * commented + lines[0]
     if rng.random() < 0.2:
         lines = [f"{rng.choice('#%')} made by hand", *lines]
     if rng.random() < 0.1:

@@ -1,12 +1,12 @@
 """A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
-    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 600]
+    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 300]
     python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race-commands --printed`
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
 memory to the system, so each new tensor pays page faults again, which costs the way with the largest tensors most:
-`--allocator keep_pages` does not, and takes 20 GB. A line has the ratio of times to the way above it, its 95 %
-interval and the verdict.
+`--allocator keep_pages` does not, and takes 20 GB. A line has the ratio of times to the way above it, the
+interval that decides and the verdict.
 """
 
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from cyclopts import run
 
 import tclab
 from tclab.sweeps import race_points
+from tclab.timing._verdict import ratio_text
 
 WAYS: dict[str, dict[str, Any]] = {
     "subgraph": {"strategy": "subgraph", "collation": "pyg"},  # the original way
@@ -26,18 +27,18 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def table(points: dict[str, tclab.Point], budget_seconds: float) -> str:
     """Race all ways and return a Markdown table."""
-    race = race_points(points, budget_seconds=budget_seconds)
+    race = race_points(points, budget_seconds=budget_seconds, progress=True)
     seconds = race.frame().groupby("arm")["seconds"].median()
     lines = ["| way | seconds a step | samples a second | time beside the way above |", "|---|---|---|---|"]
     for (way, point), above in zip(points.items(), [None, *points], strict=False):
-        against = "" if above is None else f"{race.pair(way, above).ratio_text}, {race.verdict(way, above)}"
+        against = "" if above is None else f"{ratio_text(race.pair(way, above))}, {race.verdict(way, above)}"
         lines.append(f"| `{way}` | {seconds[way]:.3f} | {point.batch_size / seconds[way]:.2f} | {against} |")
-    first = race.pair("subgraph", "delta").ratio_text
+    first = ratio_text(race.pair("subgraph", "delta"))
     return "\n".join([*lines, "", f"`subgraph` against `delta`: {first}.", *race._display().notes])
 
 
 def main(
-    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 600, allocator: str = "default",
+    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 300, allocator: str = "default",
     device: str = "cpu", way: Literal["subgraph", "edge_mask", "node_mask", "delta"] | None = None,
 ) -> None:  # fmt: skip
     common: dict[str, Any] = {"scale": scale, "batch_size": batch_size, "allocator": allocator, "device": device}

@@ -1,22 +1,26 @@
-"""Are verdicts right? Attacks on made-up races, folders of rows, and real points whose true ratio is known.
+"""Are verdicts right? Attacks on made-up races and folders whose true ratio is known, and races of this machine.
 
-    python benchmarks/verdicts.py [--races 200] [--folders 0] [--pairs 0]
+    python benchmarks/verdicts.py [--races 200] [--folders 0]
+    python benchmarks/verdicts.py --real --minutes 90
 
-1. Attacks: made-up races in which the arms' true ratio is known and each arm has noise of its own: false verdicts of
-   equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the table of
-   docs/verdicts.md, on one core some 25 minutes for 200 races.
+1. Attacks: made-up races of 60 s in which the arms' true ratio is known and noise hits both or each alone: false
+   verdicts of equal arms, SAME of unequal ones, real differences that are found, SAME that is reached. It prints the
+   table of docs/verdicts.md, on one core some five minutes for 200 races. Of an attack's cells, rounds and noise of a
+   block, a row has the worst.
 2. `--folders 200`: how often does `tclab.compare` tell folders of equal points apart, and how often are 10 % found?
-3. `--pairs 40`: real races of a point with itself in fresh processes, a minute each. docs/race_commits.md has some
-   of code that is slower.
-
-0 skips a part.
+3. `--real`: races of equal arms, quiet and beside a busy process, and of arms 10 % apart, as many as fit the minutes.
 """
 
 import os
+import subprocess
 import sys
+import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +29,19 @@ import pandas as pd
 from cyclopts import run
 from scipy.stats import binomtest
 
-from tclab import Point
-from tclab.sweeps import race_points
 from tclab.sweeps.analysis._compare_runs import pairs_of_runs
-from tclab.sweeps.analysis._race_points import PROCESSES
-from tclab.timing._race import EARLY
-from tclab.timing._race_blocks import order_of
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
+from tclab.timing import race, race_commands, verdicts_of
+from tclab.timing._race_blocks import DRAWN, orders_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair, sentence_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import synthetic_machine as noise
-from synthetic_machine import GRID_SECONDS, memory_noise, pair_of, switching, wave
+from synthetic_machine import GRID_SECONDS
 
-ROUNDS = 320  # of a made-up race
-Paths = Callable[[np.random.Generator, float], Sequence[Any]]
+SECONDS = 60.0  # of a made-up race
+TURNS = 8
+LONGEST = SECONDS / 12  # that noise of one arm may last
+Path_ = Callable[[np.random.Generator, float], Any]
 
 
 def share(found: int, of: int) -> str:
@@ -49,156 +52,162 @@ def share(found: int, of: int) -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """Two arms on a machine that disturbs each in its own way."""
+    """Arms on a machine that disturbs them; the first takes `ratio` times as long as the others."""
 
     name: str
-    # the disturbances of the two arms, given a generator and a race's seconds; see `synthetic_machine`
-    own: Paths = lambda generator, seconds: (None, None)
-    ratio: float = 1.0  # true time of `a` over time of `b`
+    own: Path_ | None = None  # of each arm by itself; see `synthetic_machine`
+    one: Path_ | None = None  # of the second arm alone
+    common: Path_ | None = None  # of all arms
+    wave_rounds: float = 0.0  # period of a wave of ±30 % that hits all arms
+    ratio: float = 1.0
+    arms: int = 2
     processes: int = 1  # that take turns
     luck: float = 0.0  # standard deviation of each process's and arm's own log time
-    quiet: bool = False  # whether the machine adds no noise to both arms that lasts, and no outliers
-    independent: float = 0.01  # standard deviation of each block's log time
+    carry: float = 0.0  # share by which a block is slower that another arm's precedes
+    first: float = 0.0  # share by which the first block of a round is slower
+    stalls: float = 0.0  # per second, of 10 ms times a Pareto variate of shape 1.5
+    cells: tuple[tuple[int, float], ...] = ((320, 0.01), (50, 0.04), (10, 0.01))  # rounds, noise of a block's log time
 
-    def samples(self, seed: int, seconds: float) -> list[dict[str, Any]]:
-        """Return the samples of a race to the end of its budget."""
-        generator = np.random.default_rng([seed, 3])
-        turns = 4 * self.processes
-        rounds = ROUNDS // turns * turns
-        at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
-        grid = (at / GRID_SECONDS).astype(int)
-        turn = np.arange(rounds) * turns // rounds
-        second = np.array([[arm == "b" for arm in order_of("ab", i)] for i in range(rounds)]).ravel()
-        logs = self.independent * generator.standard_normal(4 * rounds) + np.where(second, 0.0, np.log(self.ratio))
-        if not self.quiet:
-            logs += memory_noise(generator, seconds, deviation=0.05, memory=0.5)[grid]
-            logs += noise.slow_tail(generator, 4 * rounds * GRID_SECONDS, share=0.02, size=0.2)
-        for arm, path in enumerate(self.own(generator, seconds)):
-            if path is not None:
-                logs += np.where(second == arm, path[grid], 0.0)
-        lucky = generator.normal(0, self.luck, (self.processes, 2))
-        process = np.repeat(turn % self.processes, 4)
-        logs += lucky[process, second.astype(int)]
-        columns = {"calls": 1, "process": process, "round": np.arange(4 * rounds) // 4}
-        columns |= {"position": np.arange(4 * rounds) % 4, "arm": np.where(second, "b", "a")}
-        return pd.DataFrame({**columns, "seconds": np.exp(logs), "spent_seconds": at}).to_dict("records")
+    def samples(self, seed: int, rounds: int, block_noise: float) -> list[dict[str, Any]]:
+        """Return the samples of a race."""
+        generator, names, n = np.random.default_rng([seed, rounds]), "abcdef"[: self.arms], 2 * self.arms
+        DRAWN.seed(seed)
+        turns = [len(part) for part in np.array_split(np.arange(rounds), TURNS)]
+        orders = [
+            order for turn, length in enumerate(turns) for order in islice(orders_of(names, as_given=not turn), length)
+        ]
+        arm = np.array([[names.index(name) for name in order] for order in orders]).ravel()
+        turn = np.repeat(np.arange(TURNS), turns).repeat(n)
+        edges = np.linspace(0, SECONDS / GRID_SECONDS, rounds * n + 1)
+        logs = block_noise * generator.standard_normal(len(arm)) + np.where(arm == 0, np.log(self.ratio), 0.0)
+        wave = self.wave_rounds and partial(noise.wave, size=0.3, period=self.wave_rounds * SECONDS / rounds)
+        paths = [(path, np.ones(len(arm), bool)) for path in (self.common, wave) if path]
+        paths += [(self.own, arm == i) for i in range(self.arms) if self.own] + [(self.one, arm == 1)] * bool(self.one)
+        for path, hit in paths:
+            totals = np.concatenate([[0.0], np.cumsum(np.exp(path(generator, SECONDS)))])
+            means = np.diff(np.interp(edges, np.arange(len(totals)), totals)) / np.diff(edges)
+            logs += np.where(hit, np.log(means), 0.0)
+        hits = generator.poisson(self.stalls * SECONDS / len(arm), len(arm))
+        stalled = np.array([0.01 * (1 + generator.pareto(1.5, hit)).sum() for hit in hits])
+        logs += np.log1p(stalled * len(arm) / SECONDS)
+        logs += np.log1p(self.carry) * np.r_[False, arm[1:] != arm[:-1]]
+        logs += np.log1p(self.first) * (np.arange(len(arm)) % n == 0)
+        process = turn % self.processes
+        logs += generator.normal(0, self.luck, (self.processes, self.arms))[process, arm]
+        spent = np.arange(1, rounds + 1).repeat(n) * SECONDS / rounds
+        columns = zip(process.tolist(), turn.tolist(), arm, np.exp(logs).tolist(), spent.tolist(), strict=True)
+        return [
+            {"process": p, "round": i // n, "turn": t, "position": i % n, "arm": names[a], "calls": 1, "period": 1,
+             "seconds": s, "spent_seconds": end}
+            for i, (p, t, a, s, end) in enumerate(columns)
+        ]  # fmt: skip
 
-    def pair(self, seed: int, seconds: float) -> Pair:
-        """Return the comparison at the end of a race: at half of its budget if the arms are far apart."""
-        samples = self.samples(seed, seconds)
-        before = [s for s in samples if s["spent_seconds"] <= seconds / 2]
-        if _may_be_far(before):
-            pair = pair_of(before)
-            low, high = pair.interval or (1.0, 1.0)
-            if pair.verdict != UNDECIDED and (high < 1 / EARLY or low > EARLY):
-                return pair
-        return pair_of(samples)
-
-
-def _may_be_far(samples: Sequence[dict[str, Any]]) -> bool:
-    """Return whether an interval may lie beyond ±30 %, which is costly to compute."""
-    medians = [np.median([s["seconds"] for s in samples if s["arm"] == arm]) for arm in "ab"]
-    return bool(abs(np.log(medians[0] / medians[1])) > 0.2)
-
-
-def each(path: Callable[..., Any], **settings: Any) -> Paths:
-    """Return the disturbances of two arms, each by itself of one kind."""
-    return lambda generator, seconds: [path(generator, seconds, **settings) for _ in range(2)]
+    def pairs(self, seed: int, rounds: int, block_noise: float) -> list[Pair]:
+        """Return the comparisons at the end of a race."""
+        return verdicts_of(self.samples(seed, rounds, block_noise))
 
 
-def one(path: Callable[..., Any], **settings: Any) -> Paths:
-    """Return the disturbances of two arms of which only the first has any."""
-    return lambda generator, seconds: (path(generator, seconds, **settings), None)
+def path(kind: Callable[..., Any], **settings: Any) -> Path_:
+    return partial(kind, **settings)
 
 
-def _beats(generator: np.random.Generator, seconds: float) -> Sequence[Any]:
-    """Return pulses that hit both arms alike, at a period within 3 % of half, one or two rounds' length."""
-    period = seconds / ROUNDS * generator.choice([0.5, 1.0, 2.0]) * generator.uniform(0.97, 1.03)
-    return [noise.interference(generator, seconds, period=period, share=0.25, size=0.2)] * 2
-
-
-MILD = each(memory_noise, deviation=0.02, memory=0.5)
-SIX_PERCENT, LEVELS = (0.0, 0.06), (0.0, 0.02, 0.05, 0.12)
-EQUAL = (  # some were tuned on, with other seeds
-    *(
-        Attack(f"normal noise of 5 %, memory {memory:g} s", each(memory_noise, deviation=0.05, memory=memory))
-        for memory in (0.5, 3, 15, 60, 240)
-    ),
-    Attack("normal noise of 5 %, memory 60 s, 4 processes", each(memory_noise, deviation=0.05, memory=60), processes=4),
-    Attack("normal noise of 5 %, memory 60 s, one arm", one(memory_noise, deviation=0.05, memory=60), quiet=True),
-    Attack("one arm is 10 % off for a tenth", one(noise.regimes, share=0.1, size=0.1)),
-    Attack("one arm is 10 % off for a tenth, in 3 stretches", one(noise.regimes, share=0.1, size=0.1, stretches=3)),
-    Attack("drifts that differ by arm", each(noise.drift, size=0.05)),
-    Attack("pulses near the round's length", _beats),
-    Attack("a slow tail on one arm", one(noise.slow_tail, share=0.1, size=0.05)),
-    *(Attack(f"luck of {100 * luck:g} %, 4 processes", processes=4, luck=luck) for luck in (0.005, 0.01, 0.02)),
+MILD = path(noise.memory_noise, deviation=0.02, memory=0.5)
+STEPS = ((320, 0.01), (50, 0.05), (10, 0.01))  # of 0.02, 0.3 and 1.5 s
+EQUAL = (
+    *(Attack(f"one arm ±40 %, redrawn every {every:g} s", one=path(noise.redrawn, size=0.4, every=every), cells=STEPS)
+      for every in (LONGEST, 3.7)),
+    Attack("each arm AR(1) 30 %, memory 5 s", path(noise.memory_noise, deviation=0.3, memory=LONGEST),
+           cells=((320, 0.01), (15, 0.05))),
+    Attack("each arm AR(1) 5 %, memory 5 s", path(noise.memory_noise, deviation=0.05, memory=LONGEST),
+           cells=((320, 0.1), (50, 0.05), (15, 0.05))),
+    *(Attack(f"a wave of ±30 % on both, period of {rounds:g} rounds", wave_rounds=rounds) for rounds in (0.5, 1, 2, 4)),
+    Attack("carry-over of 4 %", carry=0.04), Attack("carry-over of 20 %", carry=0.2),
+    Attack("the first position 20 % slower", first=0.2),
+    Attack("Pareto stalls on both", stalls=1.0),
+    Attack("eight rounds, a block's noise 10 %", cells=((8, 0.1),)),
+    *(Attack(f"luck of {100 * luck:g} %, {n} processes", processes=n, luck=luck, cells=((320, 0.01),))
+      for n, luck in ((4, 0.01), (4, 0.03), (4, 0.05), (8, 0.1))),
+    Attack("four arms, each AR(1) 30 %, memory 1.5 s: of any pair", path(noise.memory_noise, deviation=0.3, memory=1.5),
+           arms=4, cells=((320, 0.01), (24, 0.04))),
     Attack("mild noise", MILD),
-    Attack("two states 6 % apart, 25 s each", each(switching, levels=SIX_PERCENT, stay=25), quiet=True),
-    Attack("two states 6 % apart, 25 s each, noisy machine", each(switching, levels=SIX_PERCENT, stay=25)),
-    Attack("two states 50 % apart, 10 s each", each(switching, levels=(0.0, 0.4), stay=10), quiet=True),
-    Attack("waves of 4 %, period 90 s", each(wave, size=0.04, period=90), quiet=True),
-    Attack("waves of 4 %, period 90 s, noisy machine", each(wave, size=0.04, period=90)),
-    Attack("four states, 10 s each", each(switching, levels=LEVELS, stay=10)),
-    Attack("1/f noise of 3 %", each(noise.pink, deviation=0.03)),
+    Attack("states 6 % apart, 1 s each", path(noise.switching, levels=(0.0, 0.06), stay=1.0)),
+    # looked at before the procedure was settled
+    Attack("sawtooth of 10 %, 2 s", path(noise.sawtooth, size=0.1, period=2.0)),
+    Attack("bursts of 50 %, 1 s long, every 5 s", path(noise.bursts, every=5.0, size=0.5)),
+    Attack("a random walk of both", common=path(noise.walk, size=0.1)),
+    Attack("a square wave of ±30 % on both, period 4.6 s", common=path(noise.square, size=0.3, period=SECONDS / 13)),
 )  # fmt: skip
-UNSEEN = (  # written when all was settled, and never tuned on
-    Attack("heavy bursts, one in 5 s", each(noise.bursts, every=5, size=0.05)),
-    Attack("ramps between heights of 4 %, every 8 s", each(noise.ramps, size=0.04, every=8), quiet=True),
-    Attack("noise of 3 % whose strength changes", each(noise.volatile, deviation=0.03), quiet=True),
-    Attack("throttled by 10 % every 15 s", each(noise.throttled, every=15, size=0.1), quiet=True),
-    Attack("noise that grows to 10 %", each(noise.growing, deviation=0.1), quiet=True),
-    Attack("wandering pulses of 6 %, period 7 s", each(noise.wandering_pulses, period=7, size=0.06), quiet=True),
-    Attack("noise that grows to 10 %, 4 processes", each(noise.growing, deviation=0.1), processes=4),
-)
+UNSEEN = (  # written when the procedure was settled
+    Attack("states of any strength, 3 s each", path(noise.wild_states, size=0.1, stay=3.0)),
+    Attack("a chirp of ±30 % on both, period 12 to 1.5 s",
+           common=path(noise.chirp, size=0.3, longest=12.0, shortest=1.5)),
+    Attack("common steps of clock speed, each arm's own response", path(noise.speeds, size=0.05, every=3.0),
+           common=path(noise.speeds, size=0.2, every=3.0)),
+    Attack("noise of 3 % whose strength changes", path(noise.volatile, deviation=0.03)),
+)  # fmt: skip
 APART = tuple(
-    Attack(f"mild noise, {100 * size:g} % apart{words}", MILD, 1 / (1 + size), **how)
-    for words, how in (("", {}), (", 4 processes", {"processes": 4}), (", quiet machine", {"quiet": True}))
-    for size in (0.05, 0.10)
+    Attack(
+        f"mild noise, {100 * size:g} % apart{words}", MILD, ratio=1 / (1 + size), processes=n, luck=luck, cells=cells
+    )
+    for words, n, luck in (("", 1, 0.0), (", 4 processes, luck 0.5 %", 4, 0.005))
+    for size, cells in ((0.05, ((320, 0.01), (60, 0.01))), (0.10, ((320, 0.01), (60, 0.04), (10, 0.01))))
 )
 NEARLY = (  # just beyond the margin: SAME would be wrong
-    Attack("2.2 % apart, mild noise", MILD, 1.022),
-    Attack("2.1 % apart, noise of 0.3 %", each(memory_noise, deviation=0.003, memory=0.5), 1.021, quiet=True),
-    Attack("2.2 % apart, normal noise of 2 %, memory 60 s", each(memory_noise, deviation=0.02, memory=60), 1.022),
-    Attack("2.2 % apart, waves of 2 %, period 90 s", each(wave, size=0.02, period=90), 1.022),
-    Attack("2.2 % apart, two states 2 % apart, 25 s each", each(switching, levels=(0.0, 0.02), stay=25), 1.022),
-)
+    *(Attack(f"{100 * size:.3g} % apart, {words}", own, ratio=1 + size, processes=n, luck=luck,
+             cells=((320, 0.01), (16, 0.01)))
+      for size in (0.0202, 0.022)
+      for words, own, n, luck in (
+          ("noise of 1 %, memory 5 s", path(noise.memory_noise, deviation=0.01, memory=LONGEST), 1, 0.0),
+          ("mild noise", MILD, 1, 0.0), ("luck of 1 %, 4 processes", None, 4, 0.01))),
+    Attack("2.2 % apart, carry-over of 20 %", ratio=1.022, carry=0.2),
+    Attack("2.2 % apart, a wave of ±30 % on both, period of 2 rounds", ratio=1.022, wave_rounds=2),
+)  # fmt: skip
 ALIKE = (
-    Attack("equal, mild noise", MILD, quiet=True),
-    Attack("equal, noise of 1 %, memory 0.5 s", each(memory_noise, deviation=0.01, memory=0.5), quiet=True),
-    Attack("1 % apart, noise of 1 %, memory 0.5 s", each(memory_noise, deviation=0.01, memory=0.5), 1.01, quiet=True),
+    Attack("equal, mild noise", MILD, cells=((320, 0.01),)),
+    Attack(
+        "equal, noise of 1 %, memory 0.5 s", path(noise.memory_noise, deviation=0.01, memory=0.5), cells=((320, 0.01),)
+    ),
+    Attack("equal, luck of 0.5 %, 4 processes", processes=4, luck=0.005, cells=((320, 0.01),)),
 )
-LASTING = (  # longer than a part of 60 s, so beyond what is promised there
-    Attack("two states 6 % apart, 60 s each", each(switching, levels=SIX_PERCENT, stay=60), quiet=True),
-    Attack("waves of 4 %, period 360 s", each(wave, size=0.04, period=360), quiet=True),
-    Attack("four states, 30 s each", each(switching, levels=LEVELS, stay=30), quiet=True),
+LASTING = (  # beyond what is promised
+    Attack("one arm ±40 %, redrawn every 7.4 s", one=path(noise.redrawn, size=0.4, every=7.4), cells=STEPS),
+    Attack("each arm AR(1) 5 %, memory 240 s", path(noise.memory_noise, deviation=0.05, memory=240.0)),
+    Attack("states 6 % apart, 25 s each", path(noise.switching, levels=(0.0, 0.06), stay=25.0)),
 )
 ROWS = {
     "false": EQUAL,
-    "false (never tuned on)": UNSEEN,
+    "false (not looked at before)": UNSEEN,
     "found": APART,
     "wrongly SAME": NEARLY,
     "SAME": ALIKE,
-    "false (beyond the promise)": LASTING,
+    "false (not promised)": LASTING,
 }
 FIRST_SEED = 1000  # below are those that were tuned on
 
 
-def counted(attack: Attack, what: str, races: int, seconds: float) -> tuple[int, Counter[str]]:
-    """Return how many of so many races ended so, and their verdicts."""
-    counts = Counter(attack.pair(FIRST_SEED + seed, seconds).verdict for seed in range(races))
-    # an attack whose ratio is above 1 is truly SLOWER
-    right = {"false": 0, "found": counts[FASTER], "wrongly SAME": counts[SAME], "SAME": counts[SAME]}
-    hit = counts[FASTER] + counts[SLOWER] if what.startswith("false") else right[what]
-    return hit, counts
+def hits(attack: Attack, what: str, races: int, cell: tuple[int, float]) -> int:
+    """Return how many of so many races ended so; of false ones any pair counts."""
+    told = 0
+    for seed in range(races):
+        verdicts = {pair.verdict for pair in attack.pairs(FIRST_SEED + seed, *cell)}
+        wanted = {FASTER, SLOWER} if what.startswith("false") else {FASTER} if what == "found" else {SAME}
+        told += bool(verdicts & wanted)
+    return told
 
 
 def attacked(races: int) -> None:
-    """Print a row for each attack."""
-    print("| attack | share of verdicts that are | 60 s | 300 s |", "|---|---|---|---|", sep="\n")
+    """Print a row for each attack: of its cells the worst."""
+    print("| attack | verdicts that are | worst of its cells |", "|---|---|---|", sep="\n")
     for what, attacks in ROWS.items():
+        worst = min if what in ("found", "SAME") else max
         for attack in attacks:
-            cells = [share(counted(attack, what, races, seconds)[0], races) for seconds in (60.0, 300.0)]
-            print(f"| {attack.name} | {what} | {' | '.join(cells)} |", flush=True)
+            found = {cell: hits(attack, what, races, cell) for cell in attack.cells}
+            (rounds, block_noise), most = worst(found.items(), key=lambda item: item[1])
+            where = f", {rounds} rounds, a block's noise {100 * block_noise:g} %" * (len(found) > 1)
+            print(f"| {attack.name}{where} | {what} | {share(most, races)} |", flush=True)
+
+
+# ---- folders
 
 
 def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -> pd.DataFrame:
@@ -209,47 +218,126 @@ def side(generator: np.random.Generator, runs: int, luck: float, ratio: float) -
                          "contention": None})  # fmt: skip
 
 
-def compared(n: int, points: int = 8) -> None:
+def folders(generator: np.random.Generator, runs: Sequence[int], lucks: Sequence[float], ratio: float) -> Counter[str]:
+    """Return the verdicts on two folders of eight points."""
+    made = [
+        (str(i), side(generator, runs[0], lucks[0], 1.0), side(generator, runs[1], lucks[1], ratio)) for i in range(8)
+    ]
+    return Counter(pair.verdict for pair in pairs_of_runs(made, [("first", "second")] * len(made)))
+
+
+def compared(n: int) -> None:
     """Print how often folders of equal points are told apart in any point, and how many points 10 % apart are found."""
     print("| runs | processes differ by | false | found |\n|---|---|---|---|")
-    for runs in ((1, 1), (3, 3), (5, 5), (5, 2), (4, 1)):
+    for runs in ((1, 1), (4, 1), (3, 3), (5, 5), (5, 2)):
         for lucks in ((0.005, 0.005), (0.02, 0.02), (0.05, 0.05), (0.01, 0.05)):
             told = found = 0
             for seed in range(n):
                 generator = np.random.default_rng([seed, 17])
-                for ratio in (1.0, 0.9):
-                    made = [
-                        (str(i), side(generator, runs[0], lucks[0], 1.0), side(generator, runs[1], lucks[1], ratio))
-                        for i in range(points)
-                    ]
-                    counts = Counter(pair.verdict for pair in pairs_of_runs(made, [("first", "second")] * points))
-                    told += ratio == 1 and counts[FASTER] + counts[SLOWER] > 0
-                    found += counts[FASTER] * (ratio != 1)
-            apart = " and ".join(f"{100 * luck:g} %" for luck in dict.fromkeys(lucks))
-            print(f"| {runs[0]} and {runs[1]} | {apart} | {share(told, n)} | {share(found, n * points)} |", flush=True)
+                equal, apart = (folders(generator, runs, lucks, ratio) for ratio in (1.0, 0.9))
+                told += equal[FASTER] + equal[SLOWER] > 0
+                found += apart[FASTER]
+            differ = " and ".join(f"{100 * luck:g} %" for luck in dict.fromkeys(lucks))
+            print(f"| {runs[0]} and {runs[1]} | {differ} | {share(told, n)} | {share(found, 8 * n)} |", flush=True)
 
 
-POINT = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
+# ---- this machine
+
+BUSY = """
+import random, time
+while True:
+    end = time.time() + random.expovariate(1)
+    while time.time() < end:
+        pass
+    time.sleep(random.expovariate(1))
+"""
 
 
-def real(n: int) -> None:
-    """Print each of so many real races of a point with itself, and the share of each verdict."""
-    counts: Counter[str] = Counter()
-    for _ in range(n):
-        pair = race_points({"a": POINT, "b": POINT}, budget_seconds=60).pair("a", "b")
-        counts[pair.verdict] += 1
-        print(f"    {pair}; load {os.getloadavg()[0]:.1f}", flush=True)
-    shares = "; ".join(f"{verdict} {share(found, n)}" for verdict, found in counts.items())
-    print(f"a point with itself, {PROCESSES} processes, 60 s: {shares}")
+def _work(units: int) -> Callable[[], None]:
+    """Return a function whose time is proportional to `units`."""
+    x = np.random.default_rng(0).random((96, 96))
+
+    def call() -> None:
+        for _ in range(units):
+            x @ x
+
+    return call
 
 
-def main(*, races: int = 200, folders: int = 0, pairs: int = 0) -> None:
+def _strategies(seconds: float) -> Pair:
+    from tclab import Point
+    from tclab.sweeps import race_points
+
+    point = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
+    return race_points({"a": point, "b": point}, budget_seconds=seconds).pair("a", "b")
+
+
+def _loaders(seconds: float) -> Pair:
+    from torch.utils.data import DataLoader
+
+    data = np.random.default_rng(0).random((64, 4096))
+    loaders = {name: DataLoader(data, batch_size=8, num_workers=1) for name in "ab"}  # type: ignore[arg-type]
+    arms = {name: (loader, lambda batch: batch.sum()) for name, loader in loaders.items()}
+    return race(arms, budget_seconds=seconds).pair("a", "b")
+
+
+def _commits(seconds: float) -> Pair:
+    command = [sys.executable, "-c", "sum(i * i for i in range(300_000))"]
+    return race_commands(command, base=".", head=".", budget_seconds=seconds).pair("head", "base")
+
+
+def _apart(seconds: float) -> Pair:
+    return race({"a": _work(200), "b": _work(220)}, budget_seconds=seconds).pair("a", "b")
+
+
+def _equal(seconds: float) -> Pair:
+    return race({"a": _work(200), "b": _work(200)}, budget_seconds=seconds).pair("a", "b")
+
+
+REAL = {"strategies": _strategies, "loaders": _loaders, "commits": _commits, "functions": _equal, "10 % apart": _apart}
+
+
+def _plan() -> Iterator[tuple[str, Callable[[float], Pair], bool]]:
+    """Yield kinds of races in turn; every fourth round of them beside a busy process."""
+    for i in cycle(range(4)):
+        for kind, raced in REAL.items():
+            if i < 3 or kind != "10 % apart":
+                yield kind, raced, i == 3
+
+
+def race_here(minutes: float, seconds: float) -> None:
+    """Print each real race, and for each kind the share of each verdict."""
+    end, counts = time.monotonic() + 60 * minutes, Counter[tuple[str, str]]()
+    for kind, raced, busy in _plan():
+        if time.monotonic() > end:
+            break
+        beside = subprocess.Popen([sys.executable, "-c", BUSY]) if busy else None
+        try:
+            pair = raced(seconds)
+        finally:
+            if beside is not None:
+                beside.kill()
+                beside.wait()
+        words = f"{kind}{', busy' * busy}"
+        counts[words, pair.verdict] += 1
+        print(f"    {words}: {sentence_of(pair)}; load {os.getloadavg()[0]:.1f}", flush=True)
+    for words in dict.fromkeys(words for words, _ in counts):
+        n = sum(found for (name, _), found in counts.items() if name == words)
+        shares = [f"{verdict} {share(found, n)}" for (name, verdict), found in counts.items() if name == words]
+        print(f"{words}: {n} races of {seconds:g} s: {'; '.join(shares)}")
+
+
+def main(
+    *, races: int = 200, folders: int = 0, real: bool = False, minutes: float = 60.0, seconds: float = 30.0
+) -> None:  # fmt: skip
+    if real:
+        warnings.filterwarnings("ignore", message="head and base run the same command")
+        race_here(minutes, seconds)
+        return
     if races:
         attacked(races)
     if folders:
         compared(folders)
-    if pairs:
-        real(pairs)
 
 
 if __name__ == "__main__":

@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from typing import TYPE_CHECKING, Any
-
+from tclab._lazy import lazy
 from tclab._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from tclab import case_study, graph, lab, masking, message_passing, models  # isort: skip
-    from tclab import perturbation, readers, sweeps, timing, trace, training  # isort: skip
-    from tclab.errors import InputError
-    from tclab.graph._cell_graph import CellGraph
-    from tclab.masking._strategy import view
-    from tclab.message_passing._shared_graph import SharedGraph
-    from tclab.sweeps._sweep import sweep
-    from tclab.sweeps.analysis._advise import advise
-    from tclab.sweeps.analysis._compare_runs import compare
-    from tclab.sweeps.config._grid import grid
-    from tclab.sweeps.config._point import Point
-    from tclab.sweeps.execution._run import run
-    from tclab.sweeps.predict._fits import fits
-    from tclab.sweeps.store._row_files import rows_of as rows
-    from tclab.training._check import check
-
-
-# `import tclab` must stay cheap, so each name is fetched from its module at first use
+# `import tclab` must stay cheap, so each name is fetched from its module at first use; for type checkers: __init__.pyi
 _NAMES = {
     "CellGraph": "tclab.graph._cell_graph:CellGraph",
     "InputError": "tclab.errors:InputError",
@@ -42,17 +21,8 @@ _NAMES = {
     "sweep": "tclab.sweeps._sweep:sweep",
     "view": "tclab.masking._strategy:view",
 }
-__all__ = [
-    "CellGraph", "InputError", "Point", "SharedGraph", "advise", "case_study", "check", "compare", "fits", "graph",
-    "grid", "lab", "masking", "message_passing", "models", "perturbation", "readers", "rows", "run", "sweep", "sweeps",
-    "timing", "trace", "training", "view",
-]  # fmt: skip
-__dir__ = __all__.copy  # completion offers these
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return pkgutil.resolve_name(_NAMES[name])
-    if name in __all__:  # a package
-        return importlib.import_module(f"tclab.{name}")
-    raise AttributeError(f"module 'tclab' has no attribute {name!r}")
+_PACKAGES = (
+    "case_study", "graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweeps", "timing",
+    "trace", "training",
+)  # fmt: skip
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, _PACKAGES)

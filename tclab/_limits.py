@@ -19,9 +19,9 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(text: str | None) -> float | None:
-    """Return a text as a number; `None` for what is none."""
+    """Return a text as a number; `None` for what is none, such as Python's own `1_000`."""
     with suppress(TypeError, ValueError):
-        return float(text)  # type: ignore[arg-type]
+        return None if "_" in (text or "") else float(text)  # type: ignore[arg-type]
     return None
 
 

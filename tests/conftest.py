@@ -34,6 +34,14 @@ settings.load_profile("fast")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def orders_of_rounds_that_are_the_same_each_time():
+    """A race draws the orders of its rounds anew; a test of its verdict must not depend on them."""
+    blocks = sys.modules.get("tclab.timing._race_blocks")
+    if blocks is not None:
+        blocks.DRAWN.seed(0)
+
+
 # What goes to one process, and in which order. Notebooks begin, the long ones first, then files that take long.
 # Of the files in SPLIT each test goes to whichever process is free; with those in LAST no process is alone at the end.
 # Another file goes whole to one process, and some together: for rows of the other notebook, a worker that is warm, a

@@ -8,14 +8,14 @@ import pytest
 from clock import Clock
 from stage_rows import HOST, lost, point_rows
 from test_busy import moments
-from test_compare import rows, step
+from test_compare import rows, step, thrice
 
 import tclab
 from tclab import InputError, Point, lab, timing
 from tclab.message_passing._view import NEEDS_EDGES
 from tclab.sweeps.analysis import _advise
 from tclab.sweeps.store._rows import frame, table
-from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, suggestions_from
+from tclab.timing._advice import MEASURED, MODEL, ONCE_EACH, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import BatchTiming
 from tclab.timing._verdict import FASTER, SLOWER, UNDECIDED, Pair
@@ -57,7 +57,7 @@ def test_exposed_loading_asks_for_as_many_workers_as_can_keep_up(stages, change,
     assert one.ratio == pytest.approx(ratio, rel=0.01)
     assert words in one.why
     predicted = change.startswith("load with")
-    assert (one.basis, bool(one.setting)) == (("model", True) if predicted else ("at best", False))
+    assert (one.basis, bool(one.setting)) == ((MODEL, True) if predicted else ("at best", False))
 
 
 @pytest.mark.parametrize(("margin", "ratios"), [(0.02, [0.8, 0.95]), (0.15, [0.8]), (0.25, [])])
@@ -65,7 +65,7 @@ def test_bounds_are_the_share_of_a_stage_and_nothing_below_the_margin_is_called_
     found = suggestions_from(account(forward=0.7, optimizer=0.2, log=0.05, clip=0.01, other=0.04, scatter=0), margin)[0]
     assert [one.ratio for one in found] == pytest.approx(ratios)
     assert all((one.basis, one.interval) == ("at best", pytest.approx((one.ratio, one.ratio))) for one in found)
-    faster = rows(step("edge_mask", 1.0, n=40), step("node_mask", 0.9, n=40, seed=1))
+    faster = rows(*thrice("edge_mask", 1.0), *thrice("node_mask", 0.9))
     assert len(tclab.advise(faster, margin=margin).suggestions) == (margin < 0.1)
 
 
@@ -144,25 +144,25 @@ def test_rows_of_ranks_that_wait_for_one_another_say_so():
 
 def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
     made = rows(
-        step("edge_mask", 1.0, batch_bytes=10**9),
-        step("node_mask", 0.1, seed=3, batch_bytes=200),
-        step("gpu_mask", 0.5, seed=4),
-        step("dense", 0.2, seed=5, equivalence="failed"),
-        step("khop_1", 0.01, seed=6, equivalence="inexact"),
-        step("subgraph", 0.985, seed=7),
-        step("edge_mask", 0.9, seed=8, allocator="keep_pages"),
-        step("edge_mask", 0.5, batch_size=1),
-        step("edge_mask", 0.4, networks=1, network_names="a"),
+        *thrice("edge_mask", 1.0, batch_bytes=10**9),
+        *thrice("node_mask", 0.1, batch_bytes=200),
+        *thrice("gpu_mask", 0.5),
+        *thrice("dense", 0.2, equivalence="failed"),
+        *thrice("khop_1", 0.01, equivalence="inexact"),
+        *thrice("subgraph", 0.985),
+        *thrice("edge_mask", 0.9, allocator="keep_pages"),
+        *thrice("edge_mask", 0.5, batch_size=1),
+        *thrice("edge_mask", 0.4, networks=1, network_names="a"),
     )
     advice = tclab.advise(made)
     assert advice.subject == "from 30 steps of hetero_cell with edge_mask, batch 4, 2 networks"
     assert [one.change for one in advice.suggestions] == [
-        "node_mask in place of edge_mask", "gpu_mask in place of edge_mask", "allocator keep_pages in place of none"
+        "node_mask instead of edge_mask", "gpu_mask instead of edge_mask", "allocator keep_pages instead of none"
     ]  # fmt: skip
     best = advice.suggestions[0]
     assert best.interval[0] < 0.1 < best.interval[1] < 0.12
     assert (best.ratio, best.basis) == (pytest.approx(0.1, rel=0.02), "from separate runs")
-    assert "A batch is 200 bytes, and 1,000,000,000 now." in best.why
+    assert best.why == "From 3 and 3 runs. The batch shrinks from 1 GB to 200 B."
     assert "What to change, from 30 steps of hetero_cell with edge_mask" in str(advice)
     assert tclab.advise(made, now="node_mask").suggestions == ()
     with pytest.raises(InputError, match="unknown strategy of these rows 'edgemask'; did you mean 'edge_mask'"):
@@ -170,17 +170,18 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
 
 
 def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
-    here = (step("edge_mask", 1.0), step("edge_mask", 1.01, seed=1))
+    here = thrice("edge_mask", 1.0)
     assert len(tclab.advise(rows(*here, step("node_mask", 0.1))).suggestions) == 1
     for other in ({"cpu": "Other"}, {"gpu": "H200"}, {"commit": "bbb"}, {"torch": "2.11"}):
         advice = tclab.advise(rows(*here, step("node_mask", 0.1, **other)))
         assert advice.suggestions == ()
         assert "what 1 point of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
-    unsteady = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
+    changing = [one for name in ("delta", "node_mask") for one in thrice(name, 0.5, steady="not steady")]
+    unsteady = tclab.advise(rows(*here, *changing))
     assert unsteady.suggestions == ()
     assert tclab.advise(rows(step(status="oom"))).refusal == "no point in mode step was measured"
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
-    changes = "delta in place of edge_mask, node_mask in place of edge_mask"
+    changes = "delta instead of edge_mask, node_mask instead of edge_mask"
     assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
 
 
@@ -196,12 +197,22 @@ def test_rows_of_another_number_of_threads_are_left_out_and_the_newest_count():
 
 def test_runs_that_differ_too_much_from_one_another_predict_nothing():
     now = [step("edge_mask", 1.0 * factor, seed=i) | {"seed": 0} for i, factor in enumerate((1, 1.5))]
-    advice = tclab.advise(rows(*now, step("node_mask", 0.09, seed=3) | {"seed": 0}))
+    advice = tclab.advise(rows(*now, *(step("node_mask", 0.09, seed=i) | {"seed": 0} for i in (3, 4))))
     assert advice.suggestions == ()
     (one,) = advice.unsure
     assert (one.ratio, one.interval, one.why) == (None, None, "the runs differ too much from one another")
-    assert "gain from node_mask in place of edge_mask: the runs differ too much from one another" in said(advice)
-    assert one.sentence.startswith("node_mask in place of edge_mask: predicted no ratio")
+    assert "gain from node_mask instead of edge_mask: the runs differ too much from one another" in said(advice)
+    assert one.sentence.startswith("node_mask instead of edge_mask: no prediction. ")
+
+
+def test_single_runs_are_told_as_that_and_are_worth_a_race_and_never_called_faster():
+    advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.62, seed=1), step("delta", 0.97, seed=2)))
+    (one,) = advice.suggestions
+    assert (one.basis, one.interval) == (ONCE_EACH, None)
+    assert one.sentence.startswith("node_mask instead of edge_mask: ran in 0.62")
+    assert "× the time of a step, once each. One run cannot show run-to-run variation." in one.sentence
+    assert "gain from delta instead of edge_mask: one run each; run-to-run variation is not known" in said(advice)
+    assert "faster" not in said(advice).lower()
 
 
 def test_a_strategy_that_was_measured_alone_is_named_and_what_to_race_it_against():
@@ -225,19 +236,18 @@ def test_what_a_users_model_may_not_be_able_to_run_is_not_suggested():
 
 
 def test_of_many_settings_that_are_alike_none_is_suggested():
-    now = step("edge_mask", 1.0, scatter=0.2, n=40)
-    better = step("edge_mask", 0.8, scatter=0.2, n=40, seed=1, optimizer="plain")
-    alike = [step("edge_mask", 1.0, scatter=0.2, n=40, seed=i, loader=f"prefetch_factor:{i}") for i in range(3, 23)]
-    for made in ((now, better), (now, better, *alike)):
+    alike = [one for i in range(3, 23) for one in thrice("edge_mask", 1.0, seed=i, loader=f"prefetch_factor:{i}")]
+    now, better = thrice("edge_mask", 1.0), thrice("edge_mask", 0.8, optimizer="plain")
+    for made in ((*now, *better), (*now, *better, *alike)):
         (one,) = tclab.advise(rows(*made)).suggestions
         assert one.setting == {"optimizer": "plain"}
-    assert tclab.advise(rows(now, *alike)).suggestions == ()
+    assert tclab.advise(rows(*now, *alike)).suggestions == ()
 
 
 def test_another_batch_size_is_told_for_a_sample():
-    advice = tclab.advise(rows(step("node_mask", 0.4, batch_size=4), step("node_mask", 0.05, batch_size=2)))
+    advice = tclab.advise(rows(*thrice("node_mask", 0.4), *thrice("node_mask", 0.05, batch_size=2)))
     (one,) = advice.suggestions
-    assert one.change == "batch size 2 in place of 4"
+    assert one.change == "batch size 2 instead of 4"
     assert one.ratio == pytest.approx(0.25, rel=0.02)  # 25 ms a sample and not 100
     assert "Training with another batch size gives another model." in one.why
 
@@ -255,12 +265,12 @@ def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
     whole = sum(HOST["edge_mask"].values())
     workers = found["load with 3 workers instead of 1"]
     assert workers.ratio == pytest.approx(1 - HOST["edge_mask"]["data_wait"] / whole, rel=0.02)
-    bytes_ = found["node_mask in place of edge_mask"]
+    bytes_ = found["node_mask instead of edge_mask"]
     assert bytes_.ratio == pytest.approx(1 - 65 / whole, rel=0.02)
     assert "70,000 of a batch's 70,900 bytes" in bytes_.why
     both = frame(table([*point_rows("edge_mask", cores=8, edge_bytes=70_000), *point_rows("node_mask", cores=8)]))
     (measured,) = [one for one in tclab.advise(both).suggestions if "node_mask" in one.change]
-    assert measured.basis == "from separate runs"  # what was run stands in for what was reckoned
+    assert measured.basis == "once each"  # what was run stands in for what was reckoned
 
 
 def beside(percent):
@@ -273,19 +283,21 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     advice = tclab.advise(made)
     assert advice.suggestions == ()
     assert advice.busy.startswith("1 of 2 points ran while other processes used the processors")
-    assert "in place of edge_mask: the present point shared the processors with other processes" in said(advice)
+    assert "instead of edge_mask: other programs used the CPU while the present point ran" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED
     chart = lab.charts.throughput(made).to_dict()
-    for text in (*lab.findings(made), str(advice), str(made), str(chart), pair.sentence):
+    for text in (*lab.findings(made), str(advice), str(made), str(chart), str(pair)):
         assert "faster" not in text.lower()
 
 
 def test_the_point_that_was_disturbed_and_still_took_less_time_is_faster():
     made = rows(step("edge_mask", 0.9, **beside(1)), step("node_mask", 0.1, seed=1, **beside(60)))
     (one,) = tclab.advise(made).suggestions
-    assert one.setting == {"strategy": "node_mask"}
+    assert (one.setting, one.basis) == ({"strategy": "node_mask"}, ONCE_EACH)
     assert tclab.advise(made).busy
+    often = [*thrice("edge_mask", 0.9, **beside(1)), *thrice("node_mask", 0.1, **beside(60))]
+    assert [one.basis for one in tclab.advise(rows(*often)).suggestions] == [MEASURED]
 
 
 def test_no_prediction_leads_on_a_busy_machine(monkeypatch):

@@ -178,13 +178,30 @@ def test_a_row_has_the_word_of_its_verdict_as_the_answer_has():
         step("gpu_filter", 0.107, n=3, seed=5), step("khop_1", 0.01, exact=False), lost,
     )  # fmt: skip
     said = {line["line"]: line["text"].split(" · ")[-1] for line in drawn(lab.charts.throughput(made), "sure")}
-    unsure, few = "not sure beyond ±5%: more steps would tell", "3 steps were timed, at least 6 are needed"
-    assert (said["gpu_mask"], said["gpu_filter"], said["dense"]) == (
-        f"undecided: {unsure}", f"undecided: {few}", "as fast")  # fmt: skip
+    few = "3 steps were timed, at least 6 are needed"
+    # one run each decides nothing, however far apart
+    assert (said["gpu_mask"], said["gpu_filter"], said["dense"]) == ("200 B", f"undecided: {few}", "200 B")
     assert (said["stored_mask"], said["khop_1"], said["edge_mask"]) == ("oom", "inexact", "200 B")
     (sentence,) = answer(made)
-    assert f"most samples a second, 40; undecided with gpu_mask ({unsure}), gpu_filter ({few}); as fast" in sentence
-    assert "; as fast, within ±5%: dense." in sentence
+    assert "highest throughput, 40 samples/s, but its lead is not certain over dense, gpu_mask, edge_mask" in sentence
+    assert f"(one run each; run-to-run variation is not known: repeats=3 measures it), gpu_filter ({few})" in sentence
+
+
+def test_several_runs_of_each_have_verdicts_in_the_chart_and_in_the_answer():
+    made = rows(*(
+        each
+        for seed in range(3)
+        for each in (
+            step("node_mask", 0.1, seed=seed, scatter=0.001), step("gpu_mask", 0.103, seed=seed + 10, scatter=0.1),
+            step("dense", 0.1005, seed=seed + 20, scatter=0.001), step("edge_mask", 0.2, seed=seed + 30),
+        )
+    ))  # fmt: skip
+    said = {line["line"]: line["text"].split(" · ")[-1] for line in drawn(lab.charts.throughput(made), "sure")}
+    unsure = "not certain beyond ±5%: run it more often"
+    assert (said["gpu_mask"], said["dense"], said["edge_mask"]) == (f"undecided: {unsure}", "as fast", "200 B")
+    (sentence,) = answer(made)
+    assert f"its lead is not certain over gpu_mask ({unsure}); as fast, within ±5%: dense." in sentence
+    assert "It is at least 1.99× as fast as edge_mask (2× as measured)." in sentence
 
 
 def test_what_has_no_time_is_named_under_the_title_of_its_axis():

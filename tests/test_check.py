@@ -93,14 +93,14 @@ def test_deletions_are_of_the_graph_that_was_given_whatever_the_model_is_made_of
 
     class Sees(Rumour):
         def forward(self, view):
-            if view.size == 2:
+            if view.size <= 2:
                 seen.add(tuple(sorted(view.deleted[0].tolist())))
             return super().forward(view)
 
     found = tclab.check(lambda g: Sees(g), graph, strategies="node_mask", deletions=[[150, 299], [3]])
     assert found.passed, str(found)
     assert {result.nodes for result in found.results.values()} == {300}
-    assert seen == {(150, 299), (3,)}  # the first in their order, and in the other one
+    assert seen == {(150, 299), (3,)}  # together, and each alone
     with pytest.raises(InputError, match="300"):
         tclab.check(Rumour, graph, strategies="node_mask", deletions=[[300]])
 
@@ -350,7 +350,7 @@ def test_a_reference_that_is_wrong_in_bfloat16_does_not_pass_itself_and_a_right_
     right = EdgeListView.pool
 
     def pool(view, scores, values):
-        wrong = torch.is_autocast_enabled("cpu") and view._samples is not None  # subgraph's rows alone have samples
+        wrong = torch.is_autocast_enabled("cpu") and view._rows is not None  # only rows that are left have a list
         return right(view, scores, values) * (2.0 if wrong else 1.0)
 
     monkeypatch.setattr(EdgeListView, "pool", pool)

@@ -82,10 +82,9 @@ def test_products_and_rows_by_index_are_registered_as_torch_asks():
     _, matrices = relations(5, 5, weighted=True)
     x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
     keep = torch.rand(2, 5) < 0.7
-    a, at = _flat(matrices)
     for masks in ((None, None), (keep, ~keep)):
-        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, True, w, *masks))
-        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, True, w, *masks))
+        for xs in ([x], [x, x, x]):  # a result each, and the sum of all
+            torch.library.opcheck(torch.ops.tclab.spmm, (xs, _flat(matrices), True, w, *masks))
     index = torch.tensor([3, 0, 3, 4])
     for rows in (x[0], x[0].detach().bfloat16().requires_grad_()):
         torch.library.opcheck(torch.ops.tclab.take_rows, (rows, index))

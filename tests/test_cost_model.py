@@ -9,7 +9,7 @@ import tclab
 from tclab import InputError, lab, sweeps
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict import _cost_model as cost_model
-from tclab.sweeps.predict import cells, fit_costs, roofline
+from tclab.sweeps.predict import cells, fit_costs
 from tclab.sweeps.predict._cost_model import CostModel, rows_of_cells
 
 TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
@@ -86,27 +86,6 @@ def test_what_is_timed_masks_and_filters_the_same_edges_and_says_which_share(mon
     ring = torch.stack([torch.arange(50), (torch.arange(50) + 1) % 50])
     graph = tclab.CellGraph.from_edges({"ring": ring}, num_nodes=50)
     assert sweeps.predict.removed_share(graph, deleted=1) == pytest.approx(2 / 50)
-
-
-def test_a_roofline_counts_what_each_kernel_must_do(monkeypatch):
-    monkeypatch.setattr(cost_model, "_COPIED", 1 << 20)
-    monkeypatch.setattr(cost_model, "_SIDE", 64)
-    graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
-    found = roofline(graph, "physical", batch_size=2).set_index("kernel")
-    nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
-    features = edges * 2 * 64
-    assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 64
-    assert found.loc["node_mask", "flop"] <= 2 * features
-    assert found.loc["edge_mask", "flop"] == 2 * features  # times the mask, and added
-    assert found.loc["gpu_filter", "flop"] == features  # added
-    assert found.loc["edge_mask", "bytes"] > found.loc["gpu_filter", "bytes"] > found.loc["node_mask", "bytes"]
-    assert found.loc[["copy", "product"], "share"].tolist() == pytest.approx([1.0, 1.0])  # they are the limits
-    least = np.maximum(
-        found["bytes"] / found.loc["copy", "bytes_per_second"], found["flop"] / found.loc["product", "flops"]
-    )
-    assert (found["share"] * found["seconds"]).tolist() == pytest.approx(least.tolist())
-    with pytest.raises(InputError, match="physical"):
-        roofline(graph, "phisical", batch_size=2)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def handed_out(point):
     ("strategy", "more"),
     [
         ("dense", {}),
+        ("indices", {"scale": 0.1, "networks": 6}),
         ("delta", {"networks": 3}),
         ("subgraph", {}),
         ("node_mask", {"micro_batch": 1}),

@@ -9,7 +9,7 @@ from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of
-from tclab.timing._statistics import MIN_OBSERVATIONS
+from tclab.timing._step_means import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
 

@@ -96,7 +96,7 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     ("fields", "parts"),
     [
         ({"strategy": "edge_mask"}, {"view.neighbour_sum", "layers.convolutions", "view.pool", "preprocessor"}),
-        ({"strategy": "delta"}, {"view.convolve_sum", "layers.convolutions"}),
+        ({"strategy": "delta"}, {"view.neighbour_sums", "view.convolve", "layers.convolutions"}),
         ({"model": "hetero_cell_production", "strategy": "gpu_mask"}, {"view.neighbour_sum", "layers.aggregation"}),
         ({"model": "dango", "strategy": "indices"}, {"view.neighbour_sum", "convolutions", "hyper_sagnn"}),
     ],

@@ -19,12 +19,10 @@ import tclab
 from tclab import models
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.models import Dango, DangoLoss, HeteroCell, MleWassSupCR, _layers
-from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.models._layers import GINUpdate, HyperSAGNN, LayerNorm, Linear, _blocks, _product
 from tclab.models._losses import log_cosh, sup_cr
 from tclab.perturbation import Deletions
-from tclab.sweeps.execution._overheads import make_dense_targets
 from tclab.timing import syncs
 
 
@@ -55,6 +53,7 @@ def test_an_unknown_option_names_its_nearest():
     for made, words in (
         (lambda: HeteroCell(5, ["a"], aggregation="summ"), "'summ'; did you mean 'sum'"),
         (lambda: DangoLoss(graph, schedule="PreThenPast"), "schedule 'PreThenPast'; did you mean 'PreThenPost'"),
+        (lambda: MleWassSupCR(capacity=0), "capacity is 0, expected a whole number, 1 or more"),
         (lambda: MleWassSupCR(gather_interval=0), "gather_interval is 0, expected 1 or more, or None"),
         (lambda: models.get("hetero_cell").loss(graph, "logcosh"), "loss of hetero_cell 'logcosh'; did you mean 'log_"),
     ):
@@ -126,39 +125,6 @@ def test_hyper_sagnn_and_its_gradient_are_those_of_each_set_alone(lengths):
 def test_log_cosh_never_overflows():
     errors = torch.tensor([-5e7, 0.0, 5e7])
     torch.testing.assert_close(log_cosh(errors, torch.zeros(3)), torch.tensor(1e8 / 3))
-
-
-def test_dango_loss_is_the_dense_definition(small):
-    """The lab never makes the dense 0/1 targets; the figure must be the one that they give."""
-    torch.manual_seed(0)
-    edges = small.networks["tflink"].edge_index
-    weights = {  # of zeros, as published
-        "string9_1_coexpression": 0.1, "string11_0_experimental": 0.1, "string9_1_fusion": 1.0,
-        "string12_0_coexpression": 1.0,
-    }  # fmt: skip
-    nodes = small.num_nodes["gene"]
-    twice = torch.cat([edges, edges[:, :3]], dim=1)
-    graph = tclab.CellGraph.from_edges(dict.fromkeys(weights, twice), num_nodes=nodes)
-    dense = {name: torch.randn(nodes, nodes, dtype=torch.float64) for name in weights}
-    predictions, targets = torch.randn(4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
-    log_cosh = torch.log(torch.cosh(predictions - targets)).mean()
-    target = torch.zeros(nodes, nodes, dtype=torch.float64)
-    target[tuple(edges)] = 1.0
-    parts = [
-        ((target + weight * (1 - target)) * (dense[name] - target).square()).mean() for name, weight in weights.items()
-    ]
-    for schedule, alphas in {
-        "dango": {0: 1.0, 5: 0.75, 9: 0.55, 10: 0.5, 40: 0.5},
-        "dango_pre_then_post": {0: 1.0, 9: 1.0, 10: 0.0},
-        "dango_linear_until_flipped": {0: 1.0, 5: 0.5, 9: 0.1, 10: 0.0, 40: 0.0},
-    }.items():
-        loss = models.get("dango").loss(graph, schedule)
-        for epoch, alpha in alphas.items():
-            expected = alpha * sum(parts) / len(parts) + (1 - alpha) * log_cosh
-            torch.testing.assert_close(loss(DangoOutput(predictions, dense), targets, epoch=epoch), expected)
-    lean = loss.reconstruction(dense)
-    make_dense_targets(loss)  # an overhead of the case study's
-    torch.testing.assert_close(loss.reconstruction(dense), lean)
 
 
 def test_used_metabolism_changes_predictions_and_carried_does_not(small):

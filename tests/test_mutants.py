@@ -13,7 +13,7 @@ import pytest
 import torch
 from clock import Clock
 from hypothesis import Phase, given, settings
-from synthetic_machine import memory_noise, pair_of, slow_in_turn
+from synthetic_machine import pair_of
 from test_equality import UNLIKE, cases, definition, failures
 from verdicts import Attack
 
@@ -22,8 +22,7 @@ from tclab import masking, models
 from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.timing import Ledger, _ledger, _statistics, _verdict
-from tclab.timing._statistics import Series, centre_of
+from tclab.timing import Ledger, _ledger, _verdict
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import EquivalenceReference
 
@@ -52,7 +51,7 @@ DELETIONS = {
     "the middle sample not deleted": lambda sets: _off(sets, [len(sets) // 2]),
     "the next sample's mask": lambda sets: sets[1:] + sets[:1],
     "the samples in reverse": lambda sets: sets[::-1],
-    "two samples exchanged": lambda sets: [sets[-1], *sets[1:-1], sets[0]],
+    "two samples exchanged": lambda sets: sets if len(sets) < 2 else [sets[-1], *sets[1:-1], sets[0]],
     "every sample has the first one's mask": lambda sets: [sets[0]] * len(sets),
     "each sample's first node is kept": lambda sets: [one[1:] for one in sets],
     "each sample's last node is kept": lambda sets: [one[:-1] for one in sets],
@@ -62,6 +61,7 @@ DELETIONS = {
     "nodes are off by one": lambda sets: [sorted({max(node - 1, 0) for node in one}) for one in sets],
     "the union of all sets in each": lambda sets: [sorted(set().union(*sets))] * len(sets),
     "the mask of the batch before": _stale,
+    "a sample alone deletes nothing": lambda sets: sets if len(sets) > 1 else [[]],
     "wrong for more than 64 samples": lambda sets: sets if len(sets) <= 64 else [[] for _ in sets],
 }
 
@@ -315,6 +315,15 @@ def _pool_in_bfloat16(view, scores, values):
     return _added_one_by_one(weights * values.bfloat16(), sample, view.size) / total
 
 
+def _pool_of_exp(view, scores, values):
+    """Pool by a softmax that does not subtract the highest score first."""
+    weights = scores.exp() * view.keep[view.graph.deleted_type].unsqueeze(1)
+    sample = torch.arange(view.size).repeat_interleave(len(values) // view.size)
+    weighed = torch.cat([weights * values, weights], dim=1)
+    sums = weighed.new_zeros(view.size, weighed.size(1)).index_add(0, sample, weighed)
+    return (sums[:, :-1] / sums[:, -1:]).to(values.dtype)
+
+
 def _one_level(strategy, deletions):
     """Return what each sample removes: what it deletes, and what that removes itself, but nothing further."""
     kind = strategy.graph.deleted_type
@@ -336,6 +345,8 @@ LARGE = {
         "view": _is(type("M", (Sums,), {"rule": staticmethod(_sums_in_bfloat16)}))
     },
     "a pool added up in bfloat16": {"view": _is(_part("pool", _pool_in_bfloat16))},
+    "a pool whose weights overflow": {"view": _is(_part("pool", _pool_of_exp))},
+    "only 128 nodes of a sample are deleted": {"view": _deletes(lambda sets: [one[:128] for one in sets])},
     "one level of removals": {"view": _is(MutantView), "removed_by": _one_level},
 }
 LARGE = {name: type("Mutant", (Strategy,), {"name": "mutant", **methods}) for name, methods in LARGE.items()}
@@ -416,6 +427,7 @@ def test_a_wrong_strategy_fails_the_equivalence_check(references, mutant):
         ("a norm's bias ignored, with its gradient", "the networks of a cell"),
         ("a norm's weight ignored, with its gradient", "the networks of a cell"),
         ("the gradient missing at nodes of five edges", "roads"),
+        ("a sample alone deletes nothing", "the networks of a cell"),
     ],
 )
 def test_the_part_of_a_graph_that_the_check_runs_on_shows_it(references, mutant, graph):
@@ -428,6 +440,8 @@ def test_the_part_of_a_graph_that_the_check_runs_on_shows_it(references, mutant,
     [
         ("sums over neighbours added up in bfloat16", "a hub of 3,000 neighbours"),
         ("a pool added up in bfloat16", "a hub of 3,000 neighbours"),
+        ("a pool whose weights overflow", "the networks of a cell"),
+        ("only 128 nodes of a sample are deleted", "roads"),
         ("one level of removals", "a ring with a chain of removals"),
     ],
 )
@@ -447,84 +461,82 @@ def test_a_right_strategy_passes_on_all_of_these_graphs(references, strategy):
 
 # ---- verdicts
 
-STILL = Attack("still", quiet=True, independent=0.0, ratio=0.5)
+STILL = Attack("still", ratio=0.5)
+CELL = (80, 0.0)  # rounds, noise of a block
 
 
 def _during(samples):
-    """Make `a` slower while the race goes on: the first fifth shows nothing."""
+    """Make `a` slower while the race goes on: its first third shows nothing."""
     for sample in samples:
         sample["seconds"] *= 1 + 0.4 * (sample["arm"] == "a") * (sample["spent_seconds"] > 20)
     return samples
 
 
-def _itself(samples):
-    seen = set()
+def _of_ratio(ratio, **more):
+    return pair_of(Attack("still", ratio=ratio, **more).samples(0, *CELL))
+
+
+def _states(share, slower):
+    """Return the samples of equal arms, of which one is slower in a share of each part's rounds."""
+    samples = Attack("still").samples(0, *CELL)
     for sample in samples:
-        first = (sample["round"], sample["arm"]) not in seen
-        seen.add((sample["round"], sample["arm"]))
-        sample["seconds"] *= 1.2 if sample["arm"] == "a" and first == (sample["round"] % 2 == 0) else 1.0
+        sample["seconds"] *= slower if sample["arm"] == "a" and sample["round"] % 10 < 10 * share else 1.0
     return samples
 
 
-def _slow(deviation):
-    return lambda generator, seconds: [memory_noise(generator, seconds, deviation=deviation, memory=60.0), None]
-
-
-def _three_processes_apart():
-    """Return the width of the interval of three processes that lie 2 % apart and take turns at every round."""
-    values = np.tile((-0.02, 0.0, 0.02), 100) + np.random.default_rng(0).normal(0, 0.002, 300)
-    low, high = centre_of(Series(values, np.arange(300) * 0.2, np.arange(300) % 3)).interval(0.95)
-    return high - low
+def _with_order(samples):
+    """Make the first block of a round slow, and leave one order out of the last turn."""
+    kept = [sample["round"] for sample in samples if (sample["turn"], sample["position"], sample["arm"]) == (7, 0, "b")]
+    slow = [{**one, "seconds": one["seconds"] * (1 + 0.2 * (one["position"] == 0))} for one in samples]
+    return [one for one in slow if one["round"] not in kept]
 
 
 def kept_promises():
     """Return promise → whether the verdicts as they are now keep it."""
-    half, itself = pair_of(STILL.samples(0, 60.0)), pair_of(_itself(STILL.samples(0, 60.0)))
-    near, beyond, wide = (replace(STILL, ratio=ratio) for ratio in (0.994, 0.97, 0.96))
-    slow = Attack("slow", _slow(0.05), quiet=True, independent=0.0)
-    noisy = Attack("one part of eight lies within the margin", quiet=True, independent=0.08, ratio=0.955)
-    false = {FASTER, SLOWER}
+    half, lucky = _of_ratio(0.5), Attack("lucky", processes=4, luck=0.03).pairs(1, 80, 0.001)[0]
+    one_part = STILL.samples(0, *CELL)
+    for sample in one_part:
+        sample["seconds"] *= 2.0 if sample["arm"] == "a" and sample["turn"] == 3 else 1.0
+    ends, position = (pair_of(made(Attack("still").samples(0, *CELL))) for made in (_during, _with_order))
     return {
         "half the time is FASTER": half.verdict == FASTER and half.flipped().verdict == SLOWER,
-        "0.6 % is SAME": pair_of(near.samples(0, 60.0)).verdict == SAME,
-        "3 % is not SAME": pair_of(beyond.samples(0, 60.0)).verdict != SAME,
-        "slow noise of one arm decides little": sum(slow.pair(seed, 60.0).verdict in false for seed in range(6)) <= 1,
-        "the luck of three processes is three measurements": _three_processes_apart() > 0.05,
-        "a part that disagrees is UNDECIDED": noisy.pair(8, 60.0).verdict == UNDECIDED,
-        "what comes during the race is UNDECIDED": pair_of(
-            _during(replace(STILL, ratio=1.0).samples(0, 60.0))).verdict == UNDECIDED,
-        "what differs from itself is UNDECIDED": "UNDECIDED, 0.5" in itself.sentence
-            and "the control failed: a takes 1.2" in itself.why,
-        "both looks together have 5 %": _verdict.LOOKS * half.alpha <= 0.05 and "97.5%" in half.why,
-        "beyond 10 % noise nothing is SAME": pair_of(slow_in_turn(wide.samples(0, 60.0), 0.3)).verdict == UNDECIDED,
-        "few rounds decide nothing": pair_of(STILL.samples(0, 60.0)[:20]).ratio is None,
+        "0.6 % is SAME": _of_ratio(0.994).verdict == SAME,
+        "3 % is not SAME": _of_ratio(0.97).verdict != SAME,
+        "a part that disagrees is UNDECIDED": pair_of(one_part).verdict == UNDECIDED,
+        "what comes during the race is UNDECIDED": ends.verdict == UNDECIDED,
+        "two states have a centre in between": pair_of(_states(0.6, 1.1)).ratio == pytest.approx(1.05, abs=0.003),
+        "a few wild rounds are no centre": pair_of(_states(0.2, 1.3)).verdict == SAME,
+        "the position in a round is no difference": position.verdict == SAME,
+        "processes that differ ask for more of them": lucky.differ and lucky.needs_seconds is None,
+        "few rounds decide nothing": pair_of(STILL.samples(0, *CELL)[:28]).ratio is None,
+        "more comparisons take more parts": _verdict.parts_for(66) >= 11,
     }  # fmt: skip
 
 
-_decide, _of_components = _verdict.decide, _statistics._components
+_decide = _verdict.decide
 
 
 def _decides(rule):
     return _verdict, "decide", rule
 
 
-def _undecided_is_same(*given, **how):
-    verdict = _decide(*given, **how)
+def _undecided_is_same(*given):
+    verdict = _decide(*given)
     return SAME if verdict == UNDECIDED else verdict
 
 
 VERDICTS = {
-    "sign flipped": _decides(lambda low, high, *margin, **how: _decide(1 / high, 1 / low, *margin, **how)),
-    "margin ignored": _decides(lambda low, high, margin, **how: _decide(low, high, 1e-9, **how)),
-    "margin doubled": _decides(lambda low, high, margin, **how: _decide(low, high, 2 * margin, **how)),
-    "any margin is SAME": _decides(lambda *given, widest=1.0: _decide(*given, widest=1.0)),
+    "sign flipped": _decides(lambda low, high, margin: _decide(1 / high, 1 / low, margin)),
+    "margin ignored": _decides(lambda low, high, margin: _decide(low, high, 1e-9)),
+    "margin doubled": _decides(lambda low, high, margin: _decide(low, high, 2 * margin)),
     "UNDECIDED is SAME": _decides(_undecided_is_same),
-    "alpha doubled": (_verdict, "ALPHA", 0.1),
-    "memory ignored": (_statistics, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
-    "parts ignored": (Series, "parts", lambda series, n: np.array([np.median(series.values)])),
-    "luck ignored": (_statistics.Centre, "_of_processes", property(lambda centre: (centre.quantile(0.5), 0.0, 2))),
-    "control ignored": (_verdict, "_unlike_itself", lambda *given, **more: ""),
-    "three rounds are enough": (_verdict, "PARTS", 2),
+    "parts ignored": (_verdict, "_parts", lambda rounds, least: [np.arange(len(rounds))] * least),
+    "the mean is the centre": (_verdict, "_centre", lambda values: float(np.mean(values))),
+    "the median is the centre": (_verdict, "_centre", lambda values: float(np.median(values))),
+    "orders ignored": (_verdict, "_OF_AN_ORDER", 10**9),
+    "luck ignored": (_verdict, "_with_needs", lambda pair, *given: pair),
+    "four rounds are enough": (_verdict, "parts_for", lambda comparisons: 4),
+    "comparisons ignored": (_verdict, "parts_for", lambda comparisons: 8),
 }
 
 

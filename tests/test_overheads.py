@@ -79,7 +79,7 @@ ITEM = "aten::_local_scalar_dense"  # the host waits for a value
         (HETERO, "isnan_checks", ITEM, 7),  # preprocessor, 3 aggregations, gate, transform, head
         (PRODUCTION, "isnan_checks", ITEM, 8),  # and the local head
         (DANGO, "zero_params_loss", "aten::sum", None),  # one a parameter
-        (DANGO, "dense_targets", "aten::zeros_like", 2),  # one a network
+        (DANGO, "dense_targets", "aten::zeros_like", 2),  # one for each network
     ],
 )
 def test_an_overhead_adds_its_operations_to_every_step(model, overhead, operation, more):
@@ -107,8 +107,12 @@ def test_nan_is_found_in_the_part_that_gives_it():
 @pytest.mark.parametrize(
     ("model", "strategy", "overheads", "part", "rows"),
     [
-        (DANGO, "indices", (), "heads.0", [GENES]),
-        (DANGO, "indices", ("second_forward",), "heads.0", [GENES, GENES]),
+        # the heads' weights serve without their products, which are made for dense targets alone
+        (DANGO, "indices", (), "scorer", [GENES]),
+        (DANGO, "indices", (), "heads.0", []),
+        (DANGO, "indices", ("dense_targets",), "heads.0", [GENES]),
+        (DANGO, "indices", ("second_forward",), "scorer", [GENES, GENES]),
+        (DANGO, "indices", ("second_forward", "dense_targets"), "heads.0", [GENES, GENES]),
         (PRODUCTION, "node_mask", (), "preprocessor", [GENES]),
         (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [4 * GENES]),
         # one way keeps the wild type apart by itself, and its rows too

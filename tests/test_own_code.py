@@ -101,7 +101,7 @@ def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
     sys.modules.pop("mine_of_a_test")  # as in a fresh process
     registry._STRATEGIES.pop("mine_of_a_test")
     model_registry._MODELS.pop("model_of_a_test")
-    race_arm(text)()  # a race hands its own sys.path on
+    race_arm(text).call()  # a race hands its own sys.path on
     assert "mine_of_a_test" in tclab.masking.names()
 
 

@@ -102,6 +102,18 @@ def test_what_is_public_has_one_name_in_one_place_and_there_are_at_most_110():
     assert 100 < len(places) <= 111  # the library's 110, and `main` of the command
 
 
+def test_type_checkers_read_the_names_that_a_package_offers():
+    for stub in FOLDER.rglob("__init__.pyi"):
+        names = set()
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):  # `x as x` is offered, and `x` is not
+                names |= {alias.asname for alias in node.names if alias.asname}
+            else:
+                names |= {target.id for target in node.targets}
+        package = ".".join(stub.parent.relative_to(FOLDER.parent).parts)
+        assert names - {"__version__"} == set(import_module(package).__all__), stub
+
+
 def test_what_is_private_to_a_module_is_imported_by_no_other():
     for module in MODULES:
         for node in ast.walk(tree(module)):

@@ -401,6 +401,15 @@ def test_parameters_begin_as_widely_as_pygs(name, options):
         assert one.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.4)
 
 
+@pytest.mark.parametrize("name", ["GCNConv", "GATv2Conv"])
+def test_parameters_are_drawn_anew_where_a_bias_is_parametrized(name):
+    _, conv = pair(name, {}, channels=4)
+    torch.nn.utils.parametrize.register_parametrization(conv, "bias", torch.nn.ReLU())
+    before = conv.lin_l.weight.clone() if name == "GATv2Conv" else conv.lin.weight.clone()
+    conv.reset_parameters()
+    assert not torch.equal(before, conv.lin_l.weight if name == "GATv2Conv" else conv.lin.weight)
+
+
 FOUR = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
 WEIGHED = SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))
 ONE = torch.tensor([[0], [1]])

@@ -5,7 +5,7 @@ import pytest
 from scipy.signal import lfilter
 
 from tclab.errors import InputError
-from tclab.timing._step_means import STEADY, cycle_of, mean_step, ratio_of_means, share_of, steady_state, steps_wait
+from tclab.timing._step_means import STEADY, cycle_of, mean_step, share_of, steady_state, steps_wait
 
 
 def bursts(workers, steps, *, batch=0.4, rest=0.016, begin=0):
@@ -59,17 +59,6 @@ def test_runs_that_differ_widen_the_interval():
     low, high = mean_step(runs).interval()
     assert low < 1.0 < 1.2 < high
     assert mean_step(runs[:1]).interval()[1] < 1.001
-
-
-def test_a_ratio_has_an_interval_and_a_p_value():
-    generator = np.random.default_rng(2)
-    fast, slow = (mean_step([level + 0.01 * generator.standard_normal(40)]) for level in (0.1, 0.2))
-    ratio, (low, high), p = ratio_of_means(fast, slow, 0.95)
-    assert low < min(ratio, 2) < max(ratio, 2) < high
-    assert p < 1e-6
-    assert ratio_of_means(fast, fast, 0.95)[2] == pytest.approx(1)
-    one = mean_step([bursts(8, 8)[1]], 8)  # a single block has no interval
-    assert ratio_of_means(one, one, 0.95) == (pytest.approx(1.0), None, None)
 
 
 # ---- warm-up

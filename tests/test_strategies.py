@@ -164,6 +164,18 @@ def test_delta_falls_over_to_the_shared_product_where_much_differs():
     assert batch.edge_bytes == 0
 
 
+def test_delta_carries_what_differs_as_deep_as_pays_or_as_it_is_told():
+    ring = torch.arange(200)
+    lines = torch.stack([torch.cat([ring, (ring + 1) % 200]), torch.cat([(ring + 1) % 200, ring])])
+    graph, failed = tclab.CellGraph.from_edges({"lines": lines}, num_nodes=200, node_type="station"), [[0], [7, 90]]
+    layers = {depth: tclab.view(graph, failed, "delta", depth=depth)._layers for depth in (None, 0, 1, 8)}
+    assert {depth: len(of_depth) for depth, of_depth in layers.items()} == {None: 3, 0: 0, 1: 1, 8: 8}
+    with pytest.raises(
+        tclab.InputError, match="depth is 2 for the strategy 'node_mask', expected 0 or more, for 'delta'"
+    ):
+        tclab.view(graph, failed, "node_mask", depth=2)
+
+
 def test_under_dropout_delta_makes_every_sample_draw_its_own():
     nodes = torch.arange(20)
     line = CellGraph.from_edges({"next": torch.stack([nodes[:-1], nodes[1:]])}, num_nodes=20)

@@ -12,7 +12,7 @@ from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 from tclab.models import HeteroCell
 from tclab.models._dango import _SAGE
 from tclab.models._layers import MetabolicConv
-from tclab.models._losses import log_cosh, reconstruction_loss
+from tclab.models._losses import log_cosh
 from tclab.perturbation import Deletions, Perturbations
 
 HUB = 6607  # neighbours of the largest hub of yeast's networks; one of 100 has as many roundings
@@ -77,7 +77,7 @@ def test_neighbours_and_their_gradients_whatever_the_degree(strategy, leaves, we
     def hubs_and_leaves(x, self_weight):
         rows = []
         for part in view.with_wild_type():
-            summed = part.convolve_sum(["spokes"], part.begin(x), [lambda rows: rows], [self_weight])
+            (summed,) = part.convolve(["spokes"], part.begin(x), [lambda rows: rows], [self_weight])
             rows.append(part.complete(summed)[part.keep["gene"]])
         return torch.cat(rows)
 
@@ -183,19 +183,6 @@ def test_a_view_says_which_samples_have_nothing_left(strategy):
 
 
 @two_bytes
-def test_losses_add_up_in_float32(dtype):
-    reconstruction = 0.01 * torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
-    edge_index = torch.randint(300, (2, 4000), generator=torch.Generator().manual_seed(1)).unique(dim=1)
-    reconstruction[edge_index[0], edge_index[1]] += 1.0  # nearly right, so that its sums nearly cancel
-    for weight in (0.1, 1.0):
-        (x, right), losses = (
-            [reconstruction.to(dtype).to(t, copy=True).requires_grad_() for t in (dtype, torch.float64)],
-            [],
-        )
-        for given in (x, right):
-            losses.append(reconstruction_loss(given, edge_index, weight))
-            (1024 * losses[-1]).backward()
-        assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-3)
-        assert (x.grad.double() - right.grad).norm() < 2 * rounding(dtype) * right.grad.norm()
+def test_log_cosh_adds_up_in_float32(dtype):
     near = 0.1 * positive(2, 50) - 0.1
     assert log_cosh(*near.to(dtype)).item() == pytest.approx(log_cosh(*near.to(dtype).double()).item(), rel=1e-4)

@@ -119,9 +119,9 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
 
 
 def test_the_check_tries_a_point_as_it_is_run_and_what_is_wrong_gets_no_time(own):
-    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64", scale=0.01)
+    point = tiny(strategy="deletes_nothing_from_three", batch_size=4, dtype="float64", scale=0.01)
     assert of_the_step(tclab.run(point))["equivalence"] == "passed"
-    sliced = tclab.run(replace(point, micro_batch=1))
+    sliced = tclab.run(replace(point, micro_batch=2))
     assert sliced["status"].item().startswith("wrong: in float64 in slices, ")
     assert sliced["equivalence"].item() == "failed"
     assert sliced["equivalence_fp64_error"].item() > 1e-6

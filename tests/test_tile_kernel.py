@@ -125,8 +125,8 @@ def test_it_compiles_for_tensor_cores_where_no_gpu_is(architecture, product):
 
     from tclab.message_passing.kernels import _tile_kernel
 
-    launch, names = kernel.LAUNCH, _tile_kernel.tile_kernel.arg_names
-    constants = {"H": 64, "BM": ROWS, "BN": launch.columns}
+    names = _tile_kernel.tile_kernel.arg_names
+    constants = {"H": 64, "BM": ROWS, "BN": kernel.COLUMNS}
     numbers = dict.fromkeys(("C", "x_sample", "x_row", "out_sample", "out_row"), "i32")
     kinds = {"x": "*bf16", "out": "*bf16"} | numbers | dict.fromkeys(constants, "constexpr")
     source = ASTSource(
@@ -135,7 +135,7 @@ def test_it_compiles_for_tensor_cores_where_no_gpu_is(architecture, product):
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in constants},
     )
-    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    options = {"num_warps": kernel.WARPS, "num_stages": kernel.STAGES}
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     assert product in made.asm["ptx"]
     assert made.metadata.shared <= {80: 163, 90: 227}[architecture] * 1024  # bytes that a program may have

@@ -9,12 +9,12 @@ from stage_rows import drawn
 from tclab import lab
 from tclab.timing import race_cells
 from tclab.timing._self_test import SpikeIn, Trial
-from tclab.timing._verdict import Pair
+from tclab.timing._verdict import Pair, explain
 
 
 def pair(a, b, verdict, cell=None):
     ratio = {"FASTER": 0.5, "SLOWER": 2.0}.get(verdict, 1.0)
-    return Pair(a, b, verdict, "", ratio=ratio, interval=(0.9 * ratio, 1.1 * ratio), cell=cell)
+    return Pair(a, b, verdict, ratio=ratio, interval=(0.9 * ratio, 1.1 * ratio), cell=cell)
 
 
 def test_a_race_is_told_against_one_of_its_arms_and_a_pair_from_the_other_ones_side():
@@ -29,7 +29,7 @@ def test_several_cells_of_a_race_are_lines_by_their_names():
     two = [pair("a", "b", "FASTER", size) for size in ("16", "4")]
     lines = drawn(lab.charts.race_chart(two, "b", by="samples"), "line")
     assert [row["line"] for row in lines] == ["a · 16 samples", "a · 4 samples"]
-    lines = drawn(lab.charts.race_chart([*two, Pair("c", "b", "UNDECIDED", "", cell="4")], "b"), "line")
+    lines = drawn(lab.charts.race_chart([*two, Pair("c", "b", cell="4")], "b"), "line")
     assert [row["line"] for row in lines] == ["a · 16", "a · 4", "c · 4"]
     assert [row["text"] for row in lines if row.get("value", 0) is None] == ["UNDECIDED: no ratio"]
 
@@ -39,7 +39,7 @@ def test_a_race_without_a_ratio_is_said_with_its_reason_and_drawn():
     chart = lab.charts.race_chart(races.pairs, "b", by="samples", title="Sizes")
     (text,) = [one["text"] for one in drawn(chart, "text")]
     assert "no ratio" in text
-    assert races.cells[4].pair("a", "b").why in text
+    assert explain(races.cells[4].pair("a", "b")) in text
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 

@@ -1,6 +1,5 @@
 """A simulated machine with its own clock, and disturbances, for races whose right verdict is known."""
 
-from collections import Counter
 from math import exp, pi, sin
 
 import numpy as np
@@ -15,17 +14,6 @@ GRID_SECONDS = 0.01  # seconds between the points of a disturbance
 def pair_of(samples, *margin):
     """Return the comparison of the first two arms of some samples, for a margin where one is given."""
     return verdicts_of(samples, *margin)[0]
-
-
-def slow_in_turn(samples, slower):
-    """Make some rounds of a race slow for both arms alike, by a share: of four in one order the first and the last."""
-    seen, slow = Counter(), {}
-    for sample in samples:
-        if sample["round"] not in slow:
-            slow[sample["round"]] = seen[sample["arm"]] % 4 in (0, 3)
-            seen[sample["arm"]] += 1
-        sample["seconds"] *= 1 + slower * slow[sample["round"]]
-    return samples
 
 
 class SyntheticMachine:
@@ -100,31 +88,6 @@ def memory_noise(generator, seconds, *, deviation, memory):
     return lfilter([1.0], [1.0, -lag], shocks, zi=[lag * generator.normal(0, deviation)])[0]
 
 
-def regimes(generator, seconds, *, share, size, stretches=1):
-    """Return stretches of a share of the time, in all, in which the arm is slower or faster by `size`."""
-    path = 0.0 * _grid(seconds)
-    length = int(len(path) * share / stretches)
-    for begin in generator.integers(len(path) - length, size=stretches):
-        path[begin : begin + length] += size * generator.choice([-1, 1])
-    return path
-
-
-def drift(generator, seconds, *, size):
-    """Return a straight line from 0 to a normal variate with a standard deviation of `size`."""
-    return np.linspace(0, generator.normal(0, size), len(_grid(seconds)))
-
-
-def interference(generator, seconds, *, period, share, size):
-    """Return pulses of `size` that come every `period` seconds and last a share of it, from a random phase on."""
-    return np.where((_grid(seconds) / period + generator.random()) % 1 < share, size, 0.0)
-
-
-def slow_tail(generator, seconds, *, share, size):
-    """Return moments, a share of all, that are slower by `size` times a Pareto variate of shape 1.5."""
-    tail = size * (1 + generator.pareto(1.5, len(_grid(seconds))))
-    return np.where(generator.random(len(tail)) < share, np.minimum(tail, 3.0), 0.0)
-
-
 def switching(generator, seconds, *, levels, stay):
     """Return a Markov chain of levels, each of which stays for an exponential time of `stay` seconds on average."""
     path, at, level = _grid(seconds), 0, int(generator.integers(len(levels)))
@@ -140,55 +103,62 @@ def wave(generator, seconds, *, size, period):
     return size * np.sin(2 * pi * (_grid(seconds) / period + generator.random()))
 
 
-def pink(generator, seconds, *, deviation):
-    """Return noise whose power falls as 1/f, down to one wave in twice the time, with about a standard deviation."""
-    waves = np.arange(1, len(_grid(seconds)) + 1)
-    spectrum = generator.normal(size=(2, len(waves))).T @ [1, 1j] / np.sqrt(waves)
-    path = np.fft.irfft(np.concatenate([[0], spectrum]))[: len(waves)]
-    return deviation * path * len(waves) / np.sqrt((1 / waves).sum())
+def redrawn(generator, seconds, *, size, every):
+    """Return a level of plus or minus `size` that is drawn anew every so many seconds, from a random moment on."""
+    at = (_grid(seconds) / every + generator.random()).astype(int)
+    return size * generator.choice([-1.0, 1.0], at[-1] + 1)[at]
 
 
-# Written when the verdicts' prior and parts were settled, and never tuned on.
+def sawtooth(generator, seconds, *, size, period):
+    """Return a rise from 0 to `size` in every period, as of garbage that is collected."""
+    return size * ((_grid(seconds) / period + generator.random()) % 1)
 
 
 def bursts(generator, seconds, *, every, size):
-    """Return slow stretches that come at random; their length (shape 1.2, from 0.5 s) and size have heavy tails."""
+    """Return slow stretches that come at random and last an exponential time of 1 s on average."""
     path = 0.0 * _grid(seconds)
     for begin in generator.integers(len(path), size=generator.poisson(seconds / every)):
-        length = int(0.5 * (1 + generator.pareto(1.2)) / GRID_SECONDS)
-        path[begin : begin + length] += size * (1 + generator.pareto(1.5))
-    return np.minimum(path, 3.0)
+        path[begin : begin + int(generator.exponential(1.0) / GRID_SECONDS)] = size
+    return path
 
 
-def ramps(generator, seconds, *, size, every):
-    """Return straight lines between normal variates at random moments, `every` seconds on average."""
-    moments = np.cumsum(generator.exponential(every, int(4 * seconds / every) + 20)) - every
-    return np.interp(_grid(seconds), moments, generator.normal(0, size, len(moments)))
+def walk(generator, seconds, *, size):
+    """Return a random walk, which moves by about `size` in a second."""
+    return np.cumsum(generator.normal(0, size * GRID_SECONDS**0.5, len(_grid(seconds))))
+
+
+def square(generator, seconds, *, size, period):
+    """Return a square wave of any phase."""
+    return size * np.sign(np.sin(2 * pi * (_grid(seconds) / period + generator.random())))
+
+
+# Written when the verdicts' procedure was settled.
+
+
+def wild_states(generator, seconds, *, size, stay):
+    """Return states of a Cauchy variate's strength, each of which stays for an exponential time."""
+    path, at = _grid(seconds), 0
+    while at < len(path):
+        until = at + 1 + int(generator.exponential(stay) / GRID_SECONDS)
+        path[at:until] = np.clip(size * generator.standard_cauchy(), -3.0, 3.0)
+        at = until
+    return path
+
+
+def chirp(generator, seconds, *, size, longest, shortest):
+    """Return a wave whose period falls from the longest to the shortest."""
+    rates = np.geomspace(1 / longest, 1 / shortest, len(_grid(seconds)))
+    return size * np.sin(2 * pi * (np.cumsum(rates) * GRID_SECONDS + generator.random()))
+
+
+def speeds(generator, seconds, *, size, every):
+    """Return a speed that is drawn anew at random moments, a uniform variate up to plus or minus `size`."""
+    begins = generator.random(len(_grid(seconds))) < GRID_SECONDS / every
+    at = np.cumsum(begins)
+    return generator.uniform(-size, size, at[-1] + 1)[at]
 
 
 def volatile(generator, seconds, *, deviation):
     """Return noise with a memory of 2 s whose own strength changes, by a factor of e, with a memory of 20 s."""
     strength = memory_noise(generator, seconds, deviation=1.0, memory=20.0)
     return memory_noise(generator, seconds, deviation=deviation, memory=2.0) * np.exp(strength)
-
-
-def throttled(generator, seconds, *, every, size):
-    """Return an arm that at random becomes slower at once by an exponential variate, and recovers within some 5 s."""
-    falls = 0.0 * _grid(seconds)
-    moments = generator.integers(len(falls), size=generator.poisson(seconds / every))
-    np.add.at(falls, moments, generator.exponential(size, len(moments)))
-    return lfilter([1.0], [1.0, -exp(-GRID_SECONDS / 5.0)], falls)
-
-
-def growing(generator, seconds, *, deviation):
-    """Return noise with a memory of 3 s that grows from nothing to `deviation` at the end."""
-    noise = memory_noise(generator, seconds, deviation=deviation, memory=3.0)
-    return noise * np.linspace(0, 1, len(noise))
-
-
-def wandering_pulses(generator, seconds, *, period, size):
-    """Return pulses for a third of each period, whose phase wanders by about a period in ten."""
-    at = _grid(seconds)
-    steps = generator.normal(0, (GRID_SECONDS / (10 * period)) ** 0.5, len(at))
-    phase = at / period + generator.random() + np.cumsum(steps)
-    return np.where(phase % 1 < 1 / 3, size, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,8 @@ from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of, empty_chart
 from tclab.sweeps.config._point import OVERHEADS
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._statistics import Series, centre_of
-from tclab.timing._step_means import cycle_means
+from tclab.timing._step_means import Estimate, cycle_means
 
-_MIN_ROUNDS = 2  # one does not show how far two runs of the same lie apart
-_LEVEL = 0.95
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]
 _NOTHING = "No overhead was measured together with a step without it."
 
@@ -26,9 +24,9 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
 
     Columns: model, strategy, overhead, ratio, `low` and `high` (its 95 % interval), rounds, verdict ("costs", "saves"
     or "undecided"), what. Points of one seed are one round, on the same batches: step `i` with the overhead is compared
-    with step `i` without; where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The
-    interval is that of a race whose processes are the rounds; see `tclab.timing._statistics`. One round decides
-    nothing.
+    with step `i` without; where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). A
+    round's value is the median of these ratios, and the interval is Student's of the rounds. One round has no interval
+    and decides nothing.
 
     **Arguments:**
 
@@ -60,14 +58,12 @@ def _log_ratios(row: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _cost(groups: list[Any]) -> dict[str, Any]:
-    every = np.concatenate(groups)
-    rounds = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    low, high = np.exp(centre_of(Series(every, np.arange(float(len(every))), rounds)).interval(_LEVEL))
-    verdict = "undecided"
-    if len(groups) >= _MIN_ROUNDS and (low > 1 or high < 1):
-        verdict = "costs" if low > 1 else "saves"
-    ratio = float(np.exp(np.median(every)))
-    return {"ratio": ratio, "low": low, "high": high, "rounds": len(groups), "verdict": verdict}
+    medians, n = np.array([np.median(group) for group in groups]), len(groups)
+    error = float(medians.std(ddof=1)) / n**0.5 if n > 1 else None
+    ends = Estimate(float(medians.mean()), error, n - 1).interval()
+    low, high = (nan, nan) if ends is None else np.exp(ends).tolist()
+    verdict = "costs" if low > 1 else "saves" if high < 1 else "undecided"
+    return {"ratio": float(np.exp(medians.mean())), "low": low, "high": high, "rounds": n, "verdict": verdict}
 
 
 def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:

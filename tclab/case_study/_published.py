@@ -92,7 +92,7 @@ def _steps(figure: dict[Any, Any]) -> int:
 
 
 def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how many times longer each hetero strategy's step takes than DANGO's, in each mode that was measured."""
+    """Return how many times longer each hetero strategy's step takes than factored DANGO's, in each mode measured."""
     steps = one_point_each(rows)
     steps = steps[steps["stage"] == "step"]
     found = []
@@ -121,9 +121,10 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
         why=table["caveat"],
     )
     title = chart_title(
-        "Hetero against DANGO", "line: 95 % interval; hollow: published, of another machine, batch sizes and code",
+        "Hetero against DANGO",
+        "line: 95 % interval; here DANGO is factored; hollow: published (dense), another machine, batch size and code",
         rows=rows,
-    )  # fmt: skip
+    )
     colour = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
     colours = dict(zip(found["line"], map(colour.__getitem__, found["figure"]), strict=True))
     return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)

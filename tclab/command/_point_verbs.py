@@ -138,12 +138,13 @@ def race(
     - `record`: a file, with which the same command goes on after an interrupt (budget included).
     """
     from tclab.sweeps.analysis._race_points import race_points
+    from tclab.timing._verdict import explain
 
     import_own(own)
     more = {} if processes is None else {"processes": processes or None}
     arms = _points(point, strategies)
     found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=True, **more)
-    show(found.pairs if json else found, as_json=json)
+    show([vars(pair) | {"why": explain(pair)} for pair in found.pairs] if json else found, as_json=json)
     return 0
 
 

@@ -94,6 +94,7 @@ def race_commands(
     """
     from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, answer_of
+    from tclab.timing._verdict import explain
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     say("making head and base ready")
@@ -104,7 +105,7 @@ def race_commands(
     pair = found.pair(*SIDES)
     if json:
         more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
-        show(vars(pair) | more, as_json=True)
+        show(vars(pair) | {"why": explain(pair)} | more, as_json=True)
     else:
         print(answer_of(found).html() if markdown else answer_of(found).text())
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)

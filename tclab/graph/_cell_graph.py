@@ -192,9 +192,8 @@ class CellGraph:
             for kind in {source, target} - num_nodes.keys():
                 raise InputError(f"node type {kind!r} of {relation!r} is not counted: set data[{kind!r}].num_nodes")
             if "edge_attr" in store and "edge_weight" not in store:
-                warnings.warn(
-                    f"edge_attr of {relation!r} is left out: edge_weight holds an edge's weight", stacklevel=2
-                )
+                left_out = f"edge_attr of {relation!r} is left out: edge_weight holds an edge's weight"
+                warnings.warn(left_out, stacklevel=2)
             name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
             edges, sizes = store.edge_index.long(), (num_nodes[source], num_nodes[target])
             flags = {flag: bool(store[flag]) for flag in ("cascades", "directed") if flag in store}

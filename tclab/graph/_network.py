@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, check_whole
+from tclab.errors import InputError, check_whole, require
 from tclab.graph._csr import Csr, Groups, SparseMatrix, csr_of, group, plain_tensors
 
 T = TypeVar("T")
@@ -33,12 +33,9 @@ def check_edges(
     **Raises:** `InputError` for tensors of other shapes or types, nodes that there are not, or a weight that is not
     finite.
     """
-    if not isinstance(edge_index, Tensor):
-        raise InputError(f"{here}edge_index is a {type(edge_index).__name__}, expected a tensor [2, E]")
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise InputError(f"{here}edge_index is {list(edge_index.shape)}, expected [2, E]")
-    if edge_index.dtype != torch.int64:
-        raise InputError(f"{here}edge_index is {edge_index.dtype}, expected torch.int64")
+    require(f"{here}edge_index", edge_index, Tensor, "a tensor [2, E]")
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype != torch.int64:
+        raise InputError(f"{here}edge_index is {list(edge_index.shape)} {edge_index.dtype}, expected [2, E] int64")
     if edge_index.device.type == "meta":
         raise InputError(f"{here}edge_index is on the device meta, which has no values; expected the edges themselves")
     for nodes, (kind, n) in zip(edge_index, sides, strict=True):
@@ -48,8 +45,7 @@ def check_edges(
             raise InputError(f"{here}index {int(outside[0])} is outside the {n} {kind} nodes")
     if weight is None:
         return None
-    if not isinstance(weight, Tensor):
-        raise InputError(f"{here}weight is a {type(weight).__name__}, expected a tensor [{edge_index.size(1)}]")
+    require(f"{here}weight", weight, Tensor, f"a tensor [{edge_index.size(1)}]")
     if list(weight.shape) != [edge_index.size(1)]:
         raise InputError(f"{here}weight is {list(weight.shape)}, expected [{edge_index.size(1)}]")
     if weight.is_complex():
@@ -100,9 +96,8 @@ class Network(Shown):
         if not self.directed:
             notes.append("Undirected: each edge is stored once, and messages pass from its first node to its second.")
             notes.append("To pass them both ways, with an edge's weight on each: in_both_directions().")
-        return Display(
-            f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)", notes=tuple(notes)
-        )
+        title = f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)"
+        return Display(title, notes=notes)
 
     def __post_init__(self) -> None:
         sides = (self.source, self.num_sources), (self.target, self.num_targets)
@@ -139,11 +134,8 @@ class Network(Shown):
         device = torch.device(device)
         if self.edge_index.device == device:
             return self
-
-        def moved() -> Network:
-            return self._copy(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
-        return self._cached(("to", device), moved)
+        tensors = self.tensors().items()
+        return self._cached(("to", device), lambda: self._copy(**{name: x.to(device) for name, x in tensors}))
 
     def release(self, device: torch.device | str) -> None:
         """Let go of the copy that `to` made on a device."""
@@ -194,6 +186,8 @@ class Network(Shown):
     def in_both_directions(self) -> Network:
         """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.
 
+        Its `report.edge_of_row` has the two edges that each row of an edge list became.
+
         **Raises:** `InputError` for a directed network.
         """
         if self.directed:
@@ -201,7 +195,14 @@ class Network(Shown):
         other = self.edge_index[0] != self.edge_index[1]
         edges = torch.cat([self.edge_index, self.edge_index[:, other].flip(0)], dim=1)
         weight = None if self.weight is None else torch.cat([self.weight, self.weight[other]])
-        return replace(self, edge_index=edges, weight=weight, directed=True)
+        report, of_row = self.report, getattr(self.report, "edge_of_row", None)
+        if of_row is not None:
+            order = torch.argsort(edges[0] * self.num_targets + edges[1], stable=True)
+            position = torch.argsort(order)  # of each edge in the new order
+            both = torch.stack([position[: self.num_edges], position[: self.num_edges]])
+            both[1, other] = position[self.num_edges :]
+            report = replace(report, edge_of_row=torch.where(of_row < 0, of_row, both[:, of_row]))
+        return replace(self, edge_index=edges, weight=weight, directed=True, report=report)
 
     def incidence(self, node_type: str) -> Groups:
         """Return the ids of the edges that touch each node of a type, on this network's device; made once.

@@ -170,10 +170,8 @@ def _metabolism(genes: int, scale: float, rng: np.random.Generator) -> tuple[Net
     turned_over = torch.from_numpy(_bipartite_edges(reactions, metabolites, scaled(NUM_STOICHIOMETRY), rng))
     size = rng.choice([1.0, 2.0, 3.0, 4.0], turned_over.size(1), p=[0.9, 0.07, 0.02, 0.01])
     weight = torch.from_numpy(size * rng.choice([-1.0, 1.0], turned_over.size(1)))  # consumed or produced
-    return (
-        Network("gpr", needed, "gene", "reaction", genes, reactions, cascades=True),
-        Network("stoichiometry", turned_over, "reaction", "metabolite", reactions, metabolites, weight=weight),
-    )
+    gpr = Network("gpr", needed, "gene", "reaction", genes, reactions, cascades=True)
+    return gpr, Network("stoichiometry", turned_over, "reaction", "metabolite", reactions, metabolites, weight=weight)
 
 
 def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[dict[str, int], dict[str, Network]]:

@@ -18,17 +18,7 @@ from tclab.lab.reports._tables import equivalence, machine
 from tclab.sweeps.store._code_fingerprint import import_file
 
 __all__ = [
-    "LiveSweep",
-    "Panel",
-    "charts",
-    "check_parameters",
-    "equivalence",
-    "findings",
-    "import_file",
-    "machine",
-    "network_table",
-    "project_path",
-    "reach_rows",
-    "show_charts",
-]
+    "LiveSweep", "Panel", "charts", "check_parameters", "equivalence", "findings", "import_file", "machine",
+    "network_table", "project_path", "reach_rows", "show_charts",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these

@@ -9,7 +9,7 @@ Sizes: B samples, N nodes of a type, E edges of a relation, n edges that are rem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tclab.masking._batch import Batch, Packed, Piece, shared_memory
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
-from tclab.message_passing.kernels._row_ops import without
+from tclab.message_passing.kernels._row_ops import keep_mask
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import Int64s
 from tclab.perturbation._sample_store import build_store
@@ -69,15 +69,6 @@ def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, Edg
         )
         for name in graph.relations
     }
-
-
-def edge_view(
-    graph: CellGraph, batch: Batch, tensors: Mapping[str, Tensor], on_close: Callable[[], None] | None = None
-) -> EdgeListView:
-    """Return the view of a batch over the edges of B full copies, given under batch names."""
-    removed = batch.deletions
-    keep = {kind: without(removed[kind].rows(n), batch.size * n) for kind, n in graph.num_nodes.items()}
-    return EdgeListView(graph, removed[graph.deleted_type], edge_lists(graph, tensors), keep=keep, on_close=on_close)
 
 
 def removed_counts(network: Network, removed: Mapping[str, Deletions]) -> dict[str, Int64s]:
@@ -127,7 +118,7 @@ class EdgeMask(Strategy):
         """Return for each sample: relation → [E] bool, which edges are kept."""
         size, masks = len(indices), {}
         for name, network in self.graph.relations.items():
-            mask = without(removed_edges(network, removed), size * network.num_edges)
+            mask = keep_mask(removed_edges(network, removed), size * network.num_edges)
             masks[name] = mask.view(size, network.num_edges)
         return [{name: mask[b] for name, mask in masks.items()} for b in range(size)]
 
@@ -153,7 +144,7 @@ class EdgeMask(Strategy):
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
-        return edge_view(self.graph, batch, batch.tensors)
+        return EdgeListView(self.graph, batch.deletions, edge_lists(self.graph, batch.tensors))
 
 
 class GeneMaskCache(EdgeMask):
@@ -261,7 +252,7 @@ class StoredIndex(StoredMask):
         masks = {}
         for name, network in self.graph.relations.items():
             edges, words = words[1 : 1 + words[0]], words[1 + words[0] :]
-            masks[name] = without(torch.from_numpy(edges.astype(np.int64)), network.num_edges)
+            masks[name] = keep_mask(torch.from_numpy(edges.astype(np.int64)), network.num_edges)
         return masks
 
 

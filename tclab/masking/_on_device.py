@@ -7,6 +7,7 @@ last slice of a batch; `collation="edges"` sends them with every batch instead, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed, Piece
-from tclab.masking._edge_masks import edge_pieces, edge_view, removed_counts, removed_edges
+from tclab.masking._edge_masks import edge_lists, edge_pieces, removed_counts, removed_edges
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
+from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions
 
 
@@ -67,9 +69,13 @@ class _Replicated(Strategy):
             for name, network in self.graph.relations.items()
         }
 
-    def masked(self, batch: Batch, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the replicated edges and their masks, under batch names."""
-        return {**self.edges(batch), **{f"edge_mask/{name}": mask for name, mask in masks.items()}}
+    def masked(
+        self, batch: Batch, masks: Mapping[str, Tensor], on_close: Callable[[], None] | None = None
+    ) -> EdgeListView:
+        """Return the view that multiplies each message by the mask of its relation's replicated edges."""
+        edges = edge_lists(self.graph, self.edges(batch))
+        masked = {name: replace(edges[name], mask=mask) for name, mask in masks.items()}
+        return EdgeListView(self.graph, batch.deletions, masked, on_close=on_close)
 
 
 class GpuMask(_Replicated):
@@ -101,7 +107,7 @@ class GpuMask(_Replicated):
         masks = self.all_kept(batch.size)
         for name, ids in self.removed_edges(batch).items():
             masks[name].index_fill_(0, ids, False)
-        return edge_view(self.graph, batch, self.masked(batch, masks))
+        return self.masked(batch, masks)
 
 
 class GpuMaskLoop(_Replicated):
@@ -139,7 +145,7 @@ class GpuMaskLoop(_Replicated):
                         node = int(batch.deletions[kind].nodes[i].item())
                         masks[name][touching[node] + sample * network.num_edges] = False
                         i += 1
-        return edge_view(self.graph, batch, self.masked(batch, masks))
+        return self.masked(batch, masks)
 
 
 class GpuMaskCached(GpuMask):
@@ -171,7 +177,7 @@ class GpuMaskCached(GpuMask):
             self._lent = not kept
 
         flip(False)
-        return edge_view(self.graph, batch, self.masked(batch, masks), on_close=lambda: flip(True))
+        return self.masked(batch, masks, on_close=lambda: flip(True))
 
 
 class GpuFilter(_Replicated):
@@ -190,4 +196,4 @@ class GpuFilter(_Replicated):
             for key in (f"edge_index/{name}", f"edge_weight/{name}"):
                 if key in edges:
                     left[key] = edges[key][..., kept]
-        return edge_view(self.graph, batch, left)
+        return EdgeListView(self.graph, batch.deletions, edge_lists(self.graph, left))

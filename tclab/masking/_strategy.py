@@ -196,7 +196,12 @@ def is_users(name: str) -> bool:
 
 
 def view(
-    graph: CellGraph, deletions: DeletedNodes, strategy: str = "node_mask", *, device: torch.device | str = "cpu"
+    graph: CellGraph,
+    deletions: DeletedNodes,
+    strategy: str = "node_mask",
+    *,
+    device: torch.device | str = "cpu",
+    depth: int | None = None,
 ) -> View:
     """Return the view of some node-deleted copies, made by a strategy, from samples to the device.
 
@@ -206,19 +211,32 @@ def view(
     - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
     - `strategy`: one of `names()`.
     - `device`: where the model is.
+    - `depth`: for how many layers `delta` computes only the rows that differ, if that pays; by default up to 3.
 
-    **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
+    **Raises:** `InputError` for an unknown strategy, a node out of range, no sample at all, or a depth below 0 or for
+    another strategy.
     """
-    return next(views(graph, [deletions], strategy, device=device, collation="lean"))
+    options: dict[str, int] = {}
+    if depth is not None:
+        if strategy != "delta" or depth < 0:
+            raise InputError(f"depth is {depth} for the strategy {strategy!r}, expected 0 or more, for 'delta' alone")
+        options["depth"] = depth
+    return next(views(graph, [deletions], strategy, device=device, collation="lean", **options))
 
 
 def views(
-    graph: CellGraph, batches: Iterable[DeletedNodes], strategy: str, *, device: torch.device | str, collation: str
+    graph: CellGraph,
+    batches: Iterable[DeletedNodes],
+    strategy: str,
+    *,
+    device: torch.device | str,
+    collation: str,
+    **options: int,
 ) -> Iterator[View]:
     """Yield the view of each batch of deletions, all made by the same two objects of a strategy; see `view`."""
     kind = get(strategy)
     require("graph", graph, CellGraph, "a tclab.CellGraph")
-    loads, steps = kind(graph, collation=collation), kind(graph.to(device), collation=collation)
+    loads, steps = (kind(of, collation=collation, **options) for of in (graph, graph.to(device)))
     for deletions in batches:
         wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
         batch = loads.batch(Perturbations(wanted, torch.zeros(len(wanted))))

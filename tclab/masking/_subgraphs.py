@@ -23,7 +23,7 @@ from tclab.masking._edge_masks import edge_lists, pyg_batch
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeListView
-from tclab.message_passing.kernels._row_ops import without
+from tclab.message_passing.kernels._row_ops import keep_mask
 from tclab.perturbation import Deletions
 
 
@@ -42,7 +42,7 @@ class Subgraph(Strategy):
         need("the strategy subgraph", "sweep", "torch_geometric")
         from torch_geometric.utils import bipartite_subgraph, subgraph
 
-        keep = {kind: without(removed[kind], nodes) for kind, nodes in self.graph.num_nodes.items()}
+        keep = {kind: keep_mask(removed[kind], nodes) for kind, nodes in self.graph.num_nodes.items()}
         encoded = {f"node/{kind}": torch.nonzero(kept).flatten() for kind, kept in keep.items()}
         for name, network in self.graph.relations.items():
             edges = network.edge_index, network.weight
@@ -74,20 +74,17 @@ class Subgraph(Strategy):
             tensors[f"sample/{kind}"] = torch.arange(len(encoded)).repeat_interleave(lengths)
         for name, network in self.graph.relations.items():
             step = torch.stack([first[network.source], first[network.target]])  # [2, B]
-            tensors[f"edge_index/{name}"] = torch.cat(
-                [s[f"edge_index/{name}"] + step[:, b : b + 1] for b, s in enumerate(encoded)], dim=1
-            )
+            moved = [sample[f"edge_index/{name}"] + step[:, b : b + 1] for b, sample in enumerate(encoded)]
+            tensors[f"edge_index/{name}"] = torch.cat(moved, dim=1)
             if network.weight is not None:
                 tensors[f"edge_weight/{name}"] = torch.cat([sample[f"edge_weight/{name}"] for sample in encoded])
         return tensors, {}
 
     def view(self, batch: Batch) -> View:
         """Return the view over the rows that are left."""
-        nodes = {kind: batch.tensors[f"node/{kind}"] for kind in self.graph.num_nodes}
-        samples = {kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes}
-        keep = {kind: torch.ones_like(ids, dtype=torch.bool) for kind, ids in nodes.items()}
-        deleted, edges = batch.deletions[self.graph.deleted_type], edge_lists(self.graph, batch.tensors)
-        return EdgeListView(self.graph, deleted, edges, keep=keep, nodes=nodes, samples=samples)
+        kinds, tensors = self.graph.num_nodes, batch.tensors
+        rows = {kind: (tensors[f"sample/{kind}"], tensors[f"node/{kind}"]) for kind in kinds}
+        return EdgeListView(self.graph, batch.deletions, edge_lists(self.graph, tensors), rows=rows)
 
 
 class _Hops(Subgraph):

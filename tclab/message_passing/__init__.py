@@ -2,6 +2,7 @@
 convolutions over it.
 """
 
+from tclab.message_passing._changed_rows import ChangedRows
 from tclab.message_passing._shared_convs import (
     SharedGATv2Conv,
     SharedGCNConv,
@@ -15,14 +16,7 @@ from tclab.message_passing._shared_view import SharedView
 from tclab.message_passing._view import View
 
 __all__ = [
-    "SharedGATv2Conv",
-    "SharedGCNConv",
-    "SharedGINConv",
-    "SharedHeteroConv",
-    "SharedSAGEConv",
-    "SharedView",
-    "View",
-    "to_grid",
-    "to_rows",
-]
+    "ChangedRows", "SharedGATv2Conv", "SharedGCNConv", "SharedGINConv", "SharedHeteroConv", "SharedSAGEConv",
+    "SharedView", "View", "to_grid", "to_rows",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these

@@ -20,7 +20,7 @@ from torch import Tensor
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._csr import SparseMatrix
 from tclab.message_passing._shared_view import SharedView, autocast
-from tclab.message_passing._view import RowFunction, View, running_sum
+from tclab.message_passing._view import RowFunction, View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.message_passing.kernels._spmm import spmm, spmm_sum
 from tclab.perturbation import Deletions
@@ -30,8 +30,7 @@ from tclab.perturbation import Deletions
 class DeltaLayer:
     """The matrices of one layer; mappings are by relation."""
 
-    nodes: Tensor  # [D] int64, of each row that differs
-    samples: Tensor  # [D] int64, 0 … B - 1
+    rows: Tensor  # [D] int64, which rows differ: node v of sample b is row b * N + v
     # [C, N + D], each row minus the wild type's, and minus the wild type's row for a deleted node
     changes: SparseMatrix
     start: Mapping[str, SparseMatrix]  # [N + T, N], picks the wild type's sum that each sum begins with
@@ -57,10 +56,10 @@ class DeltaView(SharedView):
         """
         if len(self._layers) < 2:
             return {}
-        found: dict[int, list[int]] = {}
-        for sample, node in zip(self._layers[1].samples.tolist(), self._layers[1].nodes.tolist(), strict=True):
-            found.setdefault(sample, []).append(node)
-        return found
+        nodes: dict[int, list[int]] = {}
+        for row in self._layers[1].rows.tolist():
+            nodes.setdefault(row // self._num_nodes, []).append(row % self._num_nodes)
+        return nodes
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
@@ -78,7 +77,7 @@ class _WildTypeAndSamples(DeltaView):
         one batch then serves the next, as it is specialised to which of them are equal and not to the sizes.
         """
         for layer in self._layers:
-            if x.size(0) == self._num_nodes + layer.nodes.size(0):
+            if x.size(0) == self._num_nodes + layer.rows.size(0):
                 return layer
         return None
 
@@ -86,51 +85,35 @@ class _WildTypeAndSamples(DeltaView):
         """Return the rows that the first layer reads: the wild type's alone, if it is carried by differences."""
         return x if self._layers else self.lift(x)
 
-    def convolve(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Yield each relation's function of its sums, [rows after the layer, H]."""
-        layer = self._layer(x)
-        if layer is None:
-            yield from super().convolve(relations, x, functions, self_weights)
-            return
-        for name, part in zip(relations, self._parts(layer, relations, x, functions, self_weights), strict=True):
-            (spread,) = spmm([layer.spread[name]], part)
-            yield spread.squeeze(0)
-
-    def convolve_sum(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the sum of what `convolve` returns, added up as it is spread."""
-        layer = self._layer(x)
-        if layer is None:
-            return running_sum(super().convolve(relations, x, functions, self_weights))
-        parts = list(self._parts(layer, relations, x, functions, self_weights))
-        return spmm_sum([layer.spread[name] for name in relations], parts).squeeze(0)
-
-    def _parts(
-        self,
-        layer: DeltaLayer,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[RowFunction],
-        self_weights: Sequence[Tensor],
-    ) -> Iterator[Tensor]:
-        """Yield each relation's function of its sums, [1, N + T, H].
+        """Yield each relation's sums, [N + T, H].
 
         A sum that differs is the wild type's, plus what its edges bring more than they bring to the wild type, plus
         its own row's change times the self-weight.
         """
+        layer = self._layer(x)
+        if layer is None:
+            yield from super().neighbour_sums(relations, x, self_weights=self_weights)
+            return
         x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
         matrices = [self._relation(name).matrix(x.dtype) for name in relations]
         wild_sums = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
-        own_changes = changes[:, : layer.nodes.size(0)]
-        for name, weight, function, wild_sum in zip(relations, weights, functions, wild_sums, strict=True):
+        own_changes = changes[:, : layer.rows.size(0)]
+        for name, weight, wild_sum in zip(relations, weights, wild_sums, strict=True):
             brought = torch.cat([changes, weight * own_changes], dim=1)
-            sums = spmm_sum([layer.start[name], layer.edges[name]], [wild_sum, brought])
-            yield function(sums.squeeze(0)).unsqueeze(0)
+            yield spmm_sum([layer.start[name], layer.edges[name]], [wild_sum, brought]).squeeze(0)
+
+    def convolve(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield each relation's function of its sums, [rows after the layer, H]."""
+        layer = self._layer(x)
+        for name, part in zip(relations, super().convolve(relations, x, functions, self_weights), strict=True):
+            yield part if layer is None else spmm([layer.spread[name]], part.unsqueeze(0))[0].squeeze(0)
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [(B + 1)·N, H]."""
@@ -140,4 +123,4 @@ class _WildTypeAndSamples(DeltaView):
         rows = torch.arange(self._num_nodes, device=x.device).repeat(self.size)
         differing = torch.arange(self._num_nodes, x.size(0), device=x.device)
         # only `take_rows` may read what a compiler makes of `index_copy`; see `kernels/_row_ops.py`
-        return take_rows(x, rows.index_copy(0, (layer.samples + 1) * self._num_nodes + layer.nodes, differing))
+        return take_rows(x, rows.index_copy(0, layer.rows + self._num_nodes, differing))  # after the wild type's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._pools import pool_grid, pool_ragged
 from tclab.message_passing._view import View
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, summable, take_rows, without
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, summable, take_rows
 from tclab.perturbation import Deletions
 
 
@@ -29,29 +30,29 @@ class EdgeListView(View):
 
     **Arguments:**
 
-    - `graph`, `deletions`, `on_close`: of every `View`.
+    - `graph`, `on_close`: of every `View`.
+    - `removed`: node type → what each sample removes, on the graph's device.
     - `edges`: relation → its edges, by rows.
-    - `keep`: node type → [B * N] bool, where every node of every sample has a row, in order.
-    - `nodes`: node type → [R] int64, the node of each row, where only nodes that are left have rows;
-      and `samples`: node type → [R] int64, the sample of each row. Both or neither.
+    - `rows`: node type → the sample and the node of each row, [R] int64 each, where only nodes that are left have rows;
+      unless given, every node of every sample has one, in order.
     """
 
     def __init__(
         self,
         graph: CellGraph,
-        deletions: Deletions,
+        removed: Mapping[str, Deletions],
         edges: Mapping[str, EdgeList],
         *,
-        keep: dict[str, Tensor],
-        nodes: Mapping[str, Tensor] | None = None,
-        samples: Mapping[str, Tensor] | None = None,
+        rows: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(graph, deletions, on_close)
+        super().__init__(graph, removed[graph.deleted_type], on_close)
         self._edges = edges
-        self._keep = keep
-        self._nodes = nodes
-        self._samples = samples
+        self._rows = rows
+        if rows is None:
+            self._keep = {k: keep_mask(removed[k].rows(n), n * self.size) for k, n in graph.num_nodes.items()}
+        else:
+            self._keep = {kind: torch.ones_like(nodes, dtype=torch.bool) for kind, (_, nodes) in rows.items()}
 
     @property
     def keep(self) -> dict[str, Tensor]:
@@ -61,22 +62,23 @@ class EdgeListView(View):
     def rows(self) -> list[tuple[int, int]]:
         """Return the sample and the node of each row of the deleted type."""
         kind = self.graph.deleted_type
-        nodes = torch.arange(self.graph.num_nodes[kind]).repeat(self.size) if self._nodes is None else self._nodes[kind]
-        return list(zip(self.row_samples().tolist(), nodes.tolist(), strict=True))
+        if self._rows is None:
+            return list(product(range(self.size), range(self.graph.num_nodes[kind])))
+        samples, nodes = self._rows[kind]
+        return list(zip(samples.tolist(), nodes.tolist(), strict=True))
 
     def row_samples(self) -> Tensor:
         """Return the sample of each row of the deleted type, [R]; samples are one after the other."""
         kind = self.graph.deleted_type
-        if self._samples is not None:
-            return self._samples[kind]
-        rows = torch.arange(self.size, device=self.graph.device)
-        return rows.repeat_interleave(self.graph.num_nodes[kind])
+        if self._rows is not None:
+            return self._rows[kind][0]
+        return torch.arange(self.size, device=self.graph.device).repeat_interleave(self.graph.num_nodes[kind])
 
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         """Return one row for each (sample, node) pair; see `View.lift`."""
-        if self._nodes is not None:
-            return take_rows(x, self._nodes[node_type or self.graph.deleted_type])
-        return x.repeat(self.size, 1)
+        if self._rows is None:
+            return x.repeat(self.size, 1)
+        return take_rows(x, self._rows[node_type or self.graph.deleted_type][1])
 
     def neighbour_sum(
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
@@ -109,26 +111,23 @@ class EdgeListView(View):
 
     def pool(self, scores: Tensor, values: Tensor) -> Tensor:
         """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
-        kind = self.graph.deleted_type
-        if self._samples is not None:
-            return pool_ragged(scores, values, self._samples[kind], self.size)
-        grid = (self.size, self.graph.num_nodes[kind])
-        return pool_grid(scores.view(grid), values.view(*grid, -1), self._keep[kind].view(grid))
+        if self._rows is not None:
+            return pool_ragged(scores, values, self.row_samples(), self.size)
+        grid = (self.size, -1)
+        keep = self._keep[self.graph.deleted_type].view(grid)
+        return pool_grid(scores.view(grid), values.view(*grid, values.size(1)), keep)
 
     def emptied(self) -> Tensor:
         """Return which samples have no row of the deleted type, [B] bool."""
-        return super().emptied() if self._samples is None else without(self.row_samples(), self.size)
+        return super().emptied() if self._rows is None else keep_mask(self.row_samples(), self.size)
 
     @property
     def wild_type(self) -> View:
         """One copy of the graph with nothing deleted."""
-        graph, device = self.graph, self.graph.device
-        return EdgeListView(
-            graph,
-            Deletions.nothing(1, device=device),
-            {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
-            keep={kind: torch.ones(n, dtype=torch.bool, device=device) for kind, n in graph.num_nodes.items()},
-        )
+        graph = self.graph
+        nothing = Deletions.nothing(1, device=graph.device)
+        edges = {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()}
+        return EdgeListView(graph, dict.fromkeys(graph.num_nodes, nothing), edges)
 
     def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
         """Return a relation's edges of rows, and which of them count."""

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import InputError, require, shown, unknown
-from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
+from tclab.message_passing._changed_rows import ChangedRows, Joined, across_rows, needs_every_row, reach
+from tclab.message_passing._shared_graph import SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
-Features = Tensor | tuple[Tensor, Tensor | None]
 EdgeType = tuple[str, str, str]
 # arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
 _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
@@ -78,14 +78,14 @@ def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
 
 
 class _Call(NamedTuple):
-    """What a convolution is called with, checked, rows of deleted nodes zero."""
+    """What a convolution is called with, checked, rows of deleted nodes zero; or tables, as `ChangedRows` have them."""
 
     x: Tensor  # [N_source, B, F]
     own: Tensor | None  # [N_target, B, F], what a target adds of itself
     shared: SharedGraph
-    sides: Sides
-    cut: Tensor | None
-    left: Tensor | None  # [N_target, B] bool, which targets are not deleted; None where none is
+    sides: Sides = (None, None)
+    cut: Tensor | None = None
+    left: Tensor | None = None  # [N_target, B] bool, which targets are not deleted; None where none is
 
     def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
         """Return the reduction of `x: [N_source, B, H]` over each target's kept edges, [N_target, B, H]."""
@@ -104,43 +104,78 @@ class _SharedConv(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         for linear in self.children():
-            assert isinstance(linear, nn.Linear)
+            if not isinstance(linear, nn.Linear):  # the parametrizations of a bias
+                continue
             linear.reset_parameters()
             nn.init.xavier_uniform_(linear.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(
-        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
-    ) -> Tensor:
+        self, x: Any, shared: SharedGraph, keep: Any = None, *, cut: Tensor | None = None, **others: object
+    ) -> Any:
         """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
 
         F' is `out_channels`, of attention times its heads where they are side by side, and what `nn` makes for GIN.
 
         **Arguments:**
 
-        - `x`: [N, B, F], or both sides' (of a bipartite graph).
+        - `x`: [N, B, F], or both sides' (of a bipartite graph); or `ChangedRows`, and `ChangedRows` are returned.
         - `shared`: the graph of all samples.
-        - `keep`, `cut`: as for a `SharedGraph`.
+        - `keep`, `cut`: as for a `SharedGraph`; `ChangedRows` say themselves which nodes are kept.
         - `others`: what PyG's has besides (`edge_weight`, `edge_attr`, `size`, `return_attention_weights`): `None`.
 
         **Raises:** `InputError` for what does not fit.
         """
         require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
         _refuse(others)
-        sources, own = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
+        sources, own = x if isinstance(x, tuple) else (x, None if shared.bipartite else x)
+        if isinstance(sources, ChangedRows):
+            if keep is not None:
+                raise InputError("keep is given, expected None: ChangedRows say which nodes each sample deletes")
+            sources, own, keys = self._reach(sources, own, shared, cut)
+            return self._changed(sources, own, shared, cut, keys)
         for rows, n in ((sources, shared.num_sources), (own, shared.num_targets)):
-            if rows is not None and (rows.dim() != 3 or rows.size(0) != n):
+            if rows is None:
+                continue
+            require("x", rows, Tensor, f"a tensor [{n}, B, F], or ChangedRows")
+            if rows.dim() != 3 or rows.size(0) != n:
                 raise InputError(f"x is {list(rows.shape)}, expected [{n}, B, F]")
         sides = shared.sides(keep, sources.size(1))
         deletes = isinstance(keep, Tensor) or shared.bipartite
         sends, left = sides if deletes else (None, None)
-        kept = only_kept(sources, sends)
+        kept = kept_grid(sources, sends)
         if own is sources and left is sends:
             own = kept
         elif own is not None:
-            own = only_kept(own, left)
-        return only_kept(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
+            own = kept_grid(own, left)
+        return kept_grid(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
+
+    def _reach(
+        self, sources: ChangedRows, targets: ChangedRows | None, shared: SharedGraph, cut: Tensor | None
+    ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
+        """Return the rows that `_changed` reads, and the keys [T] of those that can differ after it; see `reach`."""
+        return reach(shared, sources, targets, cut, degrees=self._reads_degrees(), every=self._needs_every_row())
+
+    def _changed(
+        self, sources: ChangedRows, targets: ChangedRows, shared: SharedGraph, cut: Tensor | None, keys: Tensor | None
+    ) -> ChangedRows:
+        """Return the rows of targets: the wild type's and those of `keys: [T]`, or, for `None`, every sample's."""
+        if keys is None:
+            grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
+            masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
+            return targets.like(to_rows(self.forward(grids, shared, masks, cut=cut)), None)
+        joined = Joined(shared, sources, targets, keys, cut)
+        call = _Call(sources.rows.unsqueeze(1), joined.of_targets(targets.rows).unsqueeze(1), joined)
+        return targets.like(self._convolved(call).squeeze(1), keys)
+
+    def _reads_degrees(self) -> bool:
+        """Return whether what a source sends depends on its own degree."""
+        return False
+
+    def _needs_every_row(self) -> bool:
+        """Return whether a row needs what rows that differ do not say, such as the others of its batch norm."""
+        return False
 
     @abstractmethod
     def _convolved(self, call: _Call) -> Tensor: ...
@@ -194,20 +229,26 @@ class SharedGCNConv(_SharedConv):
         call = call._replace(shared=loops.others)
         if self.normalize:
             root = self._roots(call, own, sent.dtype)
-            sent = sent * root
-        out = call.sum(sent) + sent * own.to(sent.dtype).view(-1, 1, 1)
+            sent = sent * call.shared.of_sources(root)
+        out = call.sum(sent) + call.shared.of_targets(sent) * own.to(sent.dtype).view(-1, 1, 1)
         if self.normalize:
             out = out * root
         return out if self.bias is None else out + self.bias
 
+    def _reads_degrees(self) -> bool:
+        return self.normalize
+
+    def _needs_every_row(self) -> bool:
+        return self.cached  # degrees are the whole graph's, which rows that differ do not say
+
     def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return one over the root of each node's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
+        """Return one over the root of each target's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
         if self.cached:
             degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
         else:
-            sends, receives = call.sides
-            degree = call.shared.degree(sends, call.x.size(1), cut=call.cut, weighted=True, dtype=exact)
+            (sends, receives), device = call.sides, call.x.device
+            degree = call.shared.degree(sends, call.x.size(1), device, cut=call.cut, weighted=True, dtype=exact)
             degree = degree if receives is None else degree * receives
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
@@ -254,13 +295,13 @@ class SharedGINConv(_SharedConv):
         out = call.sum(call.x)
         if call.own is not None:
             out = out + (1 + self.eps) * call.own
-        if call.left is None or not any(isinstance(module, _ACROSS_ROWS) for module in self.nn.modules()):
+        if call.left is None or not across_rows(self.nn):
             return _row_by_row(self.nn, out)
         rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
         return add_rows(self.nn(take_rows(rows, left)), left, len(rows)).unflatten(0, out.shape[1::-1]).transpose(0, 1)
 
-
-_ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
+    def _needs_every_row(self) -> bool:
+        return needs_every_row(self.nn)
 
 
 class SharedSAGEConv(_SharedConv):
@@ -307,8 +348,7 @@ class SharedSAGEConv(_SharedConv):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         for linear in self.children():
-            assert isinstance(linear, nn.Linear)
-            linear.reset_parameters()
+            linear.reset_parameters()  # type: ignore[operator]
 
     def _convolved(self, call: _Call) -> Tensor:
         sent = _row_by_row(self.lin, call.x).relu() if self.project else call.x
@@ -380,8 +420,6 @@ class SharedGATv2Conv(_SharedConv):
         nn.init.uniform_(self.att, -bound, bound)
 
     def _convolved(self, call: _Call) -> Tensor:
-        if self.add_self_loops and call.shared.bipartite and call.sides != (None, None):
-            raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
         if call.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads, dropout = (self.heads, self.out_channels), self.dropout if self.training else 0.0
@@ -425,18 +463,18 @@ class SharedHeteroConv(nn.Module):
 
     def forward(
         self,
-        x_dict: Mapping[str, Tensor],
+        x_dict: Mapping[str, Any],
         shared_dict: Mapping[EdgeType, SharedGraph],
         keep_dict: Mapping[str, Tensor | None] | None = None,
         *,
         cut_dict: Mapping[EdgeType, Tensor] | None = None,
         **others: object,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Return for each node type that something goes into its rows.
 
         **Arguments:**
 
-        - `x_dict`: node type → [N, B, F].
+        - `x_dict`: node type → [N, B, F], or of every type `ChangedRows`, and `ChangedRows` are returned.
         - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
         - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
         - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
@@ -445,17 +483,56 @@ class SharedHeteroConv(nn.Module):
         **Raises:** `InputError` for what does not fit.
         """
         _refuse(others)
+        if any(isinstance(x, ChangedRows) for x in x_dict.values()):
+            return self._changed(x_dict, shared_dict, keep_dict, cut_dict or {})
         keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
-        for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
-            if edge_type not in shared_dict:
-                continue
+        for edge_type, conv in self._of(shared_dict, x_dict):
             source, _, target = edge_type
             x, keep = x_dict[source], keeps.get(source)
             both = (x, keep) if source == target else ((x, x_dict.get(target)), (keep, keeps.get(target)))
             part = conv(both[0], shared_dict[edge_type], both[1], cut=cuts.get(edge_type))
             found.setdefault(target, []).append(part)
         return {target: self._grouped(parts) for target, parts in found.items()}
+
+    def _changed(
+        self,
+        x_dict: Mapping[str, ChangedRows],
+        shared_dict: Mapping[EdgeType, SharedGraph],
+        keep_dict: object,
+        cuts: Mapping[EdgeType, Tensor],
+    ) -> dict[str, ChangedRows]:
+        """Return `forward` for rows that differ: of each node type those that any of its relations can change."""
+        if keep_dict is not None:
+            raise InputError("keep_dict is given, expected None: ChangedRows say which nodes each sample deletes")
+        given: dict[EdgeType, tuple[ChangedRows, ChangedRows]] = {}
+        reached: dict[str, Tensor | None] = {}  # by node type; None for all
+        for relation, conv in self._of(shared_dict, x_dict):
+            source, _, target = relation
+            rows = x_dict[source], x_dict.get(target)
+            *both, keys = conv._reach(*rows, shared_dict[relation], cuts.get(relation))
+            given[relation], before = (both[0], both[1]), reached.get(target, keys)
+            reached[target] = None if keys is None or before is None else torch.cat([before, keys]).unique()
+        found: dict[str, list[ChangedRows]] = {}
+        for relation, conv in self._of(shared_dict, x_dict):
+            target, cut = relation[2], cuts.get(relation)
+            part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
+            found.setdefault(target, []).append(part)
+        return {
+            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2), parts[0].keys)
+            for target, parts in found.items()
+        }
+
+    def _of(
+        self, shared_dict: Mapping[EdgeType, SharedGraph], x_dict: Mapping[str, object]
+    ) -> Iterator[tuple[EdgeType, _SharedConv]]:
+        """Yield the relations that have a graph, with their convolutions."""
+        for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
+            if edge_type in shared_dict:
+                if edge_type[0] not in x_dict:
+                    raise unknown("node type of x_dict", edge_type[0], x_dict)
+                assert isinstance(conv, _SharedConv)
+                yield edge_type, conv
 
     def _grouped(self, parts: list[Tensor]) -> Tensor:
         if self.aggr is None:

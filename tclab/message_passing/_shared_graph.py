@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from tclab.errors import InputError, unknown
-from tclab.graph._csr import Csr, SparseMatrix, csr_of, group, plain_tensors
+from tclab.errors import InputError, require, unknown
+from tclab.graph._csr import SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, masked_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ Sides = tuple[Tensor | None, Tensor | None]  # the masks of sources and targets;
 Keep = Tensor | Sides
 
 
-def only_kept(x: Tensor, keep: Tensor | None) -> Tensor:
+def kept_grid(x: Tensor, keep: Tensor | None) -> Tensor:
     """Return `x: [N, B, H]`, zero where `keep: [N, B]` is False, in the order of memory that `to_rows` has."""
-    return x if keep is None else masked_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
+    return x if keep is None else kept_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
 
 
 class SelfLoops(NamedTuple):
@@ -125,6 +125,7 @@ class SharedGraph:
         """
         if reduce not in REDUCTIONS:
             raise unknown("reduction", reduce, REDUCTIONS)
+        require("x", x, Tensor, f"a tensor [{self.num_sources}, B, H] of floats")
         if x.dim() != 3 or x.size(0) != self.num_sources or not x.is_floating_point():
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")
         sides = self.sides(keep, x.size(1))
@@ -136,7 +137,7 @@ class SharedGraph:
         (summed,) = spmm([self._matrix(exact)], exact.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)
         if cut is not None:
-            summed = summed - only_kept(self._sum_of_cut(only_kept(exact, sides[0]), cut), sides[1])
+            summed = summed - kept_grid(self._sum_of_cut(kept_grid(exact, sides[0]), cut), sides[1])
         if reduce == "mean":  # a bfloat16 has no degrees above 256
             summed = summed / self.degree(sides[0], x.size(1), x.device, cut=cut).clamp_min(1).unsqueeze(-1)
         return summed.to(x.dtype)
@@ -175,8 +176,8 @@ class SharedGraph:
     def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool = True) -> Tensor:
         """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
         size = x.size(1)
-        edge, sample = self._checked(cut, size)
-        edge_index, weight = self._kept(_edges, x.device)
+        edge, sample = self.checked(cut, size)
+        edge_index, weight = self._kept(edges_of, x.device)
         source, target = edge_index.index_select(1, edge).long()
         messages = take_rows(x.transpose(0, 1).flatten(0, 1), sample * self.num_sources + source)
         if weighted and weight is not None:
@@ -184,8 +185,10 @@ class SharedGraph:
         summed = add_rows(messages, sample * self.num_targets + target, size * self.num_targets)
         return summed.view(size, self.num_targets, -1).transpose(0, 1)
 
-    def _checked(self, cut: Tensor, size: int) -> Tensor:
+    def checked(self, cut: Tensor, size: int) -> Tensor:
+        """Return `cut`, as `__call__` takes it. **Raises:** `InputError` if it does not fit `size` samples."""
         n = self.num_edges
+        require("cut", cut, Tensor, "a tensor [2, n] of edges and samples")
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
             raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
         if cut.device.type == "cpu" and not torch.compiler.is_compiling() and not under_transform() and cut.numel():
@@ -220,32 +223,41 @@ class SharedGraph:
         - `x`: [N_source, B, ...], what is read of each edge.
         - `loops`: put one self-loop, which is never cut, on each node instead of its own.
 
-        **Raises:** `InputError` where the edges have weights, which such an operation would leave out.
+        **Raises:** `InputError` where the edges have weights, which such an operation would leave out, and for loops on
+        a bipartite graph with deletions.
         """
-        if self._weight is not None:
-            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        self._check_single_edges(loops=loops, deletes=sides != (None, None))
         size = x.size(1)
-        by_target = self._kept(_edges_by_target, x.device, loops, edges_a_block(x))
+        by_target = self._kept(edges_by_target, x.device, loops, edges_a_block(x))
         mask = None
         if cut is not None:
-            edge, sample = self._checked(cut, size)
+            edge, sample = self.checked(cut, size)
             position = by_target.position.index_select(0, edge).long()
             mask = add_rows(torch.ones_like(sample), position * size + sample, (len(by_target.source) + 1) * size)
             mask = (mask > 0).view(-1, size)
         return Edges(by_target, *sides, mask, loops)
 
+    def _check_single_edges(self, *, loops: bool, deletes: bool) -> None:
+        if loops and self.bipartite and deletes:
+            raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
+        if self.weighted:
+            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+
     def self_loops(self, device: torch.device) -> SelfLoops:
         """Return what a convolution needs that treats self-loops as a part of their nodes."""
         return self._kept(_self_loops, device)
 
+    def of_targets(self, x: Tensor) -> Tensor:
+        """Return the rows of targets, of the rows of all nodes as sources; for a graph of one kind of nodes."""
+        return x
+
+    def of_sources(self, x: Tensor) -> Tensor:
+        """Return the rows of sources, of the rows of all nodes as targets; for a graph of one kind of nodes."""
+        return x
+
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
-        sides = self._kept(_sides, x.device)
-        if not weighted or self._weight is None:
-            return SparseMatrix(*sides)
-        values = self._kept(_values, x.device, x.dtype)
-        weighted_sides = [Csr(side.crow, side.col, value) for side, value in zip(sides, values, strict=True)]
-        return SparseMatrix(weighted_sides[0], weighted_sides[1])
+        return self._kept(matrix_of, x.device, x.dtype if weighted and self.weighted else None)
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
@@ -269,25 +281,19 @@ SharedGraph._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
 # ---- what is made of a graph once a device
 
 
-def _edges(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
+def edges_of(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 
-def _sides(graph: SharedGraph) -> tuple[Csr, Csr]:
-    """Return the edges by target and by source, without values."""
+def matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
+    """Return the adjacency [targets, sources] with the weights in a dtype; every edge counts 1 for `None`."""
     source, target = graph._edge_index.long()
-    return csr_of(target, source, graph.num_targets), csr_of(source, target, graph.num_sources)
+    weight = None if dtype is None or graph._weight is None else graph._weight.to(dtype)
+    by_target = csr_of(target, source, graph.num_targets, weight)
+    return SparseMatrix(by_target, csr_of(source, target, graph.num_sources, weight))
 
 
-def _values(graph: SharedGraph, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the weights in a dtype by target, and by source, [E] each."""
-    assert graph._weight is not None
-    source, target = graph._edge_index.long()
-    weight = graph._weight.to(dtype)
-    return weight[group(target, graph.num_targets).items], weight[group(source, graph.num_sources).items]
-
-
-def _edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:
+def edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:
     return sort_edges(graph._edge_index.long(), graph.num_sources, graph.num_targets, loops=loops, most=most)
 
 

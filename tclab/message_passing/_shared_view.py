@@ -8,7 +8,7 @@ has no meaning, and the next layer's K and `pool` leave it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._pools import pool_grid
 from tclab.message_passing._view import View
-from tclab.message_passing.kernels._row_ops import masked_rows, without
+from tclab.message_passing.kernels._row_ops import keep_mask, kept_rows
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
 
@@ -50,7 +50,7 @@ class SharedView(View):
     def keep(self) -> dict[str, Tensor]:
         """Which rows are left: node type → [B·N] bool."""
         if self._keep is None:
-            self._keep = {kind: without(self._rows[kind], n * self.size) for kind, n in self.graph.num_nodes.items()}
+            self._keep = {kind: keep_mask(self._rows[kind], n * self.size) for kind, n in self.graph.num_nodes.items()}
         return self._keep
 
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
@@ -67,7 +67,7 @@ class SharedView(View):
 
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
+    ) -> Iterable[Tensor]:
         """Return the sums over several relations, whose gradients are added up in one tensor."""
         return self._sums(relations, x, self_weights)
 
@@ -76,10 +76,11 @@ class SharedView(View):
     ) -> Sequence[Tensor]:
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
-        keep = self._keep_of(networks[0].target if transpose else networks[0].source)
+        kind = networks[0].target if transpose else networks[0].source
+        keep = self.keep[kind].view(self.size, -1) if self._rows[kind].numel() else None
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
         if self.dense:
-            x = masked_rows(x, keep)
+            x = kept_rows(x, keep)
             sums = [dense_sum(network, x, transpose=transpose) for network in networks]
             if weights is not None:
                 sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
@@ -87,10 +88,6 @@ class SharedView(View):
             matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
             sums = spmm(matrices, x, self_weights=weights, sources=keep)
         return [summed.flatten(0, 1) for summed in sums]
-
-    def _keep_of(self, kind: str) -> Tensor | None:
-        """Return which nodes of a type are left in each sample, [B, N] bool; `None` where all are."""
-        return self.keep[kind].view(self.size, -1) if self._rows[kind].numel() else None
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32; counted once."""

@@ -20,18 +20,6 @@ RowFunction: TypeAlias = Callable[[Tensor], Tensor]
 NEEDS_EDGES = "the model needs single edges; layers such as SharedGINConv for GINConv do not (docs/your_model.md)"
 
 
-def running_sum(parts: Iterator[Tensor]) -> Tensor:
-    """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
-    first = next(parts)
-    second = next(parts, None)
-    if second is None:
-        return first
-    total = first + second
-    for part in parts:
-        total += part  # the backward of a sum keeps nothing
-    return total
-
-
 class View(Shown, ABC):
     """B node-deleted copies of one graph.
 
@@ -40,12 +28,19 @@ class View(Shown, ABC):
     deleted nodes: what they hold has no meaning, it is finite, and neither `neighbour_sum` nor `pool` lets it
     reach another row.
 
+    A model reads it in one of two ways. Row by row: `lift`, then `neighbour_sum`, `neighbour_sums` and `degree`
+    between whatever it does to rows, then `pool`. Or layer by layer: `begin`, `convolve` for each layer, `complete`,
+    then `pool`; a view may then carry fewer rows for as long as few of the samples' differ from the wild type's.
+    A view implements the first, `neighbour_sums` where several relations are faster together, and the three methods
+    of the second only if it carries fewer rows, with `neighbour_sums` of such rows.
+
     It is a context manager, to be closed after the backward: a strategy may then use its buffers again.
 
     **Arguments:**
 
     - `graph`: the whole graph, on the device of the features.
-    - `deletions`: the deleted nodes of each sample, on that device.
+    - `deletions`: the nodes of the deleted type that each sample removes, on that device: those it deletes and, where
+      relations cascade, their dependants. It is the attribute `deleted`.
     - `on_close`: called once when the view is closed.
     """
 
@@ -114,12 +109,10 @@ class View(Shown, ABC):
         for name, weight in zip(relations, self_weights, strict=True):
             yield self.neighbour_sum(name, x, self_weight=weight)
 
-    def begin(self, x: Tensor) -> Tensor:
-        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`.
+    # ---- layers, for a model whose rows change by nothing else between them
 
-        They are `lift`'s, [R, H], unless a view carries fewer rows from layer to layer, for as long as few rows of the
-        samples differ from the wild type's. Then layers are `convolve` or `convolve_sum`, and `complete` ends them.
-        """
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`."""
         return self.lift(x)
 
     def convolve(
@@ -139,12 +132,6 @@ class View(Shown, ABC):
         sums = self.neighbour_sums(relations, x, self_weights=self_weights)
         for function, summed in zip(functions, sums, strict=True):
             yield function(summed)
-
-    def convolve_sum(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the sum over relations of what `convolve` yields, which a view may add up as it goes."""
-        return running_sum(self.convolve(relations, x, functions, self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""

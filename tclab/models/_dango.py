@@ -6,25 +6,27 @@ Zhang et al., "DANGO: predicting higher-order genetic interactions".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._layers import HyperSAGNN, Linear, mlp
+from tclab.models._reconstruction import Reconstruction
 
 _LAYERS = 2
 
 
 class DangoOutput(NamedTuple):
-    """The outputs of one pass: a prediction a sample, [B], and for each network its reconstruction, [N, N]."""
+    """The outputs of one pass: a prediction for each sample, [B], and each network's reconstruction, as factors."""
 
     predictions: Tensor
-    reconstructions: dict[str, Tensor]
+    reconstructions: dict[str, Reconstruction]
 
 
 class _SAGE(nn.Module):
@@ -51,7 +53,7 @@ class Dango(nn.Module):
     **Arguments:**
 
     - `num_nodes`: N, the nodes of the deleted type.
-    - `networks`: the names of the networks that are read; each has a head that reconstructs it, [N, N].
+    - `networks`: the names of the networks that are read; each has a head whose weights reconstruct it.
     - `width`: H.
     - `heads`: attention heads of the HyperSAGNN.
     """
@@ -100,7 +102,11 @@ class Dango(nn.Module):
         """Return the predictions and every network's reconstruction, from one pass."""
         encoded = self.encode(view.wild_type)
         heads = zip(self.networks, self.heads, encoded, strict=True)
-        return DangoOutput(self._score(view, encoded), {name: head(x) for name, head, x in heads})
+        return DangoOutput(self._score(view, encoded), {name: self.reconstruct(head, x) for name, head, x in heads})
+
+    def reconstruct(self, head: Any, x: Tensor) -> Reconstruction:
+        """Return what `head(x)` is the product of, for the embeddings `x: [N, H]`."""
+        return Reconstruction(F.pad(x, (0, 1), value=1.0), torch.cat([head.weight, head.bias.unsqueeze(1)], dim=1))
 
     def _score(self, view: View, encoded: list[Tensor]) -> Tensor:
         stacked = torch.stack(encoded, dim=1)  # [N, networks, H]

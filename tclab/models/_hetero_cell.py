@@ -38,7 +38,7 @@ class HeteroLayer(nn.Module):
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
         names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
-        x = self.aggregation(view, names, x, gins, weights)
+        x = self.aggregation(view.convolve(names, x, gins, weights))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 
@@ -111,18 +111,11 @@ class HeteroCell(nn.Module):
     @classmethod
     def production(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
         """Return the configuration that the case study trained: 1,781,187 parameters on the real sizes."""
-        return cls(
-            graph.num_nodes[graph.deleted_type],
-            list(graph.networks),
-            width=hidden,
-            layers=layers,
-            mlp_layers=4,
-            aggregation="pairwise",
-            combine="fixed",
-            metabolism=metabolism,
-        )
+        trained: dict[str, Any] = {"mlp_layers": 4, "aggregation": "pairwise", "combine": "fixed"}
+        nodes = graph.num_nodes[graph.deleted_type]
+        return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
-    def parts(self, view: View) -> Sequence[View]:
+    def views(self, view: View) -> Sequence[View]:
         """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
         return view.with_wild_type()
 
@@ -146,10 +139,10 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        parts = self.parts(view)
-        encoded = [self.encode(part) for part in parts]
-        pooled = [part.pool(self.gate(x), in_float32(x)) for part, x in zip(parts, encoded, strict=True)]
-        return torch.cat(pooled), torch.cat([part.emptied() for part in parts]), parts[0].first(encoded[0])
+        views = self.views(view)
+        encoded = [self.encode(each) for each in views]
+        pooled = [each.pool(self.gate(x), in_float32(x)) for each, x in zip(views, encoded, strict=True)]
+        return torch.cat(pooled), torch.cat([each.emptied() for each in views]), views[0].first(encoded[0])
 
     def forward(self, view: View) -> Tensor:
         """Return one prediction for each sample of the view, [B]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
-from tclab.message_passing._view import RowFunction
 from tclab.message_passing.kernels._row_ops import add_rows, under_transform
 from tclab.perturbation import Deletions
 
@@ -42,10 +41,6 @@ class Linear(nn.Linear):
         self._rows_of_calls.append(len(rows))
         out = _OneDnnLinear.apply(rows, self.weight, self.bias, self.relu, is_usual)
         return out if x.dim() == 2 else out.unflatten(0, x.shape[:-1])
-
-    def extra_repr(self) -> str:
-        """Return what `print` says of the layer."""
-        return f"{super().extra_repr()}, relu={self.relu}"
 
 
 _LARGEST_BLOCK, _LEAST_BLOCK = 16_384, 1024  # rows
@@ -140,10 +135,6 @@ class LayerNorm(nn.LayerNorm):
         else:
             out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
         return out.relu_() if self.relu else out
-
-    def extra_repr(self) -> str:
-        """Return what `print` says of the layer."""
-        return f"{super().extra_repr()}, relu={self.relu}"
 
 
 class _NormInFloat32(torch.autograd.Function):
@@ -243,39 +234,25 @@ class MetabolicConv(nn.Module):
         return added
 
 
-# ---- aggregations of one tensor a network into one for all
+# ---- aggregations: [R, H] of one [R, H] a network, which come one after the other
 
 
-class Aggregation(nn.Module):
-    """Convolve over several networks and make one tensor of theirs, by `mixed`."""
-
-    def forward(
-        self, view: View, networks: Sequence[str], x: Tensor, updates: Sequence[RowFunction], weights: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the rows after a layer; the arguments are those of `View.convolve`."""
-        return self.mixed(list(view.convolve(networks, x, updates, weights)))
-
-    def mixed(self, parts: list[Tensor]) -> Tensor:
-        """Return [R, H] for one [R, H] a network."""
-        raise NotImplementedError
-
-
-class Sum(Aggregation):
+class Sum(nn.Module):
     """The sum over networks, or their mean where `divisor` is their number."""
 
     def __init__(self, divisor: int = 1) -> None:
         super().__init__()
         self.divisor = divisor
 
-    def forward(
-        self, view: View, networks: Sequence[str], x: Tensor, updates: Sequence[RowFunction], weights: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the rows after a layer, which a view adds up as it makes them."""
-        total = view.convolve_sum(networks, x, updates, weights)
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H], added up as the parts come, so that no more than one is held besides the total."""
+        total = next(parts)
+        for i, part in enumerate(parts):
+            total = total + part if i == 0 else total.add_(part)  # the backward of a sum keeps nothing
         return total if self.divisor == 1 else total / self.divisor
 
 
-class CrossAttention(Aggregation):
+class CrossAttention(nn.Module):
     """Attention over the networks of each row, each with a learned embedding added; then their mean."""
 
     def __init__(self, width: int, networks: int, *, heads: int = 4) -> None:
@@ -283,15 +260,15 @@ class CrossAttention(Aggregation):
         self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
-    def mixed(self, parts: list[Tensor]) -> Tensor:
-        """Return [R, H] for one [R, H] a network."""
-        tokens = torch.stack(parts, dim=1) + self.embedding  # [R, networks, H]
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H]."""
+        tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
         mean: Tensor = attended.mean(dim=1)
         return mean
 
 
-class Pairwise(Aggregation):
+class Pairwise(nn.Module):
     """An MLP for every unordered pair of networks, a network with itself included, and their mean.
 
     The pairs and the mean are scored for each row, weighted by the softmax of the scores and added; a norm
@@ -305,11 +282,12 @@ class Pairwise(Aggregation):
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
-    def mixed(self, parts: list[Tensor]) -> Tensor:
-        """Return [R, H] for one [R, H] a network."""
-        values = [torch.stack(parts).mean(0)]
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H]."""
+        each = list(parts)
+        values = [torch.stack(each).mean(0)]
         for (a, b), mlp in zip(self.pairs, self.mlps, strict=True):
-            values.append(mlp(torch.cat([parts[a], parts[b]], dim=-1)))
+            values.append(mlp(torch.cat([each[a], each[b]], dim=-1)))
         stacked = torch.stack(values, dim=1)  # [R, pairs + 1, H]
         scores = self.scorer(stacked)  # [R, pairs + 1, 1]
         mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
@@ -319,7 +297,7 @@ class Pairwise(Aggregation):
 AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
 
 
-def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> Aggregation:
+def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
     """Return the aggregation of a name.
 
     **Raises:** `InputError` with the nearest name where there is none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,12 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, check_whole, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing.kernels._row_ops import in_float32
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
+from tclab.models._reconstruction import Reconstruction, ReconstructionLoss
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -26,6 +26,7 @@ def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
 
 
+Stage = Callable[[str], AbstractContextManager[Any]]  # name → the context that the stage runs in
 TRANSITION_EPOCH = 10  # when α has fallen
 # name → (epoch, epoch of the transition) → α, the share of the reconstruction
 SCHEDULES: dict[str, Callable[..., float]] = {
@@ -45,24 +46,6 @@ def zero_weight(network: str) -> float:
     return 0.1 if old and network.endswith(("neighborhood", "coexpression", "experimental")) else 1.0
 
 
-def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
-    """Return (Σ squared error on edges + λ Σ on non-edges) / N² without making the dense target.
-
-    Σ over all of λ·r² and, on the edges alone, (r - 1)² - λ·r² more.
-
-    **Arguments:**
-
-    - `reconstruction`: [N, N]
-    - `edge_index`: [2, E] int64, each edge once.
-    - `weight`: λ.
-    """
-    reconstruction = in_float32(reconstruction)  # the sums below, and their gradients, nearly cancel
-    on_edges = reconstruction[edge_index[0], edge_index[1]]
-    everywhere = weight * reconstruction.square().sum()
-    correction = ((on_edges - 1.0).square() - weight * on_edges.square()).sum()
-    return (everywhere + correction) / reconstruction.numel()
-
-
 class DangoLoss:
     """α · reconstruction, averaged over networks, + (1 - α) · mean log-cosh of the score.
 
@@ -76,16 +59,11 @@ class DangoLoss:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
         self.alpha = partial(SCHEDULES[schedule], at=TRANSITION_EPOCH)
-        self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
-        self.zero_weights = {name: zero_weight(name) for name in self.edges}
+        self.of_networks = {name: ReconstructionLoss(n, zero_weight(name)) for name, n in graph.networks.items()}
 
-    def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
-        """Return the reconstruction part: its mean over networks, each [N, N]."""
-        parts = [
-            reconstruction_loss(dense, self.edges[name], self.zero_weights[name])
-            for name, dense in reconstructions.items()
-        ]
-        return torch.stack(parts).mean()
+    def reconstruction(self, reconstructions: Mapping[str, Reconstruction]) -> Tensor:
+        """Return the reconstruction part: its mean over networks."""
+        return torch.stack([self.of_networks[name](found) for name, found in reconstructions.items()]).mean()
 
     def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:
         """Return the loss of one pass in an epoch; `targets: [B]`."""
@@ -96,31 +74,26 @@ class DangoLoss:
 
 # ---- MleWassSupCR
 
+# Where the annealing of the Sinkhorn iterations begins, in units of the targets. geomloss would ask the device for the
+# true one, which makes the host wait; one that is too large costs a few iterations.
+_DIAMETER = 4.0
 
-@dataclass(frozen=True)
-class Peers:
-    """The ranks, each with as many samples as the others, and a way to see theirs."""
 
-    rank: int = 0  # this one
-    ranks: int = 1
-    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext  # the ledger's; the exchange is its `gather`
+def gathered(rows: Tensor, stage: Stage = nullcontext) -> Tensor:
+    """Return every rank's rows [n, …], one rank after the other, without gradients; a collective of several ranks.
 
-    @staticmethod
-    def here(stage: Callable[[str], AbstractContextManager[Any]] = nullcontext) -> Peers:
-        """Return the ranks of this process's group; this one alone without a group."""
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return Peers(stage=stage)
-        return Peers(distributed.get_rank(), distributed.get_world_size(), stage)
+    **Arguments:**
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Return every rank's rows [n, …], one rank after the other, without gradients; a collective of several."""
-        rows = rows.detach().contiguous()
-        if self.ranks == 1:
-            return rows
-        parts = [torch.empty_like(rows) for _ in range(self.ranks)]
-        with self.stage("gather"):
-            distributed.all_gather(parts, rows)
-        return torch.cat(parts)
+    - `stage`: the ledger's; the exchange is its stage `gather`.
+    """
+    rows = rows.detach().contiguous()
+    ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    if ranks == 1:
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(ranks)]
+    with stage("gather"):
+        distributed.all_gather(parts, rows)
+    return torch.cat(parts)
 
 
 class MleWassSupCR:
@@ -139,11 +112,8 @@ class MleWassSupCR:
 
     - `wasserstein`, `sup_cr`: the weights of the two terms.
     - `blur`: the standard deviation that the Sinkhorn divergence cannot see below, in units of the targets.
-    - `temperature`: of the contrast.
     - `capacity`: of the buffer, rows.
     - `gather_interval`: passes; `None` never gathers.
-    - `diameter`: where the annealing of the Sinkhorn iterations begins, in units of the targets. geomloss would
-      ask the device for the true one, which makes the host wait; one that is too large costs a few iterations.
     """
 
     over_batch = True  # no mean over samples, so that a batch cannot come in slices
@@ -154,17 +124,13 @@ class MleWassSupCR:
         wasserstein: float = 0.1,
         sup_cr: float = 0.001,
         blur: float = 0.05,
-        temperature: float = 0.1,
         capacity: int = 256,
         gather_interval: int | None = 1,
-        diameter: float = 4.0,
     ) -> None:
-        if capacity < 1:
-            raise InputError(f"capacity is {capacity!r}, expected 1 or more")
         if gather_interval is not None and gather_interval < 1:
             raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
+        check_whole("capacity is", capacity, least=1)
         self.weights = (wasserstein, sup_cr)
-        self.temperature = temperature
         self.capacity = capacity
         self.gather_interval = gather_interval
         self.remembered: dict[str, Tensor] = {}  # at most `capacity` rows of each, the newest last
@@ -172,26 +138,25 @@ class MleWassSupCR:
         from geomloss import SamplesLoss  # both models have other losses, which do without it
 
         self._distance = SamplesLoss(
-            "sinkhorn", p=2, blur=blur, scaling=0.9, debias=True, diameter=diameter, backend="tensorized"
+            "sinkhorn", p=2, blur=blur, scaling=0.9, debias=True, diameter=_DIAMETER, backend="tensorized"
         )
         self._passes = 0
 
     def __call__(
-        self, output: HeteroCellOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None
+        self, output: HeteroCellOutput, targets: Tensor, *, epoch: int = 0, stage: Stage = nullcontext
     ) -> Tensor:
         """Return the loss of one pass, and remember its batch; `targets: [B]`.
 
         **Arguments:**
 
-        - `peers`: the ranks that take this step; those of the process's group unless given.
+        - `stage`: the ledger's, for the exchange with other ranks.
         """
-        peers = peers or Peers.here()
         with torch.autocast(targets.device.type, enabled=False):
             predictions, z_p = output.predictions.to(targets.dtype), output.z_p.to(targets.dtype)
             now = {"predictions": predictions, "targets": targets, "z_p": z_p}
             loss = self._of(now, self._with_remembered(now))
             gathers = self.gather_interval is not None and self._passes % self.gather_interval == 0
-            new = {name: peers.gather(rows) if gathers else rows.detach() for name, rows in now.items()}
+            new = {name: gathered(rows, stage) if gathers else rows.detach() for name, rows in now.items()}
             self.remembered = {name: rows[-self.capacity :] for name, rows in self._with_remembered(new).items()}
             self._passes += 1
         return loss
@@ -204,13 +169,9 @@ class MleWassSupCR:
 
     def _of(self, batch: Mapping[str, Tensor], every: Mapping[str, Tensor]) -> Tensor:
         """Return the squared error of a batch and the two distances of some rows."""
-        ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
-        loss: Tensor = (
-            F.mse_loss(batch["predictions"], batch["targets"])
-            + self.weights[0] * self._distance(ours, theirs)
-            + self.weights[1] * sup_cr(every["z_p"], every["targets"], temperature=self.temperature)
-        )
-        return loss
+        error = F.mse_loss(batch["predictions"], batch["targets"])
+        distance: Tensor = self._distance(every["predictions"].unsqueeze(-1), every["targets"].unsqueeze(-1))
+        return error + self.weights[0] * distance + self.weights[1] * sup_cr(every["z_p"], every["targets"])
 
 
 def sup_cr(z: Tensor, targets: Tensor, *, temperature: float = 0.1) -> Tensor:

@@ -21,7 +21,7 @@ from tclab.models._losses import DangoLoss, MleWassSupCR, log_cosh
 class Loss(Protocol):
     """A loss of a model's output and the targets, [B], in an epoch.
 
-    A loss that also takes `peers: Peers` receives the ranks that train together.
+    A loss that also takes `stage`, the ledger's, may name an exchange with other ranks by it.
 
     A loss that is not a mean over samples has `over_batch = True` (a part that depends on no sample may be there all
     the same), and cannot be trained on in slices.

@@ -190,12 +190,9 @@ def stored(graph: CellGraph, perturbations: Perturbations, path: Path, store: st
 
 _ENVIRONMENT = {"media": {"name": "YEPD", "state": "solid"}, "temperature": {"value": 30.0, "unit": "Celsius"}}
 _PHENOTYPE = {
-    "graph_level": "hyperedge",
-    "label_name": "gene_interaction",
-    "label_statistic_name": "gene_interaction_p_value",
-    "gene_interaction_p_value": None,
-    "gene_interaction": 0.0,
-}
+    "graph_level": "hyperedge", "label_name": "gene_interaction", "gene_interaction": 0.0,
+    "label_statistic_name": "gene_interaction_p_value", "gene_interaction_p_value": None,
+}  # fmt: skip
 _REFERENCE = {
     "experiment_reference_type": "gene interaction",
     "genome_reference": {"species": "Saccharomyces cerevisiae", "strain": "S288C"},

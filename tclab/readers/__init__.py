@@ -13,18 +13,7 @@ from tclab.readers._table import ReadError
 from tclab.readers._yeast_gem import yeast_gem
 
 __all__ = [
-    "ReadError",
-    "biogrid",
-    "dango_genes",
-    "edge_list",
-    "read_folder",
-    "read_perturbations",
-    "sgd_features",
-    "sgd_gene_names",
-    "sgd_regulation",
-    "string_dango",
-    "string_links",
-    "tflink",
-    "yeast_gem",
-]
+    "ReadError", "biogrid", "dango_genes", "edge_list", "read_folder", "read_perturbations", "sgd_features",
+    "sgd_gene_names", "sgd_regulation", "string_dango", "string_links", "tflink", "yeast_gem",
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +16,11 @@ import pandas as pd
 
 from tclab._source import opened
 from tclab.errors import InputError
-from tclab.readers._table import NAME, Column, ReadError, Table, quoted
+from tclab.readers._table import NAME, Column, ReadError, quoted, sniff
 
 UNKNOWN = -1
 UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown names is another organism's
+_MANY_UNKNOWN = 0.1  # share of the rows or of the names, from which a warning says so
 
 DANGO_GENES_FILE = "yeast_string_genes.txt"
 
@@ -37,6 +40,9 @@ class Report:
     - `scores`: [kept] float, the edges' published scores in the order of the network's edges, where the format has
       scores. Models sum without weights, so they are not the network's weight.
     - `node_names`: the names of the nodes, where the file itself lists them.
+    - `edge_of_row`: of an edge list, [rows] int64: the edge that a row became or was merged into, in the order of the
+      network's edges; -1 where it was dropped. After `in_both_directions()` [2, rows]: the edge as it was stored, and
+      the opposite one, which for a self-loop is the same.
     """
 
     path: str
@@ -47,6 +53,7 @@ class Report:
     notes: tuple[str, ...] = ()
     scores: Any = field(default=None, repr=False, compare=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
+    edge_of_row: Any = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.kept:,} of {self.rows:,} rows kept"]
@@ -75,11 +82,10 @@ class Genes:
     report: Report | None = None
 
     def __post_init__(self) -> None:
-        index = {name: i for i, name in enumerate(self.names)}
-        if len(index) < len(self.names):
-            twice = next(name for i, name in enumerate(self.names) if index[name] != i)
-            raise InputError(f"gene {twice!r} is in the list twice")
-        object.__setattr__(self, "_index", index)
+        for name, times in Counter(self.names).items():
+            if times > 1:
+                raise InputError(f"gene {name!r} is in the list twice")
+        object.__setattr__(self, "_index", {name: i for i, name in enumerate(self.names)})
 
     @staticmethod
     def union(lists: Sequence[Genes]) -> Genes:
@@ -108,6 +114,11 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(genes)) for name, genes in owners.items()}
 
 
+def folded(name: str) -> str:
+    """Return a key that names have in common that differ in case or in Unicode alone: “é” may be “e” and an accent."""
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
 class Lookup:
     """Lookup of one file's names in a gene list, which remembers every distinct name.
 
@@ -117,20 +128,20 @@ class Lookup:
     - `genes`: the list.
     - `unknown_limit`: the share of the file's rows that may be lost to unknown names.
     - `clean`: makes of a name what is looked up: without STRING's taxon, say.
+    - `noun`: what the names are of, for messages.
     """
 
     def __init__(
-        self, path: str | Path, genes: Genes | Iterable[str], unknown_limit: float, clean: Callable[[str], str] = str
-    ) -> None:
-        self.path, self.unknown_limit, self.clean = path, unknown_limit, clean
+        self, path: str | Path, genes: Genes | Iterable[str], unknown_limit: float, clean: Callable[[str], str] = str,
+        noun: str = "gene",
+    ) -> None:  # fmt: skip
+        self.path, self.unknown_limit, self.clean, self.noun = path, unknown_limit, clean, noun
         self.genes = genes if isinstance(genes, Genes) else Genes(tuple(genes))
         self.index_of: dict[str, int] = {}  # name as in the file → index, below 0 where it means no gene
 
     def place(self, name: str) -> int:
         """Return the index of the gene with a name, below 0 where there is none."""
-        if name not in self.index_of:
-            self.index_of[name] = self.genes.place(self.clean(name))
-        return self.index_of[name]
+        return self.index_of.setdefault(name, self.genes.place(self.clean(name)))
 
     def places(self, column: pd.Series) -> np.ndarray:
         """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
@@ -138,21 +149,37 @@ class Lookup:
         found = np.array([self.place(name) for name in column.cat.categories], dtype=np.int32)
         return found[column.cat.codes.to_numpy()]
 
+    @property
+    def unknown(self) -> list[str]:
+        """The distinct names of the file that mean no gene, in the order in which they were looked up."""
+        return [name for name, i in self.index_of.items() if i < 0]
+
     def check_lost(self, rows: int, lost: int, what: str = "rows") -> None:
-        """Raise `ValueError` where a larger share than the limit of the file's rows have an unknown name."""
-        if rows and lost / rows > self.unknown_limit:
-            first = next(name for name, i in self.index_of.items() if i < 0)
-            raise ValueError(
-                f"{lost:,} of {rows:,} {what} name a gene that is not in the gene list of {len(self.genes):,} "
-                f"(first {quoted(first)}, expected one like {quoted(next(iter(self.genes.names), 'none'))}); "
-                f"unknown_limit is {self.unknown_limit:g}"
-            )
+        """Look at how many of the file's rows have an unknown name.
+
+        Warns from a tenth of the rows or of the distinct names on, and where a name is known in another case.
+
+        **Raises:** `ValueError` for a larger share than the limit.
+        """
+        if not lost:
+            return
+        unknown, of_all = self.unknown, f"{lost:,} of {rows:,} {what}"
+        why = f"name a {self.noun} that is not in the {self.noun} list of {len(self.genes):,}"
+        known = {folded(name): name for name in (*self.genes.also, *self.genes.names)}
+        alike = [(name, known.get(folded(self.clean(name)), self.clean(name))) for name in unknown]
+        cases = [(name, other) for name, other in alike if other != self.clean(name)]
+        case = "".join(f"; {name!r} differs from {other!r} only in case or in Unicode" for name, other in cases[:1])
+        example = f"such as {quoted(unknown[0])}{case}"
+        if lost / rows > self.unknown_limit:
+            like = f"expected one like {quoted(next(iter(self.genes.names), 'none'))}"
+            raise ValueError(f"{of_all} {why} ({example}; {like}); unknown_limit is {self.unknown_limit:g}")
+        if cases or lost / rows >= _MANY_UNKNOWN or len(unknown) / len(self.index_of) >= _MANY_UNKNOWN:
+            warnings.warn(f"{self.path}: {of_all} were dropped: they {why}, {example}", stacklevel=4)
 
     def report(self, rows: int, kept: int, dropped: Mapping[str, int], **more: Any) -> Report:
         """Return the report of the file; reasons that dropped no row are left out."""
         dropped = {reason: count for reason, count in dropped.items() if count}
-        unknown = tuple(sorted(name for name, i in self.index_of.items() if i < 0))
-        return Report(str(self.path), rows, kept, dropped, unknown, **more)
+        return Report(str(self.path), rows, kept, dropped, tuple(sorted(self.unknown)), **more)
 
 
 def dango_genes(path: str | Path) -> Genes:
@@ -188,11 +215,10 @@ def sgd_features(path: str | Path) -> Genes:
     twice, and where no row is a gene.
     """
     with opened(path, "SGD's table of features", ReadError) as content:
-        table = Table(content, columns=[f"column {i}" for i in range(1, 17)])
+        table = sniff(content, columns=[f"column {i}" for i in range(1, 17)])
         frame = table.read({name: Column(i, NAME) for name, i in _FEATURES.items()})
         kept = frame[frame["type"] == "ORF"]
-        others = frame["type"][frame["type"] != "ORF"].astype(str).value_counts()
-        dropped = {f"feature type {kind}": int(count) for kind, count in others.items()}
+        dropped = {f"feature type {kind}": count for kind, count in Counter(frame["type"]).items() if kind != "ORF"}
         return _genes(path, len(frame), list(kept[["name", "standard", "alias"]].itertuples(index=False)), dropped)
 
 
@@ -202,9 +228,8 @@ def sgd_gene_names(path: str | Path) -> Genes:
     **Raises:** `ReadError` with the row for a bad row; for a gene that appears twice.
     """
     with opened(path, "SGD's table of gene names", ReadError) as content:
-        table = Table(content)
-        columns = [table.column("Systematic_name"), table.column("Standard_name")]
-        frame = table.read({"name": Column(columns[0], NAME), "standard": Column(columns[1], NAME)})
+        table = sniff(content)
+        frame = table.read({n: Column(table.column(n), NAME) for n in ("Systematic_name", "Standard_name")})
         rows = [(name, "" if standard == name else standard, "") for name, standard in frame.itertuples(index=False)]
         return _genes(path, len(rows), rows, {})
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from tclab._source import opened
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
-from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table
+from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, sniff, tab_or_comma
 
 
 class NoRowError(ReadError):
@@ -28,28 +28,26 @@ class Format(NamedTuple):
 
     what: str  # for messages
     files: re.Pattern[str]  # of its files' names
+    directed: bool
     source: str  # what a header calls the column of an edge's first node
     target: tuple[str, ...]
-    directed: bool
 
 
 FORMATS = {
     "biogrid": Format(
-        "a BioGRID table", re.compile(r"BIOGRID-.+\.tab[23](\.txt)?(\.gz)?"),
-        "Systematic Name Interactor A", ("Systematic Name Interactor B",), directed=False,
+        "a BioGRID table", re.compile(r"BIOGRID-.+\.tab[23](\.txt)?(\.gz)?"), False,
+        "Systematic Name Interactor A", ("Systematic Name Interactor B",),
     ),
     "tflink": Format(
-        "a TFLink table", re.compile(r"(TFLink_.*)?simpleFormat.*\.tsv(\.gz)?"),
-        "Name.TF", ("Name.Target",), directed=True,
+        "a TFLink table", re.compile(r"(TFLink_.*)?simpleFormat.*\.tsv(\.gz)?"), True, "Name.TF", ("Name.Target",)
     ),
-    "sgd_regulation": Format(
-        "SGD's table of regulation", re.compile(r".*(_|\b)regulation(_annotations)?\.(tsv|txt|tab|csv)(\.gz)?"),
-        "Regulator Systematic Name",
-        ("Target Systematic Name", "Gene Systematic Name"),  # on SGD's own pages, in YeastMine
-        directed=True,
+    "sgd_regulation": Format(  # the target's column is on SGD's own pages, and in YeastMine
+        "SGD's table of regulation", re.compile(r".*(_|\b)regulation(_annotations)?\.(tsv|txt|tab|csv)(\.gz)?"), True,
+        "Regulator Systematic Name", ("Target Systematic Name", "Gene Systematic Name"),
     ),
 }  # fmt: skip
 
+_ENDS = ["source", "target"]
 YEAST = 559292  # NCBI taxon of S. cerevisiae S288C; STRING uses 4932
 _SYSTEMS = ("physical", "genetic")
 # An argument, the names that a header may have for its column, and the value that a row must have; None for any.
@@ -57,13 +55,9 @@ _Condition: TypeAlias = tuple[str, tuple[str, ...], object]
 
 
 def biogrid(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    system_type: str | None = "physical",
-    organism: int | None = YEAST,
-    unknown_limit: float = UNKNOWN_LIMIT,
-) -> Network:
+    path: str | Path, genes: Genes | Iterable[str], *, system_type: str | None = "physical",
+    organism: int | None = YEAST, unknown_limit: float = UNKNOWN_LIMIT,
+) -> Network:  # fmt: skip
     """Return a table's interactions, BioGRID tab 2.0 or 3.0, as the undirected network `biogrid_<system_type>`.
 
     https://wiki.thebiogrid.org/doku.php/biogrid_tab_version_2.0 and `…_3.0`. Bait and prey give no direction. A pair
@@ -82,21 +76,16 @@ def biogrid(
     """
     if system_type not in (None, *_SYSTEMS):
         raise unknown("experimental system type", system_type, _SYSTEMS)
-    where: list[_Condition] = [
-        ("system_type", ("Experimental System Type",), system_type),
-        *(("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"),
-    ]
+    where: list[_Condition] = [("system_type", ("Experimental System Type",), system_type)]
+    where += [("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"]
     name = f"biogrid_{system_type}" if system_type else "biogrid"
     return _network("biogrid", name, Lookup(path, genes, unknown_limit), where)
 
 
 def tflink(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    organism: str | None = "Saccharomyces cerevisiae",
+    path: str | Path, genes: Genes | Iterable[str], *, organism: str | None = "Saccharomyces cerevisiae",
     unknown_limit: float = UNKNOWN_LIMIT,
-) -> Network:
+) -> Network:  # fmt: skip
     """Return a TFLink table as the directed network `tflink`, transcription factor → target.
 
     https://tflink.net/download: `TFLink_<organism>_interactions_<kind>_simpleFormat_v1.0.tsv`. Genes have standard
@@ -137,76 +126,92 @@ def _network(kind: str, name: str, lookup: Lookup, where: Sequence[_Condition]) 
     """Return the network of one of `FORMATS`; rows that a condition does not hold for are dropped."""
     format = FORMATS[kind]
     with opened(lookup.path, format.what, ReadError) as content:
-        table = Table(content, separator=None, comment="!")
+        table = sniff(content, separator=tab_or_comma, comment="!")
         where = [condition for condition in where if condition[2] is not None]
-        names = {"source": (format.source,), "target": format.target}
-        names |= {known[0]: known for _, known, _ in where}
+        names = {"source": (format.source,), "target": format.target} | {known[0]: known for _, known, _ in where}
         frame = table.read({field: Column(table.column(*known), NAME) for field, known in names.items()})
         dropped: Counter[str] = Counter()
         for argument, known, value in where:
-            kept = frame[known[0]] == str(value)
+            cells = frame[known[0]]
+            kept = cells == str(value)
             if not kept.any():
-                found = ", ".join(map(str, frame[known[0]].unique()[:3]))
-                why = (
-                    f"none of its rows is of {argument} {value}, but of {found}; {argument}= takes another, or None any"
-                )
-                raise NoRowError(f"{lookup.path}: {why} (read as {format.what})")
+                why = f"none of its rows is of {argument} {value}, but of {', '.join(map(str, cells.unique()[:3]))}"
+                another = f"{argument}= takes another, or None any"
+                raise NoRowError(f"{lookup.path}: {why}; {another} (read as {format.what})")
             dropped[f"{argument} is not {value}"] += int((~kept).sum())
             frame = frame[kept]
-        source, target = lookup.places(frame["source"]), lookup.places(frame["target"])
-        return network_of(lookup, name, source, target, directed=format.directed, dropped=dropped)
+        ends = lookup.places(frame["source"]), lookup.places(frame["target"])
+        return network_of(lookup, name, *ends, directed=format.directed, dropped=dropped)
 
 
 def network_of(
-    lookup: Lookup,
-    name: str,
-    source: np.ndarray,
-    target: np.ndarray,
-    *,
-    directed: bool,
-    node_type: str = "gene",
-    scores: np.ndarray | None = None,
-    weighted: bool = False,
-    dropped: Mapping[str, int] | None = None,
-    **more: Any,
-) -> Network:
-    """Return the network of a file's rows.
+    lookup: Lookup, name: str, source: np.ndarray, target: np.ndarray, *, directed: bool,
+    scores: np.ndarray | None = None, duplicates: str = "max", dropped: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
+) -> Network:  # fmt: skip
+    """Return the network of a file's rows, without weights; the scores are in its report.
 
     Rows with an unknown end are dropped. Of an undirected edge the direction from the lower to the higher index is
-    kept. An edge that appears several times is kept once, with its highest score, so that the order of the rows
-    does not matter.
+    kept. An edge that appears several times is kept once, whatever the order of the rows.
 
     **Arguments:**
 
     - `source`, `target`: [rows] integers, below 0 where the name is unknown.
     - `directed`: whether an edge goes from source to target only.
-    - `scores`: [rows]; kept in the report, and as the network's weight only where `weighted`.
+    - `scores`: [rows], numbers.
+    - `duplicates`: what an edge that appears several times has for a score, as for `edge_list`.
     - `dropped`: rows that the reader left out before, by reason.
-    - `more`: further fields of the report.
+    - `notes`: of the report.
 
-    **Raises:** `ValueError` where more rows are lost than the lookup's limit allows.
+    **Raises:** `ValueError` where more rows are lost than the lookup's limit allows, and for `duplicates="error"`.
     """
     known = (source >= 0) & (target >= 0)
-    lost = int((~known).sum())
-    lookup.check_lost(len(known), lost)
+    lookup.check_lost(len(known), lost := int((~known).sum()))
     rows = pd.DataFrame({"source": source, "target": target, "score": 0 if scores is None else scores})[known]
     rows["mirrored"] = (rows["source"] > rows["target"]) & (not directed)
     if not directed:
-        ends = rows[["source", "target"]].to_numpy()
-        rows["source"], rows["target"] = ends.min(axis=1), ends.max(axis=1)
-    edges = rows.groupby(["source", "target"]).agg(
-        times=("score", "size"), score=("score", "max"), backward=("mirrored", "sum")
-    )
-    twice = int(((edges["backward"] > 0) & (edges["backward"] < edges["times"])).sum())
-    reasons = Counter({"unknown gene": lost, "reverse of an undirected edge": twice}) + Counter(dropped)
+        rows[_ENDS] = np.sort(rows[_ENDS])
+    groups = rows.groupby(_ENDS)
+    edge = groups.ngroup()
+    if duplicates == "error" and edge.duplicated().any():
+        first, again = edge.index[edge == edge[edge.duplicated()].iloc[0]][:2]
+        raise ValueError(f"row {again + 1} has the edge of row {first + 1} again; duplicates= 'max' or 'sum' merges")
+    counts = {"times": ("score", "size"), "backward": ("mirrored", "sum")}
+    edges = groups.agg(**counts, highest=("score", "max"), lowest=("score", "min")).reset_index()
+    loops, twice = edges["source"] == edges["target"], int(edges["backward"].between(1, edges["times"] - 1).sum())
+    if duplicates == "sum":
+        score, rule = _sums(rows.assign(edge=edge), loops)
+        several = edges["times"] > 1
+    else:
+        score, rule = edges["highest"].where(edges["highest"] >= -edges["lowest"], edges["lowest"]), "the largest"
+        several = edges["highest"] != edges["lowest"]
+    if scores is not None and several.any():
+        merged = f"{several.sum():,} edges appear in several rows"
+        notes = [*notes, f"{merged}: each has {rule} of their weights ({duplicates=})"]
+    notes = [*notes, f"{loops.sum():,} of the edges are self-loops"] if loops.any() else notes
+    reasons = Counter({f"unknown {lookup.noun}": lost, "reverse of an undirected edge": twice}) + Counter(dropped)
     reasons["duplicate edge"] = len(rows) - len(edges) - twice
-    if scores is not None:
-        more["scores"] = torch.from_numpy(edges["score"].to_numpy(copy=True))
-    index = torch.tensor(np.stack([edges.index.get_level_values(i) for i in (0, 1)]), dtype=torch.int64)
-    report = lookup.report(sum(reasons.values()) + len(edges), len(edges), reasons, **more)
-    weight = report.scores.to(torch.float64) if weighted and scores is not None else None
-    n = len(lookup.genes)
-    return Network(name, index, node_type, node_type, n, n, weight=weight, directed=directed, report=report)
+    edge_of_row = np.full(len(known), -1)
+    edge_of_row[known] = edge
+    report = lookup.report(
+        reasons.total() + len(edges), len(edges), reasons, notes=tuple(notes),
+        scores=None if scores is None else torch.tensor(score.to_numpy()),
+        edge_of_row=torch.from_numpy(edge_of_row) if dropped is None else None,  # else other rows were left out before
+    )  # fmt: skip
+    index, n = torch.tensor(edges[_ENDS].to_numpy().T, dtype=torch.int64).contiguous(), len(lookup.genes)
+    return Network(name, index, lookup.noun, lookup.noun, n, n, directed=directed, report=report)
+
+
+def _sums(rows: pd.DataFrame, loops: pd.Series) -> tuple[pd.Series, str]:
+    """Return the sum of each edge's scores, and the rule in words.
+
+    Where the file has every undirected edge in both directions, with the same sum in each, one direction counts.
+    """
+    sums = rows.groupby("edge")["score"].sum()
+    backward = rows[rows["mirrored"]].groupby("edge")["score"].sum().reindex(sums.index)
+    if not loops.all() and np.isclose(2 * backward, sums)[~loops].all():
+        return sums.where(loops, backward), "the sum, in one direction,"
+    return sums, "the sum"
 
 
 LINKS_FILE = re.compile(  # "v12.0 (1).txt" is a second download
@@ -219,13 +224,9 @@ _TAXON = re.compile(r"^\d+\.")  # before a name: 4932.YAL001C
 
 
 def string_links(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    channels: Sequence[str] | None = None,
-    threshold: int = 1,
+    path: str | Path, genes: Genes | Iterable[str], *, channels: Sequence[str] | None = None, threshold: int = 1,
     unknown_limit: float = UNKNOWN_LIMIT,
-) -> dict[str, Network]:
+) -> dict[str, Network]:  # fmt: skip
     """Return one undirected network for each channel of STRING's links, called `string<version>_<channel>`
     by the version in the file's name.
 
@@ -249,27 +250,23 @@ def string_links(
     if isinstance(threshold, bool) or not 0 <= threshold <= 1000:
         raise InputError(f"threshold is {threshold!r}, expected 0 to 1000 (STRING's scores are thousandths)")
     lookup = Lookup(path, genes, unknown_limit, lambda name: _TAXON.sub("", name, count=1))
-    match = LINKS_FILE.fullmatch(Path(path).name)
+    match, networks = LINKS_FILE.fullmatch(Path(path).name), {}
     release = match["version"].replace(".", "_") if match else ""
-    networks = {}
     with opened(path, "STRING's table of links", ReadError) as content:
-        table = Table(content, separator=" ")
+        table = sniff(content, separator=" ")
         ends = {name: Column(table.column(name), NAME) for name in ("protein1", "protein2")}
         wanted = _wanted(table, channels)
         frame = table.read({**ends, **{c: Column(table.column(_COLUMN_OF[c]), SCORE, 0, 1000) for c in wanted}})
-        one, other = (lookup.places(frame[name]) for name in ends)
-        known = (one >= 0) & (other >= 0)
-        lost = int((~known).sum())
-        lookup.check_lost(len(known), lost)
+        source, target = (lookup.places(frame[name]) for name in ends)
+        known = (source >= 0) & (target >= 0)
+        lookup.check_lost(len(known), lost := int((~known).sum()))
         for channel in wanted:
             score = frame[channel].to_numpy()
             kept, absent = known & (score >= max(threshold, 1)), int((known & (score == 0)).sum())
             low = len(known) - lost - absent - int(kept.sum())
             dropped = {"unknown gene": lost, "no score in this channel": absent, f"score below {threshold}": low}
-            name = f"string{release}_{channel}"
-            networks[name] = network_of(
-                lookup, name, one[kept], other[kept], directed=False, scores=score[kept], dropped=dropped
-            )
+            name, rows = f"string{release}_{channel}", (source[kept], target[kept])
+            networks[name] = network_of(lookup, name, *rows, directed=False, scores=score[kept], dropped=dropped)
     return networks
 
 
@@ -310,11 +307,10 @@ def string_dango(path: str | Path, genes: Genes | Iterable[str] | None = None) -
     listed = dango_genes(path.with_name(DANGO_GENES_FILE))
     lookup = Lookup(path, listed if genes is None else genes, UNKNOWN_LIMIT)
     with opened(path, "one of DANGO's adjacencies", ReadError) as content:
-        table = Table(content, columns=["first gene", "second gene", "score"])
-        ends = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(("one", "other"))}
-        frame = table.read({**ends, "score": Column(2, NUMBER, 0, 1)})
-        one, other, score = (frame[column].to_numpy() for column in frame)
-        place_of = np.full(len(listed) + 1, -1, dtype=np.int64)
-        for line in np.union1d(one, other).tolist():
-            place_of[line] = lookup.place(listed.names[line - 1])
-        return network_of(lookup, name, place_of[one], place_of[other], directed=False, scores=score)
+        table = sniff(content, columns=["first gene", "second gene", "score"])
+        lines = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(_ENDS)}
+        frame = table.read({**lines, "score": Column(2, NUMBER, 0, 1)})
+        names = pd.Index(listed.names)
+        named = (pd.Series(pd.Categorical.from_codes(frame[end] - 1, names)) for end in _ENDS)
+        score = frame["score"].to_numpy()
+        return network_of(lookup, name, *map(lookup.places, named), directed=False, scores=score)

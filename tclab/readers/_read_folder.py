@@ -55,9 +55,9 @@ class FolderReport:
     ignored: Mapping[str, str]
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {len(self.read)} files read, {len(self.ignored)} ignored"]
-        lines += [f"  {report}" for report in self.read.values()]
-        return "\n".join(lines + [f"  {path}: {why}" for path, why in self.ignored.items()])
+        counts = f"{self.path}: {len(self.read)} files read, {len(self.ignored)} ignored"
+        ignored = (f"{path}: {why}" for path, why in self.ignored.items())
+        return "\n  ".join([counts, *map(str, self.read.values()), *ignored])
 
 
 def read_folder(path: str | Path) -> CellGraph:
@@ -80,14 +80,13 @@ def read_folder(path: str | Path) -> CellGraph:
 
 def _graph(path: Path) -> CellGraph:
     files = _files(path)
-    read: dict[str, Report] = {}
-    ignored: dict[str, str] = {}
     lists = {name: function(files[name]) for name, function in _known(files, _GENE_FILES)}
     if not lists:
         like = f"{DANGO_GENES_FILE}, SGD_features.tab or SGDgeneNames.tsv"
         raise ValueError(f"no gene list in it that tclab can read; expected a file such as {like}")
     genes = Genes.union(list(lists.values()))
-    read |= {name: each.report for name, each in lists.items()}
+    read: dict[str, Report] = {name: genes_of.report for name, genes_of in lists.items()}
+    ignored: dict[str, str] = {}
     found: dict[str, Network] = {}
     for name, function in _known(files, _NETWORK_FILES):
         try:

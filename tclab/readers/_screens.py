@@ -23,7 +23,7 @@ from tclab.errors import InputError, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, Report
-from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, plain_name, quoted
+from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, plain_name, quoted, sniff, tab_or_comma
 
 MutantType: TypeAlias = Literal["trigenic", "digenic", "any"]
 
@@ -46,37 +46,25 @@ class ScreenFormat(NamedTuple):
     score: str  # what its scores are, as the header calls them
     mark: str  # a column that sets it apart
 
-    def lacks(self, table: Table) -> list[str]:
-        """Return the columns of the format that a table does not have."""
-        wanted = {"query strain id", "array strain id", "p-value", self.score, self.mark}
-        return sorted(wanted - {plain_name(column) for column in table.columns})
-
 
 _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
+    # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
     "kuzmin": ScreenFormat(
-        # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
         re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv|xlsx)(\.gz)?", re.I),
-        "trigenic",
-        _ADJUSTED,
-        mark="combined mutant type",
+        "trigenic", _ADJUSTED, mark="combined mutant type",
     ),
+    # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
     "costanzo": ScreenFormat(
-        # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
-        re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I),
-        "digenic",
-        "genetic interaction score",
+        re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I), "digenic", "genetic interaction score",
         mark="arraytype/temp",
     ),
+    # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
     "sga_trigenic": ScreenFormat(
-        # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
-        re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"),
-        "trigenic",
-        _ADJUSTED,
-        mark="p-value",
+        re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"), "trigenic", _ADJUSTED, mark="p-value"
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +85,7 @@ class ScreenPerturbations(Perturbations):
 
 
 def read_perturbations(
-    path: str | Path,
-    graph: CellGraph,
-    *,
-    mutant_type: MutantType | None = None,
-    unknown_limit: float = UNKNOWN_LIMIT,
+    path: str | Path, graph: CellGraph, *, mutant_type: MutantType | None = None, unknown_limit: float = UNKNOWN_LIMIT
 ) -> ScreenPerturbations:
     """Return the samples of a genetic interaction screen as deletions of a graph's nodes, with the file's scores.
 
@@ -139,20 +123,25 @@ def read_perturbations(
         )
     workbook = str(path).lower().endswith(".xlsx")
     with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as content:
-        table = Table(_sheet(content) if workbook else content, separator=None)
+        table = sniff(_sheet(content) if workbook else content, separator=tab_or_comma)
         kind = _format_of(table)
         wanted = mutant_type or SCREENS[kind].mutant_type
-        samples, genes, report = _samples(path, _rows(table, SCREENS[kind]), names, wanted, unknown_limit)
+        faults = {"query": _no_query, "array": _no_array}
+        columns = {end: Column(table.column(f"{end} strain id"), NAME, fault=fault) for end, fault in faults.items()}
+        columns["score"] = Column(table.column(SCREENS[kind].score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE)
+        frame = table.read(columns, missing=_MISSING)
+        samples, genes, report = _samples(path, frame, names, wanted, unknown_limit)
         if not report.kept:
             why = "; ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
             raise ValueError(f"none of its {report.rows:,} rows is a {wanted} sample: {why}")
         notes = [f"format {kind}, {wanted} samples", f"the score is {SCREENS[kind].score}, ε of two genes, τ of three"]
-        notes += report.notes
+        notes, dropped = [*notes, *report.notes], dict(report.dropped)
         if names is None:
             samples, note = _assigned(samples, genes, graph.num_nodes[graph.deleted_type])
             notes.append(note)
-        dropped = {**report.dropped, "no node left for a gene": report.kept - len(samples)}
-        report = replace(report, kept=len(samples), dropped={k: n for k, n in dropped.items() if n}, notes=tuple(notes))
+            if len(samples) < report.kept:
+                dropped["no node left for a gene"] = report.kept - len(samples)
+        report = replace(report, kept=len(samples), dropped=dropped, notes=tuple(notes))
     return ScreenPerturbations(samples.deletions, samples.scores, report)
 
 
@@ -172,22 +161,14 @@ def _sheet(content: bytes) -> bytes:
 
 def _format_of(table: Table) -> str:
     """Return the name of a table's format, by its columns."""
-    lacks = {name: format.lacks(table) for name, format in SCREENS.items()}
+    has = {plain_name(column) for column in table.columns}
+    wanted = {"query strain id", "array strain id", "p-value"}
+    lacks = {name: (wanted | {form.score, form.mark}) - has for name, form in SCREENS.items()}
     nearest = min(SCREENS, key=lambda name: len(lacks[name]))
     if not lacks[nearest]:
         return nearest
-    why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(lacks[nearest])}"
+    why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(sorted(lacks[nearest]))}"
     raise ValueError(f"is no screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
-
-
-def _rows(table: Table, format: ScreenFormat) -> pd.DataFrame:
-    """Return the rows of a screen: query and array strain as categories, and the score, NaN where missing."""
-    columns = {
-        "query": Column(table.column("query strain id"), NAME, fault=_no_query),
-        "array": Column(table.column("array strain id"), NAME, fault=_no_array),
-        "score": Column(table.column(format.score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE),
-    }
-    return table.read(columns, missing=_MISSING)
 
 
 def _no_query(strain: str) -> str | None:
@@ -201,13 +182,14 @@ def _no_array(strain: str) -> str | None:
 
 
 def _samples(
-    path: str | Path,
-    frame: pd.DataFrame,
-    genes: Sequence[str] | None,
-    mutant_type: MutantType,
-    unknown_limit: float,
+    path: str | Path, frame: pd.DataFrame, genes: Sequence[str] | None, mutant_type: MutantType, unknown_limit: float
 ) -> tuple[Perturbations, Genes, Report]:
-    """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named."""
+    """Return the samples among a screen's rows as indices of genes, these, and a report; None takes those named.
+
+    **Arguments:**
+
+    - `frame`: the rows: `query` and `array` strain as categories, and `score`, NaN where missing.
+    """
     numbers: dict[str, int] = {}  # of every gene that a strain names
     queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
     each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
@@ -220,20 +202,13 @@ def _samples(
     place_of[np.flatnonzero(is_used)] = [lookup.place(name) for name in used]
     places = np.sort(place_of[each], axis=1)
     twice = (places[:, 1:] == places[:, :-1]) & (places[:, 1:] < _NO_GENE)
-    reasons = {
-        "no score": no_score,
-        f"not {mutant_type}": other_type,
-        "unknown gene": (places < 0).any(axis=1),
-        "names a gene twice": twice.any(axis=1),
-    }
-    dropped: dict[str, int] = {}
-    kept = np.ones(len(frame), dtype=bool)
-    for reason, bad in reasons.items():
-        rows, kept = int(kept.sum()), kept & ~bad
-        dropped[reason] = rows - int(kept.sum())
-        if reason == "unknown gene":
-            lookup.check_lost(rows, dropped[reason])
-
+    reasons = {"no score": no_score, f"not {mutant_type}": other_type}
+    reasons |= {"unknown gene": (places < 0).any(axis=1), "names a gene twice": twice.any(axis=1)}
+    holds = np.array(list(reasons.values()))  # [reasons, rows]: a row is dropped for the first that holds
+    kept, first = ~holds.any(axis=0), holds.argmax(axis=0)
+    dropped = {reason: int((~kept & (first == i)).sum()) for i, reason in enumerate(reasons)}
+    with_score = len(frame) - dropped["no score"] - dropped[f"not {mutant_type}"]
+    lookup.check_lost(with_score, dropped["unknown gene"])
     places = places[kept]
     repeated = int(pd.DataFrame(places).duplicated().sum())
     notes = (f"{repeated:,} rows delete the same genes as another row",) if repeated else ()
@@ -247,31 +222,25 @@ def _deleted(strains: pd.Series, names: dict[str, int]) -> np.ndarray:
     """Return what each row's strain deletes: [rows, 2] numbers of genes in `names`, which grows; below 0 for none."""
     genes = []
     for strain in strains.cat.categories:
-        match = _STRAIN.fullmatch(strain)
-        assert match  # checked as it was read
-        deleted = [gene for gene in match.groups() if gene and gene not in _NEUTRAL]
+        deleted = [gene for gene in _STRAIN.findall(strain)[0] if gene and gene not in _NEUTRAL]
         genes.append([names.setdefault(gene, len(names)) for gene in deleted] + [-1] * (2 - len(deleted)))
     return np.array(genes)[strains.cat.codes.to_numpy()]
 
 
 def _assigned(samples: Perturbations, genes: Genes, nodes: int) -> tuple[Perturbations, str]:
     """Return a screen's samples with its genes assigned to `nodes` nodes, and what to know about it."""
-    deletions = samples.deletions
-    rows = np.bincount(deletions.nodes.numpy(), minlength=len(genes))
-    order = np.argsort(-rows, kind="stable")  # genes are sorted by name
-    node = np.empty(len(order), dtype=np.int64)
-    node[order] = np.arange(len(order))
-    deleted, sample = node[deletions.nodes.numpy()], deletions.samples().numpy()
-    whole = np.ones(len(deletions), dtype=bool)
-    whole[sample[deleted >= nodes]] = False
-    if not whole.any():
+    deleted = samples.deletions.nodes.numpy()
+    order = np.argsort(-np.bincount(deleted, minlength=len(genes)), kind="stable")  # genes are sorted by name
+    frame = pd.DataFrame({"sample": samples.deletions.samples().numpy(), "node": np.argsort(order)[deleted]})
+    frame = frame.sort_values(["sample", "node"])
+    inside = frame.groupby("sample")["node"].max().to_numpy() < nodes
+    if not inside.any():
         why = f"has all its genes among the {nodes:,} nodes of the graph; take a larger scale"
-        raise ValueError(f"none of its {len(whole):,} samples {why}")
-    inside = whole[sample]
-    deleted = deleted[inside][np.lexsort((deleted[inside], sample[inside]))]
-    kept = Deletions.joined(deleted, deletions.ptr.diff().numpy()[whole])
+        raise ValueError(f"none of its {len(inside):,} samples {why}")
+    sizes = samples.deletions.ptr.diff().numpy()
+    kept = Deletions.joined(frame["node"].to_numpy()[np.repeat(inside, sizes)], sizes[inside])
     note = (
         f"the graph has no node names: {min(nodes, len(order)):,} of the file's {len(order):,} genes were assigned to "
         "nodes 0, 1, … by how many samples delete them, so the scores say nothing about this graph's networks"
     )
-    return Perturbations(kept, samples.scores[torch.from_numpy(whole)]), note
+    return Perturbations(kept, samples.scores[torch.from_numpy(inside)]), note

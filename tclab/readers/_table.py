@@ -23,7 +23,7 @@ INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 _LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
 _LARGEST = np.finfo(np.float64).max
 _BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
-_SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons"}
+SIGNS = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "spaces"}
 
 
 class ReadError(InputError):
@@ -40,57 +40,18 @@ class Column(NamedTuple):
     fault: Callable[[str], str | None] = lambda name: None  # what is wrong with a name, or None
 
 
-class Table:
-    """The content of a delimited text file: its columns, and its rows as a data frame. Every row has every column.
+class Table(NamedTuple):
+    """The content of a delimited text file, as `sniff` finds it; every row has every column.
 
     Rows are counted from 1, without the header, comments before it, and blank lines.
-
-    **Arguments:**
-
-    - `content`: as `tclab._source.opened` gives it; lines end with LF, CR LF or CR.
-    - `separator`: None takes a tab, or a comma where the first line has no tab.
-    - `columns`: their names, in a file without a header; None takes those of the first line that is neither blank nor
-      a comment, without quotes or a leading `#`.
-    - `comment`: prefix, or several, of lines before that.
-    - `loose`: whether quotes around a cell (RFC 4180) and blanks around a name, those included that do not break or
-      have no width, are no part of it, several spaces separate like one, and the first line, which may be a header, is
-      read as a row. Else quotes have no meaning, and two spaces have an empty cell between them.
-
-    **Raises:** `ValueError` for a file without such a line, or with a line longer than 1 MiB.
     """
 
-    def __init__(
-        self,
-        content: bytes,
-        *,
-        separator: str | None = "\t",
-        columns: list[str] | None = None,
-        comment: str | tuple[str, ...] = (),
-        loose: bool = False,
-    ) -> None:
-        if b"\n" not in content:  # as old Macs end lines
-            content = content.replace(b"\r", b"\n")
-        self._file, self.loose, self.has_comments = io.BytesIO(content), loose, False
-        while (line := self._line()).strip() == b"" or line.decode().startswith(comment):
-            if not line:
-                raise ValueError("holds nothing but blank lines and comments")
-            self.has_comments |= bool(line.strip())
-        self.first = line.decode().rstrip("\r\n")
-        self.separator = separator or ("\t" if "\t" in self.first else ",")
-        self._pending = line if columns or loose else b""
-        self.columns = columns or self.cells(self.first.lstrip("#"))
-
-    def _line(self) -> bytes:
-        line = self._file.readline(_LONGEST_LINE_BYTES)
-        if len(line) == _LONGEST_LINE_BYTES:
-            raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is no table")
-        return line
-
-    def cells(self, line: str) -> list[str]:
-        """Return the cells of a line, without quotes and blanks around them."""
-        if self.loose and self.separator == " ":
-            line = " ".join(line.split())
-        return [cell.strip(_BLANKS) for cell in next(csv.reader([line], delimiter=self.separator))]
+    columns: list[str]  # their names, without quotes or a leading `#`; where none are given those of the first line
+    separator: str
+    first: str  # the first line that is neither blank nor a comment
+    commented: str  # the last comment before it, which may be the header; else empty
+    content: bytes  # of the rows; the first line is one unless it is the header
+    loose: bool
 
     def column(self, *names: str) -> int:
         """Return the position of the column that the header calls one of some names.
@@ -110,7 +71,7 @@ class Table:
     @property
     def between(self) -> str:
         """What is between cells: "tabs"."""
-        return _SIGNS.get(self.separator, repr(self.separator))
+        return SIGNS.get(self.separator, repr(self.separator))
 
     def read(self, columns: Mapping[str, Column], *, missing: tuple[str, ...] = ()) -> pd.DataFrame:
         """Return some columns by names of the caller's own: names as categories, numbers with NaN where missing.
@@ -120,59 +81,102 @@ class Table:
         **Raises:** `ValueError` with the row for a wrong number of columns, or a cell that is not as its column
         expects; where there is no row.
         """
-        cells = self._parsed(self._pending + self._file.read(), columns, missing)
-        if not cells.num_rows:
-            raise ValueError("holds no rows; the file was cut short, or its export was empty")
-        frame: dict[str, Any] = {}
-        for name, column in columns.items():
-            found = cells.column(str(column.i)).combine_chunks()
-            if self.loose:
-                found = pc.utf8_trim(found.cast(pa.string()), _BLANKS).dictionary_encode()
-            self._check(found, column)
-            frame[name] = found.to_numpy(zero_copy_only=False) if column.kind is not NAME else _categories(found)
-        return pd.DataFrame(frame, copy=False)
-
-    def _parsed(self, content: bytes, columns: Mapping[str, Column], missing: tuple[str, ...]) -> pa.Table:
-        """Return some columns of the lines that are left, by their positions."""
-        if self.loose and self.separator == " ":
-            content = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb"  +", b" ", content))
-        types = {str(column.i): column.kind for column in columns.values()}
+        content = _single_blanks(self.content) if self.loose and self.separator == " " else self.content
         if not content.strip(b"\r\n"):
-            return pa.schema(types).empty_table()
-        quote = '"' if self.loose else False
+            raise ValueError("holds no rows; the file was cut short, or its export was empty")
+        types = {str(column.i): column.kind for column in columns.values()}
         positions = [str(i) for i in range(len(self.columns))]
         # Errors have a row where a thread alone reads one block.
         reading = pa.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=positions)
-        parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=quote, double_quote=self.loose)
+        parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=self.loose and '"', double_quote=self.loose)
         converting = pa.csv.ConvertOptions(
             column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
         )
         try:
-            return pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
+            cells = pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
         except pa.ArrowInvalid as error:
             text = re.sub(r"In CSV column #(\d+)", lambda match: f"column {self.columns[int(match[1])]}", str(error))
             text = text.removeprefix("CSV parse error: ").replace("Row #", "row ")[:300]
             raise ValueError(f"{text}; cells are between {self.between}") from error
+        frame = {name: self._values(cells[str(column.i)].combine_chunks(), column) for name, column in columns.items()}
+        return pd.DataFrame(frame, copy=False)
 
-    def _check(self, cells: Any, column: Column) -> None:
-        """Raise `ValueError` for a cell that is not as its column expects."""
+    def _values(self, cells: Any, column: Column) -> Any:
+        """Return the cells of a column; raise `ValueError` for one that is not as the column expects."""
         if column.kind is NAME:
-            for code, name in enumerate(cells.dictionary.to_pylist()):
+            if self.loose:
+                cells = pc.utf8_trim(cells.cast(pa.string()), _BLANKS).dictionary_encode()
+            names = cells.dictionary.to_pylist()
+            for code, name in enumerate(names):
                 if why := column.fault(name):
-                    i = cells.indices.to_pylist().index(code)
-                    raise ValueError(f"row {i + 1}: {self.columns[column.i]} {why}")
-            return
+                    row = pc.index(cells.indices, code).as_py() + 1
+                    raise ValueError(f"row {row}: {self.columns[column.i]} {why}")
+            return pd.Categorical.from_codes(cells.indices.to_numpy(), pd.Index(names, dtype=object), validate=False)
         values = cells.to_numpy(zero_copy_only=False)
         bad = ~((values >= column.low) & (values <= column.high)) & cells.is_valid().to_numpy(zero_copy_only=False)
         if bad.any():
             i = int(np.argmax(bad))
             wanted = "a finite number" if column.high == _LARGEST else f"{column.low:g} to {column.high:g}"
             raise ValueError(f"row {i + 1}: {self.columns[column.i]} is {values[i]:g}, expected {wanted}")
+        return values
 
 
-def _categories(names: Any) -> pd.Categorical:
-    labels = pd.Index(names.dictionary.to_pylist(), dtype=object)
-    return pd.Categorical.from_codes(names.indices.to_numpy(), labels, validate=False)
+def sniff(
+    content: bytes,
+    *,
+    separator: str | Callable[[str], str] = "\t",
+    columns: list[str] | None = None,
+    comment: str | tuple[str, ...] = (),
+    loose: bool = False,
+) -> Table:
+    """Return a delimited text with its columns.
+
+    **Arguments:**
+
+    - `content`: as `tclab._source.opened` gives it; lines end with LF, CR LF or CR.
+    - `separator`: between cells, or what finds it in the first line.
+    - `columns`: their names, in a file without a header; None takes those of the first line that is neither blank nor
+      a comment.
+    - `comment`: prefix, or several, of lines before that.
+    - `loose`: whether quotes around a cell (RFC 4180) and blanks around a name, those included that do not break or
+      have no width, are no part of it, several spaces separate like one, and the first line, which may be a header, is
+      read as a row. Else quotes have no meaning, and two spaces have an empty cell between them.
+
+    **Raises:** `ValueError` for a file without such a line, or with a line longer than 1 MiB.
+    """
+    if b"\n" not in content:  # as old Macs end lines
+        content = content.replace(b"\r", b"\n")
+    file, first, commented = io.BytesIO(content), "", ""
+    while not first.strip(" \t"):
+        begin, line = file.tell(), file.readline(_LONGEST_LINE_BYTES)
+        if len(line) == _LONGEST_LINE_BYTES:
+            raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is no table")
+        if not line:
+            raise ValueError("holds nothing but blank lines and comments")
+        first = line.decode().rstrip("\r\n")
+        if first.startswith(comment):
+            first, commented = "", first
+    sign = separator if isinstance(separator, str) else separator(first)
+    rows = content[begin if columns or loose else file.tell() :]
+    return Table(columns or cells_of(first.lstrip("#"), sign, loose), sign, first, commented, rows, loose)
+
+
+def tab_or_comma(first: str) -> str:
+    """Return what is between the cells of a line: a tab, or a comma where it has none."""
+    return "\t" if "\t" in first else ","
+
+
+def cells_of(line: str, separator: str, loose: bool) -> list[str]:
+    """Return the cells of a line, without quotes and blanks around them."""
+    if loose and separator == " ":
+        line = _single_blanks(line.encode()).decode()
+    return [cell.strip(_BLANKS) for cell in next(csv.reader([line], delimiter=separator))]
+
+
+def _single_blanks(content: bytes) -> bytes:
+    """Return lines without the spaces at their ends, and with one for several; those in quoted cells stay."""
+    content = re.sub(rb'((?<![^\s])"(?:[^"\n]|"")*"(?=[ \r\n]|\Z))|  +', lambda match: match[1] or b" ", content)
+    return re.sub(rb"(?m)^ +| +(?=\r?$)", b"", content)
 
 
 def plain_name(name: str) -> str:

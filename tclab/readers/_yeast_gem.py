@@ -112,17 +112,13 @@ def branches(rule: str) -> list[tuple[str, ...]]:
 
     **Raises:** `ValueError` for what is no rule, or is too large.
     """
-    names: list[str] = []
 
     def variable(word: re.Match[str]) -> str:  # names such as YAR002C-A are none of Python's
-        if word[0].lower() in ("and", "or"):
-            return word[0].lower()
-        names.append(word[0])
-        return f"_{len(names) - 1}"
+        return word[0].lower() if word[0].lower() in ("and", "or") else f"_{word[0].encode().hex()}"
 
     def expanded(node: ast.AST) -> set[frozenset[str]]:
         if isinstance(node, ast.Name):
-            return {frozenset([names[int(node.id[1:])]])}
+            return {frozenset([bytes.fromhex(node.id[1:]).decode()])}
         if not isinstance(node, ast.BoolOp):
             raise ValueError(f"rule {quoted(rule)} is not made of genes, and, or, and brackets")
         found, *parts = map(expanded, node.values)
@@ -157,8 +153,7 @@ def _relations(reactions: Sequence[Reaction], metabolites: Sequence[str], lookup
                 turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
                 names.append(f"{reaction.name} {i} {direction}")
     known = [pair for pair in needs if pair[0] >= 0]
-    lost = len(needs) - len(known)
-    lookup.check_lost(len(needs), lost, "gpr incidences")
+    lookup.check_lost(len(needs), lost := len(needs) - len(known), "gpr incidences")
     report = lookup.report(len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
     turned = Report(report.path, len(turns), len(turns), node_names=tuple(metabolites))
     weight = torch.tensor([turn[2] for turn in turns], dtype=torch.float64)

@@ -5,36 +5,16 @@
 `tclab.sweeps.config` makes the points of a sweep, `predict` estimates memory and time before anything runs.
 """
 
-import pkgutil
-from typing import TYPE_CHECKING, Any
-
+from tclab._lazy import lazy
 from tclab.errors import need
 
 need(__name__, "sweep", "pandas", "pyarrow")
 
-if TYPE_CHECKING:
-    from tclab.sweeps import config as config
-    from tclab.sweeps import predict as predict
-    from tclab.sweeps.analysis._inside import inside as inside
-    from tclab.sweeps.analysis._race_points import loop_of as loop_of
-    from tclab.sweeps.analysis._race_points import race_points as race_points
-    from tclab.sweeps.execution._worker import run_as_rank as run_as_rank
-    from tclab.sweeps.predict._epoch import run_epoch as run_epoch
-
 _NAMES = {
-    "config": "config",
-    "inside": "analysis._inside:inside",
-    "loop_of": "analysis._race_points:loop_of",
-    "predict": "predict",
-    "race_points": "analysis._race_points:race_points",
-    "run_as_rank": "execution._worker:run_as_rank",
-    "run_epoch": "predict._epoch:run_epoch",
+    "inside": "tclab.sweeps.analysis._inside:inside",
+    "loop_of": "tclab.sweeps.analysis._race_points:loop_of",
+    "race_points": "tclab.sweeps.analysis._race_points:race_points",
+    "run_as_rank": "tclab.sweeps.execution._worker:run_as_rank",
+    "run_epoch": "tclab.sweeps.predict._epoch:run_epoch",
 }
-__all__ = [*_NAMES]
-__dir__ = __all__.copy  # completion offers these
-
-
-def __getattr__(name: str) -> Any:  # the command reads what a point is without torch
-    if name not in _NAMES:
-        raise AttributeError(f"module 'tclab.sweeps' has no attribute {name!r}")
-    return pkgutil.resolve_name(f"{__name__}.{_NAMES[name]}")
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ("config", "predict"))  # the command reads points without torch

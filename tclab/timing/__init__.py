@@ -4,47 +4,23 @@ It knows nothing of graphs and can be used around any loop. A ledger needs Pytho
 pandas for a frame and for advice, numpy and scipy for a race, a verdict and advice.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from tclab._lazy import lazy
+from tclab.timing._ledger import Ledger as Ledger
 
-from tclab.timing._communication import Communication
-from tclab.timing._host_syncs import syncs
-from tclab.timing._ledger import Ledger
-from tclab.timing._lightning_callback import lightning_callback
-from tclab.timing._loader_times import loader_times
-from tclab.timing._profile import profile
-from tclab.timing._self_test import receipt, spike_in
-
-if TYPE_CHECKING:
-    from tclab.timing._advice import advise as advise
-    from tclab.timing._commands_race import race_commands as race_commands
-    from tclab.timing._race import race as race
-    from tclab.timing._race import race_cells as race_cells
-    from tclab.timing._verdict import verdicts_of as verdicts_of
-
-# name → its module, which takes numpy and is imported at the name's first use
-_MODULES = {
-    "advise": "_advice",
-    "race": "_race",
-    "race_cells": "_race",
-    "race_commands": "_commands_race",
-    "verdicts_of": "_verdict",
+# each is imported at its first use: a loop that only has a ledger loads nothing else
+_NAMES = {
+    "Communication": "tclab.timing._communication:Communication",
+    "advise": "tclab.timing._advice:advise",
+    "lightning_callback": "tclab.timing._lightning_callback:lightning_callback",
+    "loader_times": "tclab.timing._loader_times:loader_times",
+    "profile": "tclab.timing._profile:profile",
+    "race": "tclab.timing._race:race",
+    "race_cells": "tclab.timing._race:race_cells",
+    "race_commands": "tclab.timing._commands_race:race_commands",
+    "receipt": "tclab.timing._self_test:receipt",
+    "spike_in": "tclab.timing._self_test:spike_in",
+    "syncs": "tclab.timing._host_syncs:syncs",
+    "verdicts_of": "tclab.timing._verdict:verdicts_of",
+    "Ledger": "tclab.timing._ledger:Ledger",
 }
-__all__ = [
-    "Communication",
-    "Ledger",
-    "lightning_callback",
-    "loader_times",
-    "profile",
-    "receipt",
-    "spike_in",
-    "syncs",
-    *_MODULES,
-]
-__dir__ = __all__.copy  # completion offers these
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES)

@@ -19,22 +19,22 @@ from tclab._display import Display, Shown, counted, first_of, say, seconds_text
 from tclab.timing._environment import usable_cores
 from tclab.timing._ledger import BatchTiming, Ledger
 from tclab.timing._loader_times import BatchTimes, LoaderTimes
-from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import NOT_STEADY, cycle_of, made_ahead, share_of, steady_state, steps_wait
-from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair
+from tclab.timing._step_means import MIN_OBSERVATIONS, Reals, cycle_of, made_ahead, share_of, steady_state, steps_wait
+from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair, sentence_of
 
 # the basis of a prediction
-MEASURED = "from separate runs"  # both ran, at different times
-MODEL = "model"  # computed from measured parts
+MEASURED = "from separate runs"  # both ran, at different times, twice or more
+ONCE_EACH = "once each"  # both ran once, which cannot show how much two runs of the same differ
+MODEL = "from a model of loading"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_INSIDE = 0.5  # share of a step in forward and backward above which a look inside is worth it
 _RACE_SECONDS = 15.0  # least budget of one race
 _VERDICTS = (FASTER, None, UNDECIDED, SAME, SLOWER)  # the order of suggestions; None: not raced
-# stage → what to change, and the field of a point that does it
+# stage → what to change, and the setting that does it, by its usual name
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer": ("send less with a batch, or copy the next one while this one computes", {}),
-    "mask": ("make the masks in the loader, or use a strategy without masks", {}),
+    "mask": ("make the masks in the loader, or work without masks", {}),
     "clip": ("clip all gradients in one call (foreach), or not at all", {}),
     "optimizer": ("a fused optimizer, or several batches to one of its steps", {"optimizer": "fused"}),
     "communication": ("let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)", {}),
@@ -54,10 +54,11 @@ class Suggestion(Shown):
     - `ratio`: predicted time with the change over the time now: of a step, or of what `subject` says; `None` where
       the evidence predicts none.
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
-    - `basis`: "from separate runs", "model", or "at best", which is a bound.
-    - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
-    - `measured`: the change compared with now, from a race or from runs; `None` before `Advice.measure`.
-    - `race`: runs the comparison, given `budget_seconds`; `None` where only the user can, by `tclab.timing.race`.
+    - `basis`: what the ratio is from: "from separate runs", "once each", "from a model of loading", or "at best", which
+      is a bound.
+    - `setting`: the name of a setting → its new value; empty if the change is none of settings.
+    - `measured`: the change compared with now by a race; `None` before `Advice.measure`.
+    - `race`: runs that race, given `budget_seconds`; `None` where only the user can, by `tclab.timing.race`.
     - `subject`: what takes that time: "a step", or "the run".
     """
 
@@ -75,9 +76,10 @@ class Suggestion(Shown):
     def sentence(self) -> str:
         """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        ratio = "no ratio" if self.ratio is None else f"{self.ratio:.3g} × the time of {self.subject}{ends}"
-        measured = "" if self.measured is None else f" Measured: {self.measured.sentence}."
-        return f"{self.change}: predicted {ratio}, {self.basis}. {self.why}{measured}"
+        time = "" if self.ratio is None else f"{self.ratio:.3g}× the time of {self.subject}{ends}"
+        said = f"ran in {time}, once each" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
+        measured = "" if self.measured is None else f" Raced: {sentence_of(self.measured)}."
+        return f"{self.change}: {said if time else 'no prediction'}. {self.why}{measured}"
 
     def _display(self) -> Display:
         return Display(notes=[self.sentence])
@@ -109,7 +111,7 @@ class Advice(Shown):
     refusal: str = ""
 
     def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
-        """Race the changes with the present, in the order of the list, and return the advice with the results.
+        """Race the changes against the current setting, in the order of the list, and return the advice with results.
 
         Then those that are FASTER come first, and those that are SLOWER last. What was unsure is a suggestion once it
         is measured. One whose race fails stays as it is, and `missing` says why.
@@ -118,18 +120,17 @@ class Advice(Shown):
 
         - `n`: race only the first `n` that can be; as many as have 15 seconds each by default, one at least.
         - `budget_seconds`: wall time for all of them together; making the arms comes on top.
-        - `options`: other arguments of `tclab.sweeps.race_points`; `progress` is True unless given.
+        - `options`: further arguments of each suggestion's `race`; `progress` is True unless given.
         """
         every, failures = [*self.suggestions, *self.unsure], []
         most = n or max(1, int(budget_seconds // _RACE_SECONDS))
-        able = [i for i, one in enumerate(every) if one.race is not None][:most]
+        able = [(i, one.race) for i, one in enumerate(every) if one.race is not None][:most]
         if able:
             say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the arms of each comes on top")
-        for i in able:
+            options = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
+        for i, race in able:
             try:
-                settings = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
-                pair = every[i].race(**settings)  # type: ignore[misc]
-                every[i] = replace(every[i], measured=pair)
+                every[i] = replace(every[i], measured=race(**options))
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 failures.append(f"what {every[i].change!r} gives when it runs: {why}")
@@ -144,8 +145,8 @@ class Advice(Shown):
         unknown = [f"whether there is a gain from {first_of(changes)}: {why}" for why, changes in reasons.items()]
         unknown += self.missing
         every = (*self.suggestions, *self.unsure)
-        if any(one.race for one in every) and not any(one.measured for one in every):
-            unknown.append("whether the changes win a race, in which both take turns: measure() (--measure) runs it")
+        if any(one.race for one in every) and all(one.measured is None for one in every):
+            unknown.append("whether the changes win a race against the current setting: advice.measure() (--measure)")
         nothing = f"no change is known to save {self.margin:.0%} or more."
         if self.refusal:
             nothing = f"no advice yet: {self.refusal}."
@@ -197,9 +198,8 @@ class StepTimes:
         least = max(MIN_OBSERVATIONS, 2 * self.cycle)  # two whole cycles
         if n < least:
             return f"{n} steps were timed, at least {least} are needed{waited}"
-        state = steady_state(self.whole.tolist(), self.cycle)
-        if state.verdict == NOT_STEADY:
-            return f"the steps were not steady ({state.why}); run more warm-up steps before those timed{waited}"
+        if why := steady_state(self.whole.tolist(), self.cycle).why:
+            return f"the steps were not steady ({why}); run more warm-up steps before those timed{waited}"
         return ""
 
 
@@ -300,10 +300,7 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
     inside, (low, _) = times.share("forward", "backward")
     if low > _MOST_INSIDE:
-        missing.append(
-            f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them, "
-            "and of a point tclab.sweeps.inside(point)"
-        )
+        missing.append(f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them")
     return suggestions, missing
 
 

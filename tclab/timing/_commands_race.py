@@ -24,13 +24,13 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter_ns
-from typing import Any
 
 from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
 from tclab.timing._race import Race, check_settings, last_notes, race
-from tclab.timing._verdict import MARGIN
+from tclab.timing._race_blocks import Arm
+from tclab.timing._verdict import MARGIN, sentence_of
 
 SIDES = ("head", "base")
 
@@ -44,7 +44,6 @@ class CommandArm:
     - `side`: "head" or "base".
     - `command`: program and arguments. `folder`: where it runs. `environment`: all of its variables.
     - `printed`: whether the seconds are those that the command prints.
-    - `identity`: what a record and a result say of this side.
     """
 
     side: str
@@ -52,9 +51,6 @@ class CommandArm:
     folder: Path
     environment: Mapping[str, str]
     printed: bool
-    identity: Mapping[str, Any]
-
-    returns_seconds = True
 
     def __call__(self) -> float:
         begin = perf_counter_ns()
@@ -193,7 +189,7 @@ def race_commands(
     for side, words in commands.items():
         if not words:
             raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
-    arms = {}
+    arms = dict[str, Arm]()
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(TemporaryDirectory(prefix="tclab-race-")))
         for side, name in (("head", head), ("base", base)):
@@ -201,7 +197,8 @@ def race_commands(
             variables = _environment(side, folder, setup, scratch)
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(commands[side]), **place, "setup": setup, "printed": printed}
-            arms[side] = CommandArm(side, commands[side], folder, variables, printed, identity)
+            run = CommandArm(side, commands[side], folder, variables, printed)
+            arms[side] = Arm(run, returns_seconds=True, identity=identity)
         if arms["head"].identity == arms["base"].identity:
             warnings.warn("head and base run the same command on the same code: nothing can differ", stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
@@ -220,6 +217,6 @@ def answer_of(result: Race) -> Display:
         lines.append((side, what["command"], place, typical, str(len(seconds))))
     turns = (
         f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
-        f"{counted(result.machine['cores'], 'core')}; {pair.floor_text}."
+        f"{counted(result.machine['cores'], 'core')}; margin ±{pair.margin:.1%}."
     )
-    return Display(pair.sentence, ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])
+    return Display(sentence_of(pair), ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tclab.timing._ledger import Cut, Ledger, moment
+from tclab.timing._ledger import Ledger, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ Moment = tuple[int, Any]
 class _Exchange:
     """One bucket's all-reduce, and the moments of its begin and end; see `tclab.timing._ledger.moment`."""
 
-    cuts: list[Cut]  # of the ledger's open step, when its gradients were ready
+    step: object  # the ledger's open step when its gradients were ready, which is kept alive by this
     stage: str  # then
     bytes: int
     ready: Moment
@@ -70,11 +70,11 @@ class Communication:
 
     def _steps(self, ledger: Ledger) -> dict[int, list[_Exchange]]:
         """Return number of each completed step → its exchanges; those of a step that was dropped are in none."""
-        numbers = {id(cuts): number for number, cuts in enumerate(ledger._steps)}
         steps: dict[int, list[_Exchange]] = {}
-        for exchange in self._exchanges:
-            if id(exchange.cuts) in numbers and exchange.done is not None:
-                steps.setdefault(numbers[id(exchange.cuts)], []).append(exchange)
+        numbers = ledger.completed(exchange.step for exchange in self._exchanges)
+        for number, exchange in zip(numbers, self._exchanges, strict=True):
+            if number is not None and exchange.done is not None:
+                steps.setdefault(number, []).append(exchange)
         return steps
 
     def finish(self) -> None:
@@ -127,9 +127,9 @@ class Communication:
 def _all_reduce(record: Communication, bucket: Any) -> Any:
     """Run the all-reduce of a bucket, and record its begin and end if it is in a step of the ledger."""
     ledger = record.ledger
-    if ledger is None or ledger._cuts is None:
+    if ledger is None or not ledger.in_step:
         return record._hook(bucket)
-    exchange = _Exchange(ledger._cuts, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
+    exchange = _Exchange(ledger.open_step, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
     record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:

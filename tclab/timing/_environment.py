@@ -224,16 +224,15 @@ class Contention:
     @property
     def busy_percent(self) -> float | None:
         """The percentage of the time in which something waited; `None` unless it is above 50, or not known."""
-        percent = None if self.waiting is None else 100 * self.waiting
-        return percent if percent is not None and percent > BUSY_PERCENT else None
+        percent = 100 * (self.waiting or 0.0)
+        return percent if percent > BUSY_PERCENT else None
 
     def __str__(self) -> str:
         """Return a sentence where they were shared; empty where not, or not known."""
         if not self.shared:
             return ""
         words = f"something waited for one {self.waiting:.0%} of the time"
-        if self.stolen:
-            words += f", a hypervisor took {self.steal:.2f} of them"
+        words += f", a hypervisor took {self.steal:.2f} of them" if self.stolen else ""
         return f"the processors were shared during {self.seconds:.3g} s: {words}"
 
 

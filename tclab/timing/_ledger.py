@@ -113,15 +113,13 @@ def raw_clock_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
+@dataclass(slots=True, eq=False)
 class _Stage(AbstractContextManager[None]):
     """The context of one stage; a class, since a generator that is dropped half-way would end its stage."""
 
-    __slots__ = ("ledger", "mark", "name")
-
-    def __init__(self, ledger: Ledger, name: str) -> None:
-        self.ledger = ledger
-        self.name = name
-        self.mark: Any = _NOTHING  # in the trace of a profiler
+    ledger: Ledger
+    name: str
+    mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
         self.ledger._enter(self)
@@ -189,6 +187,16 @@ class Ledger(Shown):
     def in_step(self) -> bool:
         """Whether a step is open."""
         return self._cuts is not None
+
+    @property
+    def open_step(self) -> object:
+        """The open step, for `completed`; `None` outside steps."""
+        return self._cuts
+
+    def completed(self, steps: Iterable[object]) -> list[int | None]:
+        """Return the number of each of some steps that were open once; `None` for those that did not complete."""
+        numbers = {id(cuts): i for i, cuts in enumerate(self._steps)}
+        return [numbers.get(id(step)) for step in steps]
 
     # ---- the loop
 
@@ -379,11 +387,9 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        shares = {}
-        for line, wall in self._wall.items():
-            inside = sum(sum(stage_seconds(cuts, line).values()) for cuts in self._steps[: self._ended])
-            shares[line] = inside / wall if wall > 0 else 0.0
-        return shares
+        steps = self._steps[: self._ended]
+        inside = {line: sum(sum(stage_seconds(cuts, line).values()) for cuts in steps) for line in self._wall}
+        return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
     def busy_percent(self) -> float | None:

@@ -9,26 +9,27 @@ blocks and collects between rounds, so its pauses are in no figure.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
-from tclab._display import Display, Shown, say, seconds_text
+from tclab._display import Display, Shown, counted, say, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import ArmSource, BlockRunner, Clock, RaceProcess, Sample, open_record
-from tclab.timing._verdict import LOOKS, MARGIN, PARTS, UNDECIDED, Pair, over_all, pairs_display, pairs_of, verdicts_of
+from tclab.timing._race_blocks import Arm, ArmSource, BlockRunner, Clock, Plan, RaceProcess, Runner, Sample, open_record
+from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
 INTERRUPTED = "interrupted"
-EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
-_TURNS = 2  # of each process in half of the budget, where there are several
+_SPARE = 1.5  # rounds may take longer than the plan says, so half as much again is offered
 _SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
 
@@ -43,7 +44,7 @@ class Race(Shown):
     - `pairs`: the comparisons of every two arms, in order.
     - `settings`: how it ran.
     - `machine`: where it ran.
-    - `stopped`: why it ended before its budget, "interrupted" or as all is clear; `None` if it did not.
+    - `stopped`: "interrupted", or `None`.
     - `making_seconds`: what it took to make the arms and to call each once, before the budget began.
     - `busy_percent`: percentage of its time in which something waited for a processor, where the machine was busy;
       `None` where not, or not known.
@@ -64,7 +65,7 @@ class Race(Shown):
             if arm not in self.arms:
                 raise unknown("arm", arm, self.arms)
         if a == b:
-            raise InputError(f"{a!r} with itself is no comparison; an arm's difference from itself is a pair's `floor`")
+            raise InputError(f"cannot compare {a!r} with itself; expected two arms of {', '.join(self.arms)}")
         from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
         return next(pair for pair in from_both_sides if (pair.a, pair.b) == (a, b))
 
@@ -88,11 +89,10 @@ class Race(Shown):
         return pd.DataFrame(self.samples())
 
     def _display(self) -> Display:
-        budget = self.settings["budget_seconds"]
         in_blocks = sum(sample["seconds"] * sample["calls"] for sample in self._samples)
         note = (
-            f"{self.pairs[0].floor_text}; {in_blocks:.1f} of {budget:g} s in blocks, "
-            f"{self.making_seconds:.1f} s before them to make the arms"
+            f"{in_blocks:.1f} of {self.settings['budget_seconds']:g} s were spent in blocks; before that, making the "
+            f"candidates took {self.making_seconds:.1f} s"
         )
         return pairs_display(self.pairs, notes=[note, *last_notes(self)])
 
@@ -145,9 +145,10 @@ def race(
     `torch.utils.benchmark.Timer` times each statement by itself; a race interleaves blocks of all arms, so that they
     share the machine's drift, and decides each pair by the interval of their ratio.
 
-    The race runs its budget, since stopping whenever a difference appears would find differences that do not exist. At
-    half of it, it ends if the intervals of all pairs lie beyond ±30 %. An interrupt (Ctrl-C) ends it early and returns
-    the rounds measured so far; with `record`, the same call later continues it.
+    The race runs its whole budget, since stopping whenever a difference appears would find differences that do not
+    exist. It has eight turns, each of one process, which are the parts that a verdict rests on. An interrupt (Ctrl-C)
+    ends it early and returns the rounds measured so far; with `record`, the same call later continues it. A budget that
+    has no room for the rounds that a verdict needs is warned of before the first, with one that has.
 
     **Arguments:**
 
@@ -155,9 +156,8 @@ def race(
       (loader, step): `step(batch)` is called on the loader's next batch, epoch after epoch. Before each block, outside
       the clock, the batches that its workers made while other arms ran (`num_workers * prefetch_factor`) are dropped
       and a step is run; a block has a multiple of `num_workers` steps. Any iterable of batches that can be gone through
-      again is a loader. Or "module:function", a factory that returns a function or a pair, or "module:function:text",
-      with the factory's argument. For what is no such pair, a function may have attributes: `settle`, called before
-      each block, outside the clock, and `period`, calls that a block is a multiple of, where the budget has room.
+      again is a loader. Or an `Arm` (`tclab.timing._race_blocks`), which has a period or settles before each block. Or
+      "module:function", a factory that returns one of these, or "module:function:text", with the factory's argument.
     - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
     - `processes`: run in this many fresh processes, which take turns; arms are then factories, since a closure cannot
@@ -165,8 +165,8 @@ def race(
     - `record`: a file to which each round is written as it ends. The same race, interrupted, goes on from it; one of
       other arms, another machine, budget or setting is refused, and so is a second one at the same time.
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
-    - `progress`: print to standard error, between rounds, how many there were, how much of the budget is spent, and
-      each arm's median seconds so far.
+    - `progress`: print to standard error how many rounds the budget has room for, and between rounds how many there
+      were, how much of the budget is spent, and each arm's median seconds so far.
     - `clock`: returns nanoseconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
@@ -176,22 +176,24 @@ def race(
     _check_arms(arms, processes)
     machine = fingerprint(load_torch=False)
     settings = {"processes": processes, "environment": dict(environment or {}), "budget_seconds": budget_seconds}
-    said = [(name, arm if isinstance(arm, str) else getattr(arm, "identity", None)) for name, arm in arms.items()]
+    said = [(name, arm.identity if isinstance(arm, Arm) else arm if isinstance(arm, str) else None)
+            for name, arm in arms.items()]  # fmt: skip
+    least = parts_for(comb(len(arms), 2))
     said_at = monotonic()
-    with open_record(record, {"arms": said, **machine, **settings}) as kept, ExitStack() as opened:
-        session = _Session(arms, budget_seconds, margin, processes, environment or {}, clock, kept.samples, opened)
+    with open_record(record, {"arms": said, **machine, **settings}) as (earlier, keep), ExitStack() as opened:
+        session = _Session(arms, budget_seconds, processes, environment or {}, clock, earlier, opened, least, progress)
         try:
             if progress:
                 say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
             for samples in session.rounds():
-                kept.add(samples)
+                keep(samples)
                 if progress and monotonic() > said_at + _SAID_APART_SECONDS:
                     said_at = monotonic()
                     say(session.how_far())
         except KeyboardInterrupt:
             session.stopped = INTERRUPTED
         busy = contention(session.began, conditions()).busy_percent if session.began else None
-    not_run = [Pair(a, b, UNDECIDED, "no round ran") for a, b in combinations(arms, 2)]
+    not_run = [Pair(a, b, margin=margin, reason="no round ran") for a, b in combinations(arms, 2)]
     pairs = verdicts_of(session.samples, margin) or not_run
     making_seconds, settings["margin"] = session.making_seconds, margin
     return Race(tuple(arms), pairs, settings, machine, session.stopped, making_seconds, busy, tuple(session.samples))
@@ -206,7 +208,7 @@ def race_cells(
 ) -> Races:
     """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
 
-    The p values of all comparisons of all cells are adjusted together (Benjamini-Hochberg).
+    Verdicts allow for the comparisons of all cells: more than five take more than eight parts of each race.
 
     **Arguments:**
 
@@ -230,13 +232,10 @@ def race_cells(
         left -= one.spent_seconds
         if one.stopped == INTERRUPTED:
             break
-    pairs = over_all(
-        replace(pair, cell=str(name))
-        for name, one in races.items()
-        for pair in [*pairs_of(one.samples(), margin)] or one.pairs
-    )
+    comparisons = sum(len(one.pairs) for one in races.values())
     for name, one in races.items():
-        races[name] = replace(one, pairs=[pair for pair in pairs if pair.cell == str(name)])
+        pairs = verdicts_of(one.samples(), margin, comparisons=comparisons) or one.pairs
+        races[name] = replace(one, pairs=[replace(pair, cell=str(name)) for pair in pairs])
     return Races(races, INTERRUPTED if one.stopped == INTERRUPTED else None)
 
 
@@ -254,88 +253,107 @@ def _check_arms(arms: Any, processes: int | None) -> None:
         check_whole("processes is", processes, least=1)
     for name, arm in arms.items():
         is_pair = isinstance(arm, tuple) and len(arm) == 2 and isinstance(arm[0], Iterable) and callable(arm[1])
-        if not isinstance(arm, str) and (processes is not None or not (is_pair or callable(arm))):
+        if not isinstance(arm, str) and (
+            processes is not None or not (is_pair or callable(arm) or isinstance(arm, Arm))
+        ):
             may_be = "a function, a pair (loader, step) or " if processes is None else "of a race of several processes "
             raise InputError(f"arm {name!r} is {shown(arm)}, expected {may_be}'module:function', a factory of it")
 
 
 @dataclass
 class _Session:
-    """One session of a race: the samples of its blocks, and the runners or processes that run them."""
+    """One session of a race: the samples of its blocks, and the runners that run them."""
 
     arms: Mapping[str, Any]
     budget_seconds: float
-    margin: float
     processes: int | None
     environment: Mapping[str, str]
     clock: Clock
     samples: list[Sample]  # of earlier sessions and this one
     opened: ExitStack  # ends the processes
-    workers: list[BlockRunner | RaceProcess] = field(default_factory=list)
+    least: int  # rounds that a verdict needs, one in each part
+    progress: bool
+    runners: list[Runner] = field(default_factory=list)
     making_seconds: float = 0.0
     stopped: str | None = None  # why it ended before its budget
     began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
 
     def rounds(self) -> Iterator[list[Sample]]:
-        """Run two halves of the budget, unless the race is over at the first, and yield the samples of each round."""
-        for half in range(LOOKS):
-            if half and self._is_over():
-                self.stopped = f"at half of its budget, as all intervals lie beyond ±{100 * (EARLY - 1):.0f} %"
-                return
-            ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:] or [0.0]
-            left = self.budget_seconds * (half + 1) / LOOKS - ends[-1]
-            if left > (ends[-1] - ends[0]) / 2:  # half a round
-                yield from self._rounds_of(left, half)
+        """Run the turns that earlier sessions left, and yield the samples of each round."""
+        earlier, resumes = self._spent(), bool(self.samples)
+        if self.budget_seconds - earlier <= self._last_seconds() / 2:
+            return
+        self._start()
+        begin, n = self.clock(), len(self.runners)
+        calls, round_seconds = self._plan()
+        planned = 0.0 if resumes else self._since(begin)
+        seconds, turns = self.budget_seconds - planned, max(self.least, n)
+        enough = resumes or self._has_room(seconds, round_seconds)
+        begun = self.samples[-1].get("turn", 0) if resumes else 0
+        for turn in range(begun, turns):
+            left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
+            first = 1 + max((sample["round"] for sample in self.samples), default=-1)
+            least = int(first == 0 or (enough and turn > begun and left > 0))
+            how: dict[str, Any] = {
+                "first": first,
+                "least": least,
+                "round_seconds": self._last_seconds() or round_seconds,
+            }
+            for samples in self.runners[turn % n].rounds(left, calls, turn=turn, **how):
+                spent = earlier + self._since(begin)
+                self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
+                yield self.samples[-len(samples) :]
 
     def how_far(self) -> str:
         """Return how far the race is: "round 9, 34 of 120 s; median so far: new 1.21 s, old 1.07 s"."""
         seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in self.arms}
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
-        i, spent = len(self.samples) // (2 * len(self.arms)), self.samples[-1]["spent_seconds"]
-        needed = f" of {PARTS} that a verdict needs" if i < PARTS else ""
-        return f"round {i}{needed}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
+        i = len(self.samples) // (2 * len(self.arms))
+        needed = f" of {self.least} that a verdict needs" if i < self.least else ""
+        return f"round {i}{needed}, {self._spent():.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
-    def _is_over(self) -> bool:
-        """Return whether every pair is decided by the first half of the budget, and far apart.
+    def _spent(self) -> float:
+        """Return the seconds of the budget that were spent at the end of the last round."""
+        return float(self.samples[-1]["spent_seconds"]) if self.samples else 0.0
 
-        Noise of one arm that has not shown itself by then is taken to be below 30 %.
-        """
-        pairs = verdicts_of((sample for sample in self.samples if sample["half"] == 0), self.margin)
-        ends = [pair.interval for pair in pairs if pair.verdict != UNDECIDED]
-        far = [low > EARLY or high < 1 / EARLY for low, high in filter(None, ends)]
-        return 0 < len(pairs) == sum(far)
+    def _last_seconds(self) -> float:
+        """Return the seconds of the last round; 0 with fewer than two."""
+        ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:]
+        return float(ends[-1] - ends[0]) if ends else 0.0
 
-    def _rounds_of(self, seconds: float, half: int) -> Iterator[list[Sample]]:
-        """Run for some seconds, workers in turns; the first finds out how long blocks are, for all."""
-        self._start()
-        before = self.samples[-1]["spent_seconds"] if self.samples else 0.0
-        begin, n = self.clock(), len(self.workers)
+    def _plan(self) -> Plan:
+        """Return how long blocks are, which the first process finds out for all, or which earlier sessions had."""
         calls = {sample["arm"]: sample["calls"] for sample in self.samples}
-        if not calls:
-            planning = CALIBRATION_SHARE * self.budget_seconds
-            calls = self.workers[0].plan(planning, (self.budget_seconds - planning) / n)
-        turns = self.workers * (_TURNS if n > 1 else 1)
-        for i, worker in enumerate(turns):
-            left = seconds * (i + 1) / len(turns) - self._since(begin)
-            first = 1 + max((s["round"] for s in self.samples if s["process"] == worker.process), default=-1)
-            for samples in worker.rounds(left, calls, first):
-                samples = [{**sample, "half": half, "spent_seconds": before + self._since(begin)} for sample in samples]
-                self.samples += samples
-                yield samples
+        if calls:
+            return calls, self._last_seconds()
+        planning = CALIBRATION_SHARE * self.budget_seconds
+        return self.runners[0].plan(planning, self.budget_seconds - planning)
+
+    def _has_room(self, seconds: float, round_seconds: float) -> bool:
+        """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
+        fits = int(seconds / max(round_seconds, 1e-9))
+        rounds = f"{counted(fits, 'round')} of {seconds_text(round_seconds)}"
+        text = f"{self.budget_seconds:g} s have room for about {rounds}, and a verdict needs {self.least}"
+        if fits < self.least:
+            needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
+            text += f", so it will decide nothing. A race of about {needs} s may"
+        if self.progress:
+            say(text)
+        elif fits < self.least:
+            warnings.warn(text, stacklevel=5)
+        return fits >= self.least
 
     def _start(self) -> None:
-        """Make the arms, in each process, unless they are there already."""
-        if self.workers:
-            return
+        """Make the arms, in each process."""
         begin = self.clock()
         if self.processes is None:
-            self.workers.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
+            self.runners.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
             process = RaceProcess(self.arms, first + i, self.environment, i == 0)
-            self.workers.append(self.opened.enter_context(closing(process)))
-        for worker in self.workers:
-            worker.make()
+            self.runners.append(self.opened.enter_context(closing(process)))
+        for runner in self.runners:
+            runner.make()
         self.making_seconds += self._since(begin)
         self.began = conditions()
 

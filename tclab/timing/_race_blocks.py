@@ -5,13 +5,11 @@ A block is `calls` calls of one arm between two readings of the clock (what `tor
 so that a linear drift of the machine affects all arms alike within a round, and in as many rounds as there are arms
 each arm takes every position.
 
-A block's sample is a dict of JSON values: `process`, `round`, `position`, `arm`, `calls`, `period` (of the arm),
-`seconds` (a call), `half` of the budget (0 or 1) and `spent_seconds` (of the budget, when its round ended).
+A turn is what one process runs without a break, a part of the race. Every turn draws the orders of its rounds anew, so
+that nothing periodic keeps in step with the arms for longer than a turn.
 
-An arm is a function that does one unit of work. It may have attributes: `settle`, called before each block, outside the
-clock, since what an arm's workers did while others ran must not make its own block shorter; `period`, of which a
-block's calls are a multiple where the budget has room; `returns_seconds`, true where a call returns its own seconds and
-no clock is read. Of a pair (loader, step) `LoaderArm` makes such a function.
+A block's sample is a dict of JSON values: `process`, `round` (of the race), `turn`, `position`, `arm`, `calls`,
+`period` (of the arm), `seconds` (a call), and `spent_seconds` (of the budget, when its round ended).
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
@@ -35,71 +34,94 @@ from tclab._io import held, writing
 from tclab.errors import InputError, shown
 
 Clock = Callable[[], int]
-Arm = Callable[[], Any]
-ArmSource = Arm | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
 Sample = dict[str, Any]
 
 LEAST_BLOCK_SECONDS = 0.005  # of which reading the clock and synchronising with a GPU cost next to nothing
 FIRST_PROCESS = "TCLAB_RACE_FIRST_PROCESS"  # "1" in the environment of the process that makes its arms first
 # On a shared machine the median of many short rounds is the most precise: most short blocks are not preempted.
 _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since they add no precision
-ROUNDS_THAT_FIT = 12  # into the race's seconds, where single calls allow it
-_LEAST_ROUNDS = 2  # of each process, however short the budget is
+# into the race's seconds, two in each of eight parts, before blocks become longer than they must be
+ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
+DRAWN = Random()  # the orders of rounds; by the system's entropy, and so others in each race
 
 
-def order_of(arms: Sequence[str], i: int) -> list[str]:
-    """Return the arms of round `i`'s blocks in order: a rotation, then its reverse.
+@dataclass(frozen=True)
+class Arm:
+    """One candidate of a race.
 
-    As many consecutive rounds as there are arms use each rotation once, in a random order. A periodic disturbance, such
-    as a scheduler's, could keep in step with a fixed order and always affect the same arm. The random order depends
-    only on the number of the round, so that a resumed race continues in the same order.
+    **Arguments:**
+
+    - `call`: does one unit of work.
+    - `settle`: called before each block, outside the clock: what this arm's workers did while other arms ran must not
+      make its own block shorter.
+    - `period`: calls of which a block has a multiple, where the budget has room for such blocks.
+    - `returns_seconds`: a call returns its own seconds, and no clock is read.
+    - `identity`: a JSON value that the race's record keeps; only a race of the same identities resumes it.
     """
-    cycle, turn = divmod(i, len(arms))
-    if cycle:  # the first cycle is not shuffled, so that the arms first appear in the order given
-        turn = Random(cycle).sample(range(len(arms)), len(arms))[turn]
-    rotation = [*arms[turn:], *arms[:turn]]
-    return rotation + rotation[::-1]
+
+    call: Callable[[], Any]
+    settle: Callable[[], object] | None = None
+    period: int = 1
+    returns_seconds: bool = False
+    identity: Any = None
 
 
-def _cuda() -> Any:
-    """Return `torch.cuda` where this process uses it."""
+ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
+
+
+# calls of each arm in a block, and about how long a round is
+Plan = tuple[Mapping[str, int], float]
+
+
+def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
+    """Yield the arms of each round's blocks in order: a rotation, then its reverse.
+
+    As many consecutive rounds as there are arms use each rotation once, in a random order. `as_given`: the first of
+    them are not shuffled, so that the arms of a race first appear in the order in which they were given.
+    """
+    turns = list(range(len(arms)))
+    while True:
+        for turn in turns if as_given else DRAWN.sample(turns, len(arms)):
+            rotation = [*arms[turn:], *arms[:turn]]
+            yield rotation + rotation[::-1]
+        as_given = False
+
+
+def _on_cuda(*calls: str) -> bool:
+    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
     torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return False
+    for call in calls:
+        getattr(torch.cuda, call)()
+    return True
 
 
-def _on_cuda(call: str) -> None:
-    """Call a function of `torch.cuda` by its name, where this process uses it."""
-    if (cuda := _cuda()) is not None:
-        getattr(cuda, call)()
+def _of_loader(loader: Iterable[Any], step: Callable[[Any], Any]) -> Arm:
+    """Return an arm that calls `step` on the next batch of `loader`, epoch after epoch.
 
-
-class LoaderArm:
-    """A function that calls `step` on the next batch of `loader`, epoch after epoch.
-
-    Where steps wait for the loader, each `num_workers` of them are a cycle.
+    Where steps wait for the loader, each `num_workers` of them are a period.
     """
+    workers = getattr(loader, "num_workers", 0)
+    ahead = workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
+    batches = endless(loader)
 
-    def __init__(self, loader: Iterable[Any], step: Callable[[Any], Any]) -> None:
-        workers = getattr(loader, "num_workers", 0)
-        self.period = max(1, workers)
-        self._ahead = workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
-        self._batches, self._step = endless(loader), step
+    def call() -> None:
+        step(next(batches))
 
-    def __call__(self) -> None:
-        self._step(next(self._batches))
-
-    def settle(self) -> None:
+    def settle() -> None:
         """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
 
         After that step a block begins as every `num_workers`-th step does.
         """
-        for _ in range(self._ahead):
-            next(self._batches)
-        if self._ahead:
-            self()
+        for _ in range(ahead):
+            next(batches)
+        call()
+
+    return Arm(call, settle if ahead else None, max(1, workers))
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:
@@ -112,16 +134,12 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
             raise InputError(f"{shown(loader)} yields no batch, expected a loader that yields some in each epoch")
 
 
-def _period(arm: Arm) -> int:
-    return getattr(arm, "period", 1)
-
-
 class BlockRunner:
     """Runs the blocks of some arms in this process.
 
     **Arguments:**
 
-    - `arms`: name → the function to time, a pair (loader, step), or "module:function", a factory of either.
+    - `arms`: as for `race`.
     - `process`: a number that tells this process from the others of the race, which every sample gets. With an odd one
       the arms are made in reverse: where their objects lie in memory depends on the order in which they are made, and
       would favour the same arm in all processes.
@@ -131,14 +149,16 @@ class BlockRunner:
     def __init__(self, arms: Mapping[str, ArmSource], process: int, clock: Clock = perf_counter_ns) -> None:
         self.process, self._given, self._clock = process, arms, clock
         self._arms: dict[str, Arm] = {}
-        self._round_seconds = 0.0  # of the last one
+        self._first_seconds: dict[str, float] = {}  # of each arm's first call
 
     def make(self) -> None:
         """Make the arms, and call each once, unmeasured, since a first call may load or compile."""
         names = list(self._given)[:: -1 if self.process % 2 else 1]
         made = {name: arm_from(self._given[name]) for name in names}
         for name in names:
-            made[name]()
+            begin = self._clock()
+            made[name].call()
+            self._first_seconds[name] = self._since(begin)
         self._arms = {name: made[name] for name in self._given}
         _on_cuda("synchronize")
         gc.collect()  # garbage of loading, before the rest is frozen
@@ -147,79 +167,89 @@ class BlockRunner:
     def _since(self, begin: int) -> float:
         return (self._clock() - begin) / 1e9
 
-    def _timed(self, arm: str, calls: int) -> float:
+    def _timed(self, name: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
-        call = self._arms[arm]
-        getattr(call, "settle", lambda: None)()
-        if getattr(call, "returns_seconds", False):
-            return float(sum(call() for _ in range(calls)))
+        arm = self._arms[name]
+        if arm.settle is not None:
+            arm.settle()
+        if arm.returns_seconds:
+            return float(sum(arm.call() for _ in range(calls)))
         _on_cuda("synchronize")
         begin = self._clock()
         for _ in range(calls):
-            call()
+            arm.call()
         _on_cuda("synchronize")
         return self._since(begin)
 
-    def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
-        """Return how many calls of each arm a block has.
+    def plan(self, seconds: float, race_seconds: float) -> Plan:
+        """Return how many calls of each arm a block has, and about how long a round is.
 
-        Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Where calls
-        take so long that whole periods leave fewer than 12 rounds, blocks are shorter. Arms of similar speed get the
-        same number of calls. A faster one gets a power of 2 times as many, so that all blocks last about as long.
-        `seconds` is what finding that out may take.
+        Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Arms of
+        similar speed get the same number of calls, and a faster one a power of 2 times as many, so that all blocks last
+        about as long. Where fewer than 16 such rounds fit, blocks are as short as they can be, and not of whole
+        periods. `seconds` is what finding that out may take.
         """
-        if any(getattr(arm, "returns_seconds", False) for arm in self._arms.values()):
-            return dict.fromkeys(self._arms, 1)
+        if any(arm.returns_seconds for arm in self._arms.values()):
+            return dict.fromkeys(self._arms, 1), 2 * sum(self._first_seconds.values())
         blocks = 2 * len(self._arms)
         wanted = max(LEAST_BLOCK_SECONDS, race_seconds / (blocks * _MOST_ROUNDS))
-        call_seconds = {arm: self._call_seconds(arm, seconds / len(self._arms), wanted) for arm in self._arms}
-        slowest = max(call_seconds.values())
-        periods = {arm: _period(call) for arm, call in self._arms.items()}
+        took = {name: self._call_seconds(name, seconds / len(self._arms), wanted) for name in self._arms}
+        slowest = max(took.values())
+        periods = {name: arm.period for name, arm in self._arms.items()}
         longest, fitting = max(periods.values()), int(race_seconds / (blocks * ROUNDS_THAT_FIT * slowest))
         if fitting < longest:  # whole periods would leave too few rounds for any verdict
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = longest * max(1, round(wanted / (slowest * longest)))
-        as_long = {arm: base * 2 ** int(log2(slowest / took)) for arm, took in call_seconds.items()}
-        return {arm: ceil(calls / periods[arm]) * periods[arm] for arm, calls in as_long.items()}
+        factors = {name: 2 ** int(log2(slowest / each)) for name, each in took.items()}
+        if blocks * base * slowest > race_seconds / ROUNDS_THAT_FIT:
+            factors = dict.fromkeys(factors, 1)
+        calls = {name: ceil(base * factor / periods[name]) * periods[name] for name, factor in factors.items()}
+        return calls, 2 * sum(calls[name] * each for name, each in took.items())
 
-    def _call_seconds(self, arm: str, seconds: float, wanted: float) -> float:
+    def _call_seconds(self, name: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
-        begin, period = self._clock(), _period(self._arms[arm])
-        call_seconds = max(self._timed(arm, 1), 1e-9)
+        begin, period = self._clock(), self._arms[name].period
+        call_seconds = max(self._timed(name, 1), 1e-9)
         if 1 < period < seconds / call_seconds:  # calls of a period may differ
-            call_seconds = self._timed(arm, period) / period
+            call_seconds = self._timed(name, period) / period
         for _ in range(_CALIBRATION_CHUNKS):
             calls = period * max(1, round(wanted / (period * call_seconds)))
             if self._since(begin) + calls * call_seconds > seconds:
                 break
-            call_seconds = max(min(call_seconds, self._timed(arm, calls) / calls), 1e-9)
+            call_seconds = max(min(call_seconds, self._timed(name, calls) / calls), 1e-9)
         return call_seconds
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
+    def rounds(
+        self, seconds: float, calls: Mapping[str, int], *, turn: int, first: int, least: int, round_seconds: float
+    ) -> Iterator[list[Sample]]:
         """Run whole rounds for about `seconds` and yield the samples of each.
 
-        No round starts that would end more than half a round late, except the first two of this process.
+        No round starts that would end more than half a round late, except the first `least`.
 
         **Arguments:**
 
         - `calls`: a block, of each arm.
-        - `first`: number of the first round.
+        - `turn`: number of the turn.
+        - `first`: number of the first round in the race.
+        - `round_seconds`: about how long a round is.
         """
-        for call in self._arms.values() if _cuda() is not None else ():
-            call()  # allocates anew what was released
+        for arm in self._arms.values() if _on_cuda() else ():
+            arm.call()  # allocates anew what was released
         begin, i, collects = self._clock(), first, gc.isenabled()
+        orders = orders_of(list(self._arms), as_given=first == 0)
         gc.freeze()  # later collections skip what exists
         gc.disable()
         try:
-            while (since := self._since(begin)) + self._round_seconds / 2 < seconds or i < _LEAST_ROUNDS:
+            while (since := self._since(begin)) + round_seconds / 2 < seconds or i < first + least:
                 yield [
-                    {"process": self.process, "round": i, "position": position, "arm": arm, "calls": calls[arm],
-                     "period": _period(self._arms[arm]), "seconds": self._timed(arm, calls[arm]) / calls[arm]}
-                    for position, arm in enumerate(order_of(list(self._arms), i))
+                    {"process": self.process, "round": i, "turn": turn, "position": position, "arm": name,
+                     "calls": calls[name], "period": self._arms[name].period,
+                     "seconds": self._timed(name, calls[name]) / calls[name]}
+                    for position, name in enumerate(next(orders))
                 ]  # fmt: skip
                 gc.collect()  # of what this round left alone
                 gc.freeze()
-                self._round_seconds = self._since(begin) - since
+                round_seconds = self._since(begin) - since
                 i += 1
         finally:
             gc.unfreeze()
@@ -255,18 +285,18 @@ class RaceProcess(ChildProcess):
         """Let the process make its arms, and wait for them. **Raises:** `InputError` with its error if it cannot."""
         list(self._asked("make"))
 
-    def plan(self, seconds: float, race_seconds: float) -> dict[str, int]:
-        """Return how many calls a block has, as a `BlockRunner` does."""
-        (calls,) = self._asked("plan", seconds=seconds, race_seconds=race_seconds)
-        return dict(calls)
+    def plan(self, *seconds: float) -> Plan:
+        """Return what `BlockRunner.plan` does."""
+        ((calls, round_seconds),) = self._asked("plan", *seconds)
+        return calls, round_seconds
 
-    def rounds(self, seconds: float, calls: Mapping[str, int], first: int) -> Iterator[list[Sample]]:
-        """Run rounds in the process, and yield the samples of each as it ends."""
-        return self._asked("rounds", seconds=seconds, calls=calls, first=first)
+    def rounds(self, *turn: Any, **how: Any) -> Iterator[list[Sample]]:
+        """Run the rounds of a turn in the process, as `BlockRunner.rounds` does."""
+        return self._asked("rounds", *turn, **how)
 
-    def _asked(self, method: str, **arguments: Any) -> Iterator[Any]:
+    def _asked(self, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
-        self.send({"method": method, "arguments": arguments})
+        self.send({"method": method, "arguments": arguments, "named": named})
         while (line := self.receive()) is not None:
             if "error" in line:
                 raise InputError(line["error"])
@@ -276,13 +306,18 @@ class RaceProcess(ChildProcess):
         raise InputError(f"a process of the race ended with {self.wait()}: {self.last_error_line}")
 
 
+Runner = BlockRunner | RaceProcess
+
+
 def arm_from(given: ArmSource) -> Arm:
-    """Return an arm: of a pair its function; where it is named as for `race`, what its factory makes in this process.
+    """Return the arm of a function or a pair; where it is named as for `race`, what its factory makes in this process.
 
     **Raises:** `InputError` that says which part of the name is wrong.
     """
     if not isinstance(given, str):
-        return LoaderArm(*given) if isinstance(given, tuple) else given
+        if isinstance(given, Arm):
+            return given
+        return _of_loader(*given) if isinstance(given, tuple) else Arm(given)
     module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
     try:
@@ -306,9 +341,9 @@ def main() -> None:
     runner = BlockRunner(begin["specs"], begin["process"])
     for request in iter(parent.receive, None):
         try:
-            found = getattr(runner, request["method"])(**request["arguments"])
-            for answer in found if request["method"] == "rounds" else [found]:
-                parent.send(answer=answer)
+            answer = getattr(runner, request["method"])(*request["arguments"], **request["named"])
+            for each in answer if isinstance(answer, Iterator) else [answer]:
+                parent.send(answer=each)
         except InputError as error:
             parent.send(error=str(error))
             return
@@ -318,34 +353,14 @@ def main() -> None:
 # ---- the record of a race: a line that says which race it is, and then a line of JSON for each round
 
 
-class RaceRecord:
-    """The rounds of a race's earlier sessions; `add` writes each new one at once, so a kill loses at most one.
-
-    **Arguments:**
-
-    - `path`: the file; `None` for none.
-    - `samples`: of the rounds that are in it.
-    """
-
-    def __init__(self, path: Path | None, samples: list[Sample]) -> None:
-        self.samples = samples
-        self._path = path
-
-    def add(self, line: list[Sample] | Mapping[str, Any]) -> None:
-        """Write a line. Where that fails a warning says so, and the race goes on without a record."""
-        if self._path is None:
-            return
-        try:
-            with self._path.open("ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
-        except OSError as error:
-            warnings.warn(f"the race goes on without its record {self._path}: {error.strerror}", stacklevel=4)
-            self._path = None
-
-
 @contextmanager
-def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[RaceRecord]:
+def open_record(
+    path: str | Path | None, header: Mapping[str, Any]
+) -> Iterator[tuple[list[Sample], Callable[[list[Sample]], None]]]:
     """Open the record of a race within the block, held against other processes.
+
+    Yield the samples of its earlier sessions, and a function that writes those of a new round at once, so that a kill
+    loses at most one round. If that fails, a warning says so and the race continues without a record.
 
     **Arguments:**
 
@@ -356,9 +371,21 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
     another race, or is the record of another, naming the difference.
     """
     if path is None:
-        yield RaceRecord(None, [])
+        yield [], lambda line: None
         return
-    file, header = Path(path), json.loads(json.dumps({"version": VERSION, **header}))
+    file, header, failed = Path(path), json.loads(json.dumps({"version": VERSION, **header})), False
+
+    def add(line: list[Sample] | Mapping[str, Any]) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            with file.open("ab") as record:
+                record.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            warnings.warn(f"the race continues without its record {file}: {error.strerror}", stacklevel=4)
+            failed = True
+
     with writing("record", path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -367,16 +394,15 @@ def open_record(path: str | Path | None, header: Mapping[str, Any]) -> Iterator[
             raise InputError(f"record {file} is being written by {owner}")
         theirs, samples, length = _read(file)
         os.truncate(file, length)  # drops a line that a kill cut short
-        record = RaceRecord(file, samples)
         if not theirs:
-            record.add(header)
+            add(header)
         for name, ours in header.items() if theirs else ():
             if theirs.get(name) != ours:
                 raise InputError(
                     f"{file} is the record of another race: {name} was {theirs.get(name)!r} and is {ours!r}; a race "
                     "goes on only with the same arms, machine and settings, so give another `record`"
                 )
-        yield record
+        yield samples, add
 
 
 def read_samples(path: str | Path) -> list[Sample]:
@@ -391,15 +417,19 @@ def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:
     """Return a record's header and samples, and the length in bytes of all but a last line that was cut short."""
     if not file.is_file():
         raise InputError(f"{file} is no record of a race")
-    data, found = file.read_bytes(), []
-    *lines, rest = data.split(b"\n")
-    if not _BEGIN.startswith(data[: len(_BEGIN)]):  # a file of another kind, of one line without an end, say, is kept
-        raise InputError(f"{file} is damaged, or no record of a race: line 1 is {[*lines, rest][0][:60]!r}")
-    for i, line in enumerate(lines):
+    header, samples, length = dict[str, Any](), list[Sample](), 0
+    for i, line in enumerate(file.read_bytes().splitlines(keepends=True)):
         try:
-            found.append(json.loads(line))
-            _ = [sample["seconds"] for sample in found[-1]] if i else None
+            if not i and not _BEGIN.startswith(line[: len(_BEGIN)]):
+                raise ValueError("a file of another kind")
+            if not line.endswith(b"\n"):
+                break
+            content = json.loads(line)
+            if i:
+                samples += [sample for sample in content if sample["seconds"]]
+            else:
+                header = content
         except (KeyError, RecursionError, TypeError, ValueError):
             raise InputError(f"{file} is damaged, or no record of a race: line {i + 1} is {line[:60]!r}") from None
-    header, *rounds = found or [{}]
-    return header, [sample for one in rounds for sample in one], len(data) - len(rest)
+        length += len(line)
+    return header, samples, length

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
@@ -78,9 +79,11 @@ class _DelayedLedger(Ledger):
         self._delayed_stage, self._delay_ns, self._choices = stage, int(seconds * 1e9), choices
         self._waited = -1  # last step that was delayed
 
-    def _leave(self, stage: Any, failed: bool) -> None:
-        self._delay(stage.name)  # last in the stage: what follows runs on cold caches and must not count for it
-        super()._leave(stage, failed)
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        with super().stage(name):
+            yield
+            self._delay(name)  # last in the stage: what follows runs on cold caches and must not count for it
         if self.in_step and self.current == "other":
             self._delay("other")
 
@@ -109,9 +112,8 @@ def _trial(
         pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
-            raise InputError(
-                f"{stage!r} is in no two steps of the loop, expected a stage such as {[*ledger.seconds()]}"
-            )
+            names = [*ledger.seconds()]
+            raise InputError(f"{stage!r} is in no two steps of the loop, expected a stage such as {names}")
     return Trial(stage, delay, median(grown), len(grown))
 
 
@@ -174,8 +176,10 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
+        from tclab.timing._verdict import ratio_text
+
         work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-        work += f"{seconds_text(self.step_seconds)}; steps with it take {self.race.pairs[0].ratio_text} of bare ones"
+        work += f"{seconds_text(self.step_seconds)}; steps with it take {ratio_text(self.race.pairs[0])} of bare ones"
         return Display(notes=[work, *busy_notes(self.race.busy_percent)])
 
 

@@ -17,15 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, lcm, log, sqrt
+from math import exp, lcm, sqrt
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tclab._display import counted, seconds_text
 from tclab.errors import InputError
-from tclab.timing._statistics import Reals
 
+Reals = NDArray[np.float64]
+
+MIN_OBSERVATIONS = 6  # steps; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
 _WAITING = 0.01  # share of the time below which nobody waits for a loader
 _CLOSE = 0.1  # share by which steps may be shorter than their workers' own times: costs vary
 _AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
@@ -121,26 +124,6 @@ def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
     # the error of a ratio of totals is that of the mean of what each block's part differs from its share
     error, freedom = _error((part - share * whole) / whole.mean(), cycle)
     return Estimate(share, error, freedom)
-
-
-def ratio_of_means(first: Estimate, second: Estimate, level: float) -> tuple[float, Interval | None, float | None]:
-    """Return second over first, its interval, and the p value of no difference.
-
-    Welch's statistic of the logarithms, with the degrees of freedom of the side that has fewer. That bound holds for
-    any two variances (Mickey and Brown, Annals of Mathematical Statistics 37, 1966, 639-642); Welch's estimate of them
-    does not for two or three runs.
-    """
-    from scipy.special import stdtr, stdtrit
-
-    ratio = second.value / first.value
-    if first.error is None or second.error is None:
-        return ratio, None, None
-    error = sqrt((first.error / first.value) ** 2 + (second.error / second.value) ** 2)
-    if not error:
-        return ratio, (ratio, ratio), float(ratio == 1)
-    freedom = min(first.freedom, second.freedom)
-    reach = exp(min(float(stdtrit(freedom, (1 + level) / 2)) * error, 700.0))
-    return ratio, (ratio / reach, ratio * reach), float(2 * stdtr(freedom, -abs(log(ratio)) / error))
 
 
 def _error(run: Reals, cycle: int) -> tuple[float | None, float]:

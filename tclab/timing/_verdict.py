@@ -1,136 +1,167 @@
 """Verdicts of a race from its samples alone: FASTER, SLOWER, SAME or UNDECIDED.
 
+A race has at least 8 turns, each of one process, and a turn is a part of the race. A part's value is the centre of its
+rounds' log ratios; FASTER and SLOWER need all parts beyond the margin. If parts are independent and as likely to favour
+one arm as the other, all 8 lie on one side of the true ratio with probability 2 / 2⁸ = 0.8 %, whatever the form and
+strength of the noise, as in a sign test. The rest of the 5 % is for noise of one arm that neighbouring parts share, and
+for up to five comparisons; more of them take more parts. There is one look, at the end, so nothing is tested twice.
+`benchmarks/verdicts.py` attacks it.
+
 A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from itertools import chain, combinations
-from math import exp, expm1, inf, log, log1p
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, groupby
+from math import ceil, comb, exp, log, log1p, log2
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tclab._display import Display, Shown, counted
 from tclab.timing._race_blocks import ROUNDS_THAT_FIT, Sample, read_samples
-from tclab.timing._statistics import Centre, Series, centre_of
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
-_OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
-ALPHA = 0.05  # probability of a false verdict in a race
-LOOKS = 2  # a race is tested at half of its budget and at its end, each with half of alpha
-# Parts of a race that must agree. In both looks they agree by chance with a probability of at most 2 · 2 · 2⁻⁸ = 1.6 %.
-PARTS = 8
+OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
+ONCE, BUSY = "once", "busy"  # a side was run once, or while other programs used the processors
+ALPHA = 0.05  # probability of a false verdict
+PARTS = 8  # of a race, at least
+_BY_CHANCE = 0.04  # probability of a false verdict of any pair by independent noise; the rest is for what parts share
+LASTS = 12  # noise of one arm may last a twelfth of the race: of any strength, it makes at most 5 % of verdicts false
 MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
-MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
+_OF_AN_ORDER = 4  # rounds; of fewer, one that is wild would move all others
+_MANY = 500  # values
 _MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
+_SPARE = 2.0  # a race that is just long enough decides every other time, so twice as much is asked for
 
 
 @dataclass(frozen=True, repr=False)
 class Pair(Shown):
-    """The comparison of two arms; what could not be computed is `None`.
+    """The comparison of two arms, in numbers; `explain` says them in words. What is not known is `None`.
 
     **Arguments:**
 
     - `a`, `b`: names of the arms.
-    - `verdict`: of `a`: FASTER or SLOWER if `interval` lies wholly beyond the margin and `q` is at most `alpha`; SAME
-      if it lies wholly within the margin, and noise has not made the margin wider than 10 %; otherwise UNDECIDED, and
-      also if an arm differs from itself.
-    - `reason`: why no interval decides, in words; empty where one does.
-    - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer rounds than parts of a race.
-    - `interval`: of `ratio`, at level `1 - alpha`; it decides the verdict. A race's pays for noise with a memory (see
-      `tclab.timing._statistics`), and is made wider where needed so that it holds the centre of each of its 8 parts.
-    - `alpha`: the allowed probability of a false verdict at this test, half of the whole race's (0.05).
-    - `p`: two-sided p value of equal times.
-    - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
-    - `margin`: the larger of the margin that was asked for, 2 % unless given, and `floor`.
-    - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
-    - `kept`: rounds that the comparison uses; an incomplete one is left out.
+    - `verdict`: of `a`: FASTER or SLOWER if `interval` is beyond the margin, SAME if it is within, else UNDECIDED.
+    - `ratio`: time of `a` over time of `b`: of a race the median of `parts`.
+    - `interval`: of `ratio`, which decides: of a race from the smallest of `parts` to the largest, and if it is SAME
+      half-way from these to the next; of runs Student's at 95 %.
+    - `parts`: the ratio in each part of a race.
+    - `margin`: a share of the time that is no difference worth a verdict.
+    - `kept`: rounds of a race, or steps of the runs, that the comparison uses.
+    - `least`: rounds that a verdict needs.
+    - `processes`: number of processes that ran the race.
+    - `differ`: whether these differ by more than their rounds do, which a longer race does not change.
+    - `lasts_seconds`: how long noise of one arm may last at a time without making more than 5 % of verdicts false.
     - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
-    - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
+    - `period`: where blocks are shorter than a whole period, its calls and the budget in seconds that has room for it.
+    - `runs`: number of runs of `b` and of `a`, if the comparison is of runs and not of a race.
     - `cell`: name of the cell in a race of several.
-    - `basis`: what `interval` is, in words.
-    - `notes`: what else belongs to the reason.
-    - `why`: the reason of the verdict in words, made of the others: how the interval lies to the margin, the largest
-      difference that is excluded, unless the interval spans more than a factor of 10, and `notes`.
+    - `reason`: why there is no verdict, where no figure of this says it.
+    - `obstacle`: which reason it is, of those that are acted on: `ONCE` or `BUSY`; else empty.
     """
 
     a: str
     b: str
-    verdict: str
-    reason: str = ""
+    verdict: str = UNDECIDED
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    alpha: float = ALPHA
-    p: float | None = None
-    q: float | None = None
+    parts: tuple[float, ...] = ()
     margin: float = MARGIN
-    floor: float | None = None
     kept: int = 0
-    needs_seconds: float | None = None
+    least: int = PARTS
     processes: int = 0
+    differ: bool = False
+    lasts_seconds: float | None = None
+    needs_seconds: float | None = None
+    period: tuple[int, float] | None = None
+    runs: tuple[int, int] | None = None
     cell: str | None = None
-    basis: str = "its interval"
-    notes: tuple[str, ...] = ()
-    why: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "why", self.reason or self._by_interval())
-
-    def _by_interval(self) -> str:
-        if self.interval is None:
-            return ""
-        edge = f"±{100 * self.margin:.3g}%"
-        lies = decide(*self.interval, self.margin, widest=inf)
-        where = {SAME: f"lies within {edge}", UNDECIDED: f"reaches across {edge}"}.get(lies, f"lies beyond {edge}")
-        if lies == SAME and self.verdict != SAME:
-            where += ", a margin so wide by noise that nothing is called the same"
-        alone = ["it is of this process alone"] if self.processes == 1 and self.verdict != UNDECIDED else []
-        excluded = f"differences above {_about(100 * (self.excluded or 0.0))}% are excluded"
-        if self.is_wide:
-            excluded = "measurements differ too much from one another to say more"
-        return "; ".join([f"{self.basis} {where}", excluded, *self.notes, *alone])
+    reason: str = ""
+    obstacle: str = ""
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
-        verdict, ratio = _OPPOSITE.get(self.verdict, self.verdict), self.ratio and 1 / self.ratio
-        interval = self.interval and (1 / self.interval[1], 1 / self.interval[0])
-        return replace(self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval)
+        ratio, interval = self.ratio and 1 / self.ratio, self.interval and (1 / self.interval[1], 1 / self.interval[0])
+        verdict, runs = OPPOSITE.get(self.verdict, self.verdict), self.runs and self.runs[::-1]
+        other = replace(self, a=self.b, b=self.a, verdict=verdict, ratio=ratio, interval=interval, runs=runs)
+        return replace(other, parts=tuple(1 / part for part in self.parts))
 
     @property
     def excluded(self) -> float | None:
         """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
         return None if self.interval is None else max(self.interval[1] - 1, 1 - self.interval[0])
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether the interval spans more than a factor of 10: it excludes and predicts nothing of use."""
-        return self.interval is not None and self.interval[1] > 10 * self.interval[0]
-
-    @property
-    def sentence(self) -> str:
-        """The comparison in one line: "a against b: FASTER, 0.523 × the time [0.51, 0.54]; …"."""
-        return "; ".join(filter(None, (f"{self.a} against {self.b}: {self.verdict}, {self.ratio_text}", self.why)))
-
-    @property
-    def floor_text(self) -> str:
-        """A/A floor and margin as text: "A/A floor 0.4%, margin ±2.0%"."""
-        floor = "not measured" if self.floor is None else f"{self.floor:.1%}"
-        return f"A/A floor {floor}, margin ±{self.margin:.1%}"
-
-    @property
-    def ratio_text(self) -> str:
-        """The ratio and its interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
-        if self.ratio is None:
-            return "no ratio"
-        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
-        return f"{self.ratio:.4g} × the time{ends}"
-
     def _display(self) -> Display:
         return pairs_display([self])
+
+
+def decide(low: float, high: float, margin: float) -> str:
+    """Return the verdict of an interval [low, high] of ratios for a margin (0.02 is 2 %)."""
+    if high < 1 / (1 + margin):
+        return FASTER
+    if low > 1 + margin:
+        return SLOWER
+    return SAME if 1 / (1 + margin) < low and high < 1 + margin else UNDECIDED
+
+
+# ---- words
+
+
+def ratio_text(pair: Pair) -> str:
+    """Return the ratio and its interval: "0.523× the time [0.51, 0.54]"; "no ratio" without one."""
+    if pair.ratio is None:
+        return "no ratio"
+    ends = f" [{pair.interval[0]:.4g}, {pair.interval[1]:.4g}]" if pair.interval else ""
+    return f"{pair.ratio:.4g}× the time{ends}"
+
+
+def explain(pair: Pair) -> str:
+    """Return what a verdict excludes and when it is valid, or what would bring one, in words."""
+    return "; ".join(filter(None, _words(pair)))
+
+
+def sentence_of(pair: Pair) -> str:
+    """Return a comparison in one line: "a against b: FASTER, 0.523× the time [0.51, 0.54]; valid unless …"."""
+    return "; ".join(filter(None, (f"{pair.a} against {pair.b}: {pair.verdict}, {ratio_text(pair)}", explain(pair))))
+
+
+def _words(pair: Pair) -> Iterator[str]:
+    edge = f"±{100 * pair.margin:.3g} %"
+    needs = f"about {about(pair.needs_seconds)} s" if pair.needs_seconds else ""
+    if pair.reason:
+        yield pair.reason
+    elif pair.interval is None:
+        yield f"{counted(pair.kept, 'round')} ran, at least {pair.least} are needed: a race of {needs} may decide"
+    elif pair.verdict == UNDECIDED:
+        yield f"the interval crosses {edge}"
+        if pair.differ:
+            yield (
+                f"the {pair.processes} processes differ from one another, so a longer race will not help: use more "
+                "processes, or this one alone (processes=None, --processes 0)"
+            )
+        elif pair.runs is None:
+            yield f"a race of {needs} may decide" if needs else f"a race {_MOST_LONGER} times as long would not decide"
+    else:
+        if pair.verdict == SAME:
+            yield f"any difference is below {about(100 * (pair.excluded or 0.0))} %"
+        if pair.lasts_seconds is not None:
+            here = " in this process," if pair.processes == 1 else ""
+            lasts = about(pair.lasts_seconds)
+            yield f"valid{here} unless a disturbance hit only one of them for more than {lasts} s"
+    if pair.runs is not None and not pair.reason:
+        yield f"from {pair.runs[0]} and {counted(pair.runs[1], 'run')}"
+    if pair.period is not None:
+        calls, seconds = pair.period
+        yield f"blocks are shorter than a period of {calls} calls: a race of about {about(seconds)} s has whole ones"
+
+
+def about(value: float) -> str:
+    """Return two digits of a value, without an exponent where it has few."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 class _PairsDisplay(Display):
@@ -143,192 +174,147 @@ class _PairsDisplay(Display):
 
 def pairs_display(pairs: Iterable[Pair], title: str = "", notes: Iterable[str] = ()) -> Display:
     """Return some comparisons to be shown, with their cells where they have any."""
-    lines = [
-        (" · ".join(filter(None, (pair.cell, f"{pair.a} against {pair.b}"))), pair.verdict, pair.ratio_text, pair.why)
-        for pair in pairs
-    ]
+    named = ((" · ".join(filter(None, (pair.cell, f"{pair.a} against {pair.b}"))), pair) for pair in pairs)
+    lines = [(name, pair.verdict, ratio_text(pair), explain(pair)) for name, pair in named]
     columns = ("comparison", "verdict", "ratio [interval]", "why") if lines else ()
     return _PairsDisplay(title, columns, lines, tuple(notes))
 
 
-def decide(low: float, high: float, margin: float, *, widest: float = MOST_MARGIN) -> str:
-    """Return the verdict of an interval [low, high] of ratios for a margin (0.02 is 2 %), SAME up to `widest`."""
-    if high < 1 / (1 + margin):
-        return FASTER
-    if low > 1 + margin:
-        return SLOWER
-    within = 1 / (1 + margin) < low and high < 1 + margin
-    return SAME if within and margin <= widest else UNDECIDED
+# ---- the procedure
+
+Round = list[Sample]
+Reals = NDArray[np.float64]
 
 
-def _about(value: float) -> str:
-    """Return two digits of a value, without an exponent where it has few."""
-    return f"{float(f'{value:.2g}'):g}"
+def parts_for(comparisons: int) -> int:
+    """Return how many parts a race needs for so many comparisons, each of which may agree by chance."""
+    return max(PARTS, 1 + ceil(log2(max(comparisons, 1) / _BY_CHANCE)))
 
 
-Round = dict[str, list[Sample]]  # arm → its two blocks
+def _parts(rounds: Sequence[Round], least: int) -> list[NDArray[np.intp]]:
+    """Return the places of each part's rounds: a turn, or a piece of one where there are too few turns.
 
-
-def _rounds(samples: Iterable[Sample]) -> list[Round]:
-    """Return the rounds of all processes, one process after the other."""
-    found: dict[tuple[int, int], Round] = {}
-    for sample in samples:
-        one = found.setdefault((sample["process"], sample["round"]), {})
-        one.setdefault(sample["arm"], []).append(sample)
-    return [found[place] for place in sorted(found)]
-
-
-def _series(blocks: Sequence[Sample], values: Sequence[float], orders: Sequence[int]) -> Series:
-    """Return the series of a log ratio of each round, given a block of it and which order its arms had."""
-    seconds, process = ([block[name] for block in blocks] for name in ("spent_seconds", "process"))
-    return Series.of(np.array(values), np.array(seconds), np.array(process), np.array(orders))
-
-
-def _seconds(one: Round, arm: str) -> float:
-    return float(sum(block["seconds"] for block in one[arm]))
-
-
-def floor_of(rounds: Iterable[Round]) -> float | None:
-    """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` with too few rounds.
-
-    It compares only blocks in the same position of their round, so that an effect of the position is not taken for
-    noise. Each arm gives one comparison for every four of its rounds with the same order: the first and fourth against
-    the second and third, which cancels linear drift. The floor is their median.
+    A record of an earlier version has no turns: there a turn is what a process ran without a break.
     """
-    differences: list[float] = []
-    by_order: dict[tuple[int, str, int], list[float]] = {}
-    for one in rounds:
-        for arm, (first, _) in one.items():
-            by_order.setdefault((first["process"], arm, first["position"]), []).append(log(_seconds(one, arm)))
-    for logs in by_order.values():
-        fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
-        differences += (fours @ [0.5, -0.5, -0.5, 0.5]).tolist()
-    return expm1(abs(np.median(differences))) if differences else None
+    in_turns = groupby(rounds, lambda blocks: blocks[0].get("turn", blocks[0]["process"]))
+    lengths = [len(list(turn)) for _, turn in in_turns]
+    turns = np.split(np.arange(len(rounds)), np.cumsum(lengths)[:-1])
+    pieces = [1] * len(turns)
+    while sum(pieces) < min(least, len(rounds)):
+        pieces[max(range(len(turns)), key=lambda i: len(turns[i]) / pieces[i])] += 1
+    return [part for turn, n in zip(turns, pieces, strict=True) for part in np.array_split(turn, n)]
 
 
-def _interval(series: Series, centre: Centre) -> tuple[float, float]:
-    """Return the interval of ratios that decides: the model's, up to the outermost part of the race."""
-    (low, high), of_parts = centre.interval(1 - ALPHA / LOOKS), series.parts(PARTS)
-    return exp(min(low, float(of_parts.min()))), exp(max(high, float(of_parts.max())))
+def _centre(values: Reals) -> float:
+    """Return the median of the means of every two values; of three or of very many values their median.
 
-
-def _unlike_itself(rounds: Sequence[Round], arm: str, margin: float) -> str:
-    """Return that an arm's two blocks of each round differ, the control; empty where they do not.
-
-    Which block is the numerator alternates.
+    Of values in two states it lies in between, where a median jumps (Hodges and Lehmann, Annals of Mathematical
+    Statistics 34, 1963, 598-611). Of three values one outlier would move it, and of many a median is as good.
     """
-    blocks = [one[arm][0] for one in rounds]
-    odd = [block["round"] % 2 for block in blocks]
-    ratios = [one[arm][0]["seconds"] / one[arm][1]["seconds"] for one in rounds]
-    series = _series(blocks, [(-1) ** is_odd * log(ratio) for is_odd, ratio in zip(odd, ratios, strict=True)], odd)
-    centre = centre_of(series)
-    if decide(*_interval(series, centre), margin) not in _OPPOSITE:
-        return ""
-    return f"the control failed: {arm} takes {exp(centre.quantile(0.5)):.4g} × the time of itself"
+    if len(values) == 3 or len(values) > _MANY:
+        return float(np.median(values))
+    return float(np.median(np.add.outer(values, values))) / 2
 
 
-def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[str, ...]:
-    """Return that blocks are no whole periods, and a budget that has room for these; nothing where they are whole.
+def _log_ratios(rounds: Sequence[Round], a: str, b: str) -> Reals:
+    """Return the log ratio of each round, [rounds], without the effect of which arm it began with.
 
-    `round_seconds` is what a round of each process takes.
+    A position in the round may cost time, which is no noise. Where each order has enough rounds, all orders are shifted
+    to the same centre.
     """
+    found, orders = [], []
+    for blocks in rounds:
+        seconds = [sum(block["seconds"] for block in blocks if block["arm"] == arm) for arm in (a, b)]
+        found.append(log(seconds[0] / seconds[1]))
+        orders.append(next(block["position"] for block in blocks if block["arm"] == a))
+    values, kinds = np.array(found), [np.equal(orders, order) for order in set(orders)]
+    if min(kind.sum() for kind in kinds) >= _OF_AN_ORDER:
+        centres = [_centre(values[kind]) for kind in kinds]
+        for kind, centre in zip(kinds, centres, strict=True):
+            values[kind] += np.mean(centres) - centre
+    return values
+
+
+def _ends(parts: Reals, margin: float, *, apart: bool = True) -> tuple[str, float, float]:
+    """Return the verdict of a race whose parts have these centres, and the interval that decides it.
+
+    A difference is found if all parts agree. SAME rests on two tests of one side each (Schuirmann, Journal of
+    Pharmacokinetics and Biopharmaceutics 15, 1987, 657-680): of arms that differ by the margin, all parts or all but
+    one are on the near side of it with probability 9 / 2⁸ = 3.5 %. So its ends are half-way from the outermost part to
+    the next, which leaves something for noise that parts share. Parts that share their processes' luck in twos are not
+    `apart`: for them the ends are the outermost.
+    """
+    low, below, *_, above, high = np.sort(parts).tolist()
+    verdict = decide(exp(low), exp(high), margin)
+    if verdict in OPPOSITE:
+        return verdict, exp(low), exp(high)
+    inner = (exp((low + below) / 2), exp((high + above) / 2)) if apart else (exp(low), exp(high))
+    return (SAME, *inner) if decide(*inner, margin) == SAME else (UNDECIDED, exp(low), exp(high))
+
+
+def _with_needs(pair: Pair, logs: Reals, processes: Sequence[int], seconds: float) -> Pair:
+    """Return an undecided comparison with how long a race would have to be, or that no length would do.
+
+    The interval of a race that is k times as long is 1/√k as wide, unless processes differ by more than their parts.
+    """
+    low, below, *_, above, high = np.sort(logs).tolist()
+    middle, edge = float(np.median(logs)), log1p(pair.margin)
+    width = high - middle if middle < 0 else middle - low
+    if abs(middle) <= edge:  # more likely the same
+        width = max((high + above) / 2 - middle, middle - (low + below) / 2)
+    times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
+    by_process = [logs[np.equal(processes, process)] for process in set(processes)]
+    if 1 < len(by_process) < len(logs):
+        within = np.mean([own.var() for own in by_process])
+        if np.var([own.mean() for own in by_process], ddof=1) > 4 * within:
+            return replace(pair, differ=True)
+    return pair if times > _MOST_LONGER else replace(pair, needs_seconds=_SPARE * seconds * max(times, 1.0))
+
+
+def _short_blocks(samples: Sequence[Sample], round_seconds: float) -> tuple[int, float] | None:
+    """Return the period that blocks are shorter than, and a budget that has room for whole ones."""
     periods = [sample["period"] for sample in samples if sample["calls"] % sample.get("period", 1)]
     if not periods:
-        return ()
+        return None
     period, calls = max(periods), min(sample["calls"] for sample in samples)
-    needs = f"whole ones need a budget of about {_about(1.5 * ROUNDS_THAT_FIT * round_seconds * period / calls)} s"
-    return (f"blocks of {counted(calls, 'call')} are shorter than a period of {period}: {needs}",)
+    return period, _SPARE * ROUNDS_THAT_FIT * round_seconds * period / calls
 
 
-def pairs_of(samples: Sequence[Sample], margin: float) -> Iterator[Pair]:
-    """Yield the comparison of every two arms, before the others are known."""
-    if not samples:
-        return
-    rounds = _rounds(samples)
-    floor, seconds = floor_of(rounds), max(sample["spent_seconds"] for sample in samples)
-    processes = len({sample["process"] for sample in samples})
-    pair = Pair(
-        "", "", UNDECIDED, alpha=ALPHA / LOOKS, margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
-        processes=processes, notes=_short_blocks(samples, processes * seconds / len(rounds)),
-        basis=f"the {100 * (1 - ALPHA / LOOKS):.4g}% interval with all {PARTS} parts of the race",
-    )  # fmt: skip
-    control = cache(partial(_unlike_itself, rounds, margin=pair.margin))
-    for a, b in combinations(dict.fromkeys(sample["arm"] for sample in samples), 2):
-        named = replace(pair, a=a, b=b)
-        if len(rounds) < PARTS:
-            needs = 1.5 * PARTS / len(rounds) * seconds
-            ran = f"{counted(len(rounds), 'round')} ran, at least {PARTS} are needed"
-            reason = "; ".join([f"{ran}: a race of about {_about(needs)} s has them", *pair.notes])
-            yield replace(named, reason=reason, needs_seconds=needs)
-            continue
-        blocks = [one[a][0] for one in rounds]
-        logs = [log(_seconds(one, a) / _seconds(one, b)) for one in rounds]
-        series = _series(blocks, logs, [block["position"] for block in blocks])
-        centre = centre_of(series)
-        interval = _interval(series, centre)
-        verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
-        found = replace(named, verdict=verdict, ratio=exp(centre.quantile(0.5)), interval=interval, p=centre.p)
-        if verdict == UNDECIDED:
-            yield _with_needs(found, centre, seconds)
-        elif failed := control(a) or control(b):
-            yield replace(found, verdict=UNDECIDED, reason="; ".join([failed, *found.notes]))
-        else:
-            held = f"it holds unless noise of one arm lasts longer than {_about(seconds / PARTS)} s"
-            yield replace(found, notes=(held, *found.notes))
-
-
-def _with_needs(pair: Pair, centre: Centre, seconds: float) -> Pair:
-    """Return an undecided comparison with how long a race would have to be.
-
-    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches
-    the margin decides every other race, so half as much again is asked for.
-    """
-    assert pair.interval is not None
-    low, high = map(log, pair.interval)
-    middle, edge = centre.quantile(0.5), log1p(pair.margin)
-    towards_edge = high - middle if middle < 0 else middle - low
-    width = towards_edge if abs(middle) > edge else max(high - middle, middle - low)
-    times = (width / max(abs(abs(middle) - edge), 1e-9)) ** 2
-    if pair.margin > MOST_MARGIN and abs(middle) < edge:
-        return pair
-    needs = None
-    if centre.is_of_luck or (pair.processes > 1 and pair.is_wide):
-        note = (
-            f"the luck of {pair.processes} processes limits it, not the seconds: more processes may decide, or "
-            "this one alone (processes=None, on the command line --processes 0)"
-        )
-    elif times > _MOST_LONGER:
-        note = f"a race would have to be more than {_MOST_LONGER} times as long to decide"
-    else:
-        needs = 1.5 * seconds * max(times, 1.0)
-        note = f"a race of about {_about(needs)} s may decide"
-    return replace(pair, notes=(note, *pair.notes), needs_seconds=needs)
-
-
-def over_all(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return comparisons with their p values adjusted over all of them, by which FASTER and SLOWER must hold, too."""
-    from scipy.stats import false_discovery_control
-
-    found = list(pairs)
-    ps = [pair.p for pair in found if pair.p is not None]
-    qs = iter(false_discovery_control(ps).tolist() if ps else [])
-    return [pair if pair.p is None else _adjusted(pair, next(qs)) for pair in found]
-
-
-def _adjusted(pair: Pair, q: float) -> Pair:
-    if pair.verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, verdict=UNDECIDED, notes=(f"over all comparisons q = {q:.2g}", *pair.notes[1:]))
-    return replace(pair, q=q)
-
-
-def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN) -> list[Pair]:
-    """Return the comparison of every two arms, in their order, with p values adjusted over all; empty without a sample.
+def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN, *, comparisons: int = 1) -> list[Pair]:
+    """Return the comparison of every two arms, in their order; empty without a sample.
 
     **Arguments:**
 
     - `samples`: those of a race, from `Race.samples`; or its record, a file, which may have been made on any machine.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
+    - `comparisons`: of all races that answer one question, if they are more than those of this race.
 
     **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
-    return over_all(pairs_of(read_samples(samples) if isinstance(samples, str | Path) else [*samples], margin))
+    samples = read_samples(samples) if isinstance(samples, str | Path) else [*samples]
+    if not samples:
+        return []
+    rounds = [list(blocks) for _, blocks in groupby(samples, lambda block: (block["process"], block["round"]))]
+    arms = [*dict.fromkeys(sample["arm"] for sample in samples)]
+    least, seconds = parts_for(max(comparisons, comb(len(arms), 2))), max(sample["spent_seconds"] for sample in samples)
+    parts = _parts(rounds, least)
+    processes = [rounds[part[0]][0]["process"] for part in parts]
+    common = Pair(
+        "", "", margin=margin, kept=len(rounds), least=least, processes=len(set(processes)),
+        period=_short_blocks(samples, seconds / len(rounds)),
+    )  # fmt: skip
+    pairs = []
+    for a, b in combinations(arms, 2):
+        pair = replace(common, a=a, b=b)
+        if len(parts) < least:
+            pairs.append(replace(pair, needs_seconds=_SPARE * least / len(rounds) * seconds))
+            continue
+        values = _log_ratios(rounds, a, b)
+        logs = np.array([_centre(values[part]) for part in parts])
+        verdict, low, high = _ends(logs, margin, apart=common.processes in (1, len(parts)))
+        ratio, ratios = exp(np.median(logs)), tuple(map(exp, logs))
+        pair = replace(pair, verdict=verdict, ratio=ratio, interval=(low, high), parts=ratios)
+        undecided = verdict == UNDECIDED
+        decided = replace(pair, lasts_seconds=seconds / LASTS)
+        pairs.append(_with_needs(pair, logs, processes, seconds) if undecided else decided)
+    return pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,19 +68,13 @@ def distributed_forward(
     forward: Callable[[Any, View], Any], model: nn.Module, exchange: Exchange
 ) -> tuple[DistributedDataParallel, Communication]:
     """Return a model's forward under DDP in this process's group, and the record of its communication."""
-    ddp = DistributedDataParallel(_Forward(forward, model), **exchange.options)
-    return ddp, Communication(ddp, hook=_hook(exchange.compression))
-
-
-def _hook(compression: str) -> Callable[[Any], Any] | None:
-    """Return torch's communication hook for a compression (bucket → future of its mean); `None` for "none"."""
-    if compression == "none":
-        return None
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    group: Any = torch.distributed.group.WORLD
-    chosen = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
-    return lambda bucket: chosen(group, bucket)
+    ddp, hook = DistributedDataParallel(_Forward(forward, model), **exchange.options), None
+    if exchange.compression != "none":  # bucket → future of its mean
+        compress = getattr(default_hooks, f"{exchange.compression}_compress_hook")
+        hook = partial(compress, torch.distributed.group.WORLD)
+    return ddp, Communication(ddp, hook=hook)
 
 
 def without_gradient(model: nn.Module) -> list[str]:

@@ -27,7 +27,7 @@ from tclab._display import first_of
 from tclab._limits import out_of_memory
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import get
+from tclab.masking import Strategy, get
 from tclab.masking._strategy import is_users, views
 from tclab.message_passing import View
 from tclab.models import PygModel
@@ -193,10 +193,13 @@ class _HubModel(nn.Module):
         for part in view.with_wild_type():
             # of scores and self-weights of its own the gradient would be a difference, in which much cancels
             x, self_weight = part.begin(self.features) @ self.linear, self.features.new_ones(1)
-            summed = part.complete(part.convolve_sum([self.network], x, [nn.Identity()], [self_weight]))
+            (convolved,) = part.convolve([self.network], x, [nn.Identity()], [self_weight])
+            summed = part.complete(convolved)
             share = summed / (1 + summed)
             values = torch.cat([share, (self.scale * summed).square()], dim=1)
-            pooled.append(part.pool(share.mean(dim=1, keepdim=True), values))
+            # a pool's weights do not change where 100 is added to each score, but its exp would be infinite in float32
+            exact = share.to(torch.promote_types(share.dtype, torch.float32))
+            pooled.append(part.pool(100 + exact.mean(dim=1, keepdim=True), values))
         wild_type, samples = (torch.cat(pooled) @ self.out).flatten().tensor_split([1])
         return wild_type + samples
 
@@ -372,7 +375,7 @@ class EquivalenceReference:
             lower = max(self._ratio(variant) for variant in variants if variant.dtype != "float64")
             findings, full_size = [fp64, lower], None
             if is_users(strategy) and self.graph is not self._whole and not (fp64.where or lower.where):
-                full_size, of_whole = self._full_size(double)
+                full_size, of_whole = self._full_size(double, kind)
                 findings += of_whole
             if kind.exact and kind.masks_graph:
                 dtypes = {variant.dtype: replace(double, dtype=variant.dtype) for variant in variants}
@@ -391,10 +394,11 @@ class EquivalenceReference:
             left_out=_left_out(self.candidate, self.graph),
         )
 
-    def _at_full_size(self, double: Variant) -> tuple[str, list[Finding]]:
+    def _at_full_size(self, double: Variant, kind: type[Strategy]) -> tuple[str, list[Finding]]:
         """Return "passed", "failed" or "not compared: …" on the whole graph, and what was found there.
 
-        In fp64 and, for what is gross, in fp32. Nothing that is made there is kept.
+        In fp64 and, for what is gross, in fp32. Nothing that is made there is kept. The result is of the class `kind`:
+        another may have its name later.
         """
         try:
             graph = self._whole.induced({})  # a copy, with which all that is made of it goes
@@ -411,7 +415,7 @@ class EquivalenceReference:
         device, graph = next(self.candidate.parameters()).device, hub_graph(self._whole)
         place = f"at a hub of {next(iter(graph.networks.values())).num_edges // 2:,} neighbours "
         nodes = range(1, graph.num_nodes[graph.deleted_type])
-        samples = [nodes[first::_HUB_SAMPLES] for first in range(_HUB_SAMPLES)]
+        samples = [nodes[::2], *(nodes[first::_HUB_SAMPLES] for first in range(_HUB_SAMPLES))]
         return EquivalenceReference(lambda graph: _HubModel(graph).to(device), graph, samples, whole=True, place=place)
 
     def _differences(self, allowed: Mapping[Variant, float]) -> list[Finding]:
@@ -466,7 +470,9 @@ class EquivalenceReference:
         device, count = next(model.parameters()).device, len(self.deletions)
         order = [(variant.draw + i) % count for i in range(count)]  # what a batch before left behind would show
         samples = [self.deletions[i] for i in order]
-        size = _SLICE if variant.sliced else count
+        # of one draw a sample is alone, as an epoch's last may be; a compiler would compile again for it
+        together = count if variant.draw != 1 or variant.compiled else max(count - 1, 1)
+        size = _SLICE if variant.sliced else together
         batches = [[*samples[1:], []], *(samples[first : first + size] for first in range(0, count, size))]
         made = views(self.graph, batches, variant.strategy, device=device, collation=variant.collation)
         next(made).close()  # what a strategy keeps of one batch must not reach the next of its size

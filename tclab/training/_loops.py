@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import cache
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -94,13 +94,9 @@ def _step_task() -> type:
             return self.training_stages.transfer(loaded.batch, stage=self._ledger.stage)
 
         def training_step(self, batch: Batch, batch_idx: int) -> None:
-            optimizer: Any = self.optimizers() if self.training_stages.optimizer is not None else None
-            loss = self.training_stages.run(
-                batch,
-                stage=self._ledger.stage,
-                backward=self.manual_backward,
-                update=None if optimizer is None else optimizer.step,
-            )
+            step, optimizers = self.training_stages, cast("Any", self.optimizers)
+            update = None if step.optimizer is None else optimizers().step
+            loss = step.run(batch, stage=self._ledger.stage, backward=self.manual_backward, update=update)
             if loss is not None:
                 self.losses.append(loss)
 
@@ -112,6 +108,10 @@ def _step_task() -> type:
             return self.training_stages.optimizer
 
     return StepTask
+
+
+# what Lightning adds to training unless told otherwise
+_OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
 def run_lightning(
@@ -133,19 +133,16 @@ def run_lightning(
     module = _step_task()(step, timer, items)
     cuda = step.device.type == "cuda"
     device = torch.device("cuda", step.device.index or 0) if cuda else step.device
+    options: dict[str, Any] = dict.fromkeys(_OFF, False)
+    options |= {"accelerator": "gpu", "devices": [device.index]} if cuda else {"accelerator": "cpu"}
     strategy = SingleDeviceStrategy(device)
     strategy.teardown = lambda: None  # which moves model and optimizer to the CPU: the step goes on
-    with _quiet():
-        trainer = Trainer(
-            accelerator="gpu" if cuda else "cpu",
-            devices=[device.index] if cuda else 1,
-            strategy=strategy,
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+    logger = logging.getLogger("lightning.pytorch")  # it tells of devices, loggers and the end of training
+    with warnings.catch_warnings(), ExitStack() as quiet:
+        quiet.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer = Trainer(strategy=strategy, max_epochs=1, **options)
         trainer.fit(module, train_dataloaders=items)
     losses: list[Tensor] = module.losses
     return losses
@@ -157,17 +154,3 @@ def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterat
         held, item = [item], None  # only the loop holds the batch, so that it can free it
         with timer.stage("loop"):
             yield held.pop()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Lightning's messages on devices, logging and the end of training."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Batch, Strategy
+from tclab.message_passing.kernels._row_ops import in_float32
 from tclab.perturbation import Perturbations
 from tclab.training._step import Step
 
@@ -167,12 +168,8 @@ class _CudaAutocast(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", None) in _FLOAT32_ON_CUDA:
-            args, kwargs = tree_map_only(Tensor, _float32, (args, kwargs))
+            args, kwargs = tree_map_only(Tensor, in_float32, (args, kwargs))
         return func(*args, **(kwargs or {}))
-
-
-def _float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _without_data(graph: CellGraph, mode: FakeTensorMode) -> CellGraph:

@@ -15,11 +15,10 @@ from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
 from tclab.models import ModelKind
-from tclab.models._losses import Peers
+from tclab.models._losses import Stage
 from tclab.timing import Communication
 from tclab.training._distributed import Exchange, distributed_forward
 
-Stage = Callable[[str], AbstractContextManager[Any]]  # name → the context that the stage runs in
 Backward = Callable[[Tensor], None]
 Update = Callable[[], Any] | None  # the optimizer's step where a framework runs it; None for the optimizer's own
 
@@ -144,7 +143,7 @@ class Step:
         self.model: nn.Module = kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
         self.loss: Callable[..., Tensor] = kind.loss(strategy.graph, loss)
-        self.loss_takes_peers = "peers" in signature(self.loss).parameters
+        self.loss_takes_stage = "stage" in signature(self.loss).parameters
         if gather_interval is not None:
             if getattr(self.loss, "gather_interval", None) is None:
                 gathers = f"the loss {loss or next(iter(kind.losses))!r} gathers nothing from other ranks"
@@ -225,10 +224,8 @@ class Step:
 
     def _loss(self, output: Any, batch: Batch, stage: Stage) -> Tensor:
         targets = batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
-        given: dict[str, Any] = {"epoch": self.epoch}
-        if self.exchange is not None and self.loss_takes_peers:
-            given["peers"] = Peers.here(stage)
-        return self.loss(output, targets, **given)
+        given = {"stage": stage} if self.loss_takes_stage else {}
+        return self.loss(output, targets, epoch=self.epoch, **given)
 
     def _update(self, stage: Stage, update: Update) -> None:
         """Clip, run the optimizer's step if the mode has one, and free the gradients."""

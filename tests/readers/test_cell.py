@@ -19,6 +19,7 @@ from tclab.readers import ReadError, read_folder, read_perturbations
 from tclab.readers._genes import Genes
 from tclab.readers._yeast_gem import branches
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* were dropped")
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
 

@@ -1,5 +1,7 @@
 """Edge lists as people bring them, by their kind: read as plain Python reads them, or refused in a sentence."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from tclab import CellGraph, InputError
 from tclab.readers import ReadError, edge_list
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* were dropped")
 YEAST_PAIR = {("A", "B"), ("B", "C")}
 WEIGHTED = {("A", "B", 0.5), ("B", "C", 1)}
 
@@ -78,6 +81,7 @@ REFUSED = {
     "the weight is '0,5'": ["source;target;weight\nA;B;0,5\n"],  # a decimal comma
     "has a decimal comma": ["A B 0,5\nB C 1,5\n"],
     "has bars and spaces: pass sep=": ["A|B |C\nB|C |D\n"],
+    "has bars and commas: pass sep=": ["A|B|1,5\nB|C|2,5\n", "Node12|Node2|1,5e-07|0|0\n", "A|B|1,000,000|x|y\n"],
     "nodes and their names, or edges": [
         "Id,Label\n1,Bern\n2,Olten\n", "ORF\tName\nYAL001C\tTFC3\nYBR002W\tRER2\n", "gene,protein\ng1,P1\ng2,P2\n",
         "1,SMP1\n2,TFC3\n3,RER2\n"],
@@ -247,6 +251,173 @@ def test_what_would_make_another_graph_is_refused(write, text, why):
         edge_list(write("edges.csv.gz", text), None if "A" in text else NAMES)
 
 
+# ---- a header that is a comment, as files of public databases have one
+
+STRING = (
+    "#node1\tnode2\tnode1_string_id\tnode2_string_id\tneighborhood_on_chromosome\tgene_fusion\t"
+    "phylogenetic_cooccurrence\thomology\tcoexpression\texperimentally_determined_interaction\t"
+    "database_annotated\tautomated_textmining\tcombined_score\n"
+)
+MITAB = (
+    "#ID(s) interactor A\tID(s) interactor B\tAlt. ID(s) interactor A\tAlt. ID(s) interactor B\t"
+    "Alias(es) interactor A\tAlias(es) interactor B\tInteraction detection method(s)\tConfidence value(s)\n"
+)
+REACTOME = (
+    "# Interactor 1 uniprot id\tInteractor 1 Ensembl gene id\tInteractor 1 Entrez Gene id\tInteractor 2 uniprot id\t"
+    "Interactor 2 Ensembl gene id\tInteractor 2 Entrez Gene id\tInteraction type\n"
+)
+FUNCTIONAL = "Gene1\tGene2\tAnnotation\tDirection\tScore\nA\tB\tcatalyzed by\t<-\t0.5\nB\tC\tpredicted\t-\t1\n"
+BIOGRID = (
+    "#BioGRID Interaction ID\tEntrez Gene Interactor A\tEntrez Gene Interactor B\tSystematic Name Interactor A\t"
+    "Systematic Name Interactor B\n1\t856\t857\tA\tB\n2\t857\t858\tB\tC\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "edges"),
+    [
+        (STRING + "A\tB\tx\ty" + 8 * "\t0" + "\t0.5\nB\tC\ty\tz" + 8 * "\t0" + "\t1\n", None, WEIGHTED),
+        (STRING[1:] + "A\tB\tx\ty" + 8 * "\t0" + "\t0.5\nB\tC\ty\tz" + 8 * "\t0" + "\t1\n", None, WEIGHTED),
+        (MITAB + "A\tB\tx:1\ty:1\t-\t-\t-\tscore:0.5\nB\tC\t-\t-\t-\t-\t-\t-\nC\t-\t-\t-\t-\t-\t-\t-\n", None,
+         YEAST_PAIR),
+        (MITAB.replace("(s)", "").replace("(es)", "es") + "A\tB\tx\ty\t-\t-\t-\t-\nB\tC\t-\t-\t-\t-\t-\t-\n", None,
+         YEAST_PAIR),
+        (FUNCTIONAL, None, WEIGHTED),
+        (BIOGRID, ("Systematic Name Interactor A", "Systematic Name Interactor B"), YEAST_PAIR),
+        (REACTOME + "A\tx\t-\tB\ty\t-\tcleavage\nB\ty\t-\tC\tz\t-\tcleavage\n",
+         ("Interactor 1 uniprot id", "Interactor 2 uniprot id"), YEAST_PAIR),
+        (BIOGRID, (3, 4), YEAST_PAIR),
+        ("# source target\nsource target\nA B\nB C\n", ("source", "target"), YEAST_PAIR),
+        ("# made by hand\n# target source\nB A\nC B\n", None, YEAST_PAIR),
+        ("% source,weight,target\nA,0.5,B\nB,1,C\n", None, WEIGHTED),
+        ("#from to  w\nA\tB\t0.5\nB\tC\t1\n", None, WEIGHTED),
+        ("# Nodes: 3 Edges: 2\nA B\nB C\n", None, YEAST_PAIR),  # no header
+        ("# to,from\nsource,target\nA,B\nB,C\n", None, YEAST_PAIR),  # the other line says it, too
+        ("#A,B\nA,B\nB,C\n", None, YEAST_PAIR),  # an edge that somebody commented out
+    ],
+)  # fmt: skip
+def test_the_last_comment_is_the_header_if_it_calls_two_columns_source_and_target(write, text, columns, edges):
+    found = edges_of(edge_list(write("edges.tsv", text), columns=columns, directed="Direction" not in text))
+    assert found == edges
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "why"),
+    [
+        (BIOGRID, {}, "its columns are 'BioGRID Interaction ID, .*': which are source and target"),
+        (REACTOME + "A\tx\t-\tB\ty\t-\tcleavage\n", {}, "its columns are 'Interactor 1 uniprot id"),
+        (FUNCTIONAL, {"directed": True}, "its column direction says which way an edge goes"),
+        ("# source target\nA B\n", {"columns": ("source", "targt")}, "no column 'targt' .*; did you mean 'target'"),
+    ],
+)
+def test_a_header_that_does_not_say_it_all_is_asked_about(write, text, options, why):
+    with pytest.raises(ReadError, match=why):
+        edge_list(write("edges.tsv", text), **options)
+
+
+# ---- weights, blanks, edges that come again
+
+
+@pytest.mark.parametrize("weight", ["1_000", "1_0.5", "2e1_0", "0x10", "1,5"])
+def test_what_only_python_calls_a_number_is_no_weight(write, weight):
+    with pytest.raises(ReadError, match=f"row 3: the weight is '{weight}', expected a finite number"):
+        edge_list(write("edges.tsv", f"source\ttarget\tweight\nA\tB\t2\nB\tC\t{weight}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('"New  York" "Los   Angeles"\n"Los   Angeles" Bern\n', {"New  York", "Los   Angeles", "Bern"}),
+        ('  Bern   "a  b"  \n"a  b"  "say ""no  no"""\n', {"Bern", "a  b", 'say "no  no"'}),
+        ('A   5"  \n5"   B\n', {"A", '5"', "B"}),  # an inch is no quote
+    ],
+)
+def test_several_spaces_separate_like_one_but_not_in_quotes(write, text, names):
+    assert {*edge_list(write("edges.txt", text), header=False).report.node_names} == names
+
+
+def of_rows(write, rows, **options):
+    return edge_list(write("edges.csv", "source,target,weight\n" + rows.replace(" ", "\n")), **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "strongest", "total"),
+    [
+        ("A,B,-0.9 A,B,0.1", -0.9, -0.8),
+        ("A,B,0.1 A,B,-0.9", -0.9, -0.8),  # whatever the order
+        ("A,B,2 B,A,3 A,B,5", 5, 10),  # parallel lines
+        ("A,B,2 A,B,2 B,A,4", 4, 4),  # each direction has the same sum: it is there twice
+        ("A,B,-3 A,B,3", 3, 0),
+        ("A,A,1 A,A,2", 2, 3),
+        ("A,B,7 B,A,7", 7, 7),
+    ],
+)
+def test_an_edge_of_several_rows_has_the_strongest_weight_or_the_sum_and_the_rule_is_said(
+    write, rows, strongest, total
+):
+    assert of_rows(write, rows).weight.tolist() == [strongest]
+    summed = of_rows(write, rows, duplicates="sum")
+    assert summed.weight.tolist() == pytest.approx([total])
+    assert "1 edges appear in several rows: each has the sum" in str(summed.report)
+    assert ("each has the largest of their weights" in str(of_rows(write, rows).report)) == ("7" not in rows)
+    with pytest.raises(ReadError, match="row 2 has the edge of row 1 again"):
+        of_rows(write, rows, duplicates="error")
+
+
+def test_rows_without_a_weight_are_counted_and_a_rule_that_there_is_not_is_named(write):
+    path = write("edges.csv", "A,B\nB,A\nB,A\nB,B\n")
+    assert edge_list(path, duplicates="sum").weight.tolist() == [3, 1]
+    assert edge_list(path).weight is None
+    with pytest.raises(InputError, match="unknown duplicates 'mx'; did you mean 'max'"):
+        edge_list(path, duplicates="mx")
+
+
+def test_self_loops_are_kept_and_counted_and_names_that_differ_in_case_are_said(write):
+    report = edge_list(write("edges.csv", "A,B\nB,B\na,a\nA,a\n")).report
+    assert "2 of the edges are self-loops" in report.notes
+    for text in ("A,B\nB,C\na,C\n", "Z\u00fcrich,Z\u00fcrich\nZu\u0308rich,Bern\n", "A,B\n\uff21,B\n"):
+        notes = edge_list(write("edges.csv", text), header=False).report.notes
+        assert "some names differ only in case or in Unicode, and are nodes of their own" in notes
+    assert not any("self" in note for note in edge_list(write("edges.csv", "A,B\nB,C\n")).report.notes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (
+            ["A", "B", "C"],
+            "2 of 4 rows were dropped: they name a station that is not in the station list of 3, such as 'd'",
+        ),
+        (["A", "B", "C", "D"], "such as 'd'; 'd' differs from 'D' only in case or in Unicode"),
+    ],
+)
+@pytest.mark.filterwarnings("default")
+def test_names_that_are_lost_are_warned_about_from_a_tenth_on(write, nodes, said):
+    path = write("edges.csv", "A,B\nB,C\nC,d\nB,d\n")
+    with pytest.warns(UserWarning, match=said):
+        found = edge_list(path, nodes, node_type="station")
+    assert found.report.dropped == {"unknown station": 2}
+    rows = "A,B\nB,C\nC,A\n" * 7
+    with (
+        pytest.warns(UserWarning, match="only in case") if "D" in nodes else nullcontext()
+    ):  # a twentieth; its case is said
+        edge_list(write("edges.csv", f"{rows}C,d\n"), [*nodes, *map(str, range(9))], unknown_limit=1)
+
+
+def test_a_row_is_found_again_in_the_edges_of_both_directions(write):
+    path = write("edges.csv", "source,target,km\nOlten,Bern,3\nBern,Olten,5\nOlten,Chur,0.5\nChur,Chur,7\nBern,X,1\n")
+    once = edge_list(path, NAMES)
+    both = once.in_both_directions()
+    rows = [("Olten", "Bern"), ("Bern", "Olten"), ("Olten", "Chur"), ("Chur", "Chur")]
+    forward, backward = both.report.edge_of_row.tolist()
+    assert forward[4] == backward[4] == once.report.edge_of_row[4] == -1
+    pairs = [(NAMES[a], NAMES[b]) for a, b in both.edge_index.T.tolist()]
+    for row, ends in enumerate(rows):
+        assert {pairs[forward[row]], pairs[backward[row]]} == {ends, ends[::-1]}
+    assert forward[3] == backward[3]
+    assert once.report.edge_of_row.tolist()[:2] == [0, 0]
+
+
 # any text that ends no cell and no line, is no byte order mark, no comment, and has no quote
 CELLS = st.text(
     st.characters(exclude_characters='\0\t\r\n"\u200b\ufeff', exclude_categories=["Cs"]), min_size=1, max_size=6
@@ -261,8 +432,10 @@ def test_an_edge_list_is_that_of_a_dictionary(tmp_path, rows, directed):
     network = edge_list(path, sep="\t", header=False, columns=(0, 1, 2), directed=directed)
     names = network.report.node_names
     assert names == tuple(sorted({name for row in rows for name in row[:2]}))
-    ordered = sorted(((a, b) if directed else tuple(sorted((a, b))), weight) for a, b, weight in rows)
-    expected = dict(ordered)  # of an edge that comes again the largest weight
+    ends = [(a, b) if directed else tuple(sorted((a, b))) for a, b, _ in rows]
+    ordered = sorted(zip(ends, (row[2] for row in rows), strict=True), key=lambda row: (abs(row[1]), row[1]))
+    expected = dict(ordered)  # of an edge that comes again the weight of the largest magnitude
     pairs = [(names[one], names[other]) for one, other in network.edge_index.T.tolist()]
     assert dict(zip(pairs, network.weight.tolist(), strict=True)) == expected
+    assert [pairs[edge] for edge in network.report.edge_of_row.tolist()] == ends
     assert network.report.rows == len(rows) == network.report.kept + sum(network.report.dropped.values())

@@ -8,6 +8,7 @@ import pytest
 
 from tclab import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* were dropped")
 FORMATS = fuzz.formats()
 
 

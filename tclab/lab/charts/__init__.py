@@ -7,14 +7,7 @@ from tclab.lab.charts._sweep_charts import stages, throughput
 from tclab.lab.charts._trace_charts import trace_timeline
 
 __all__ = [
-    "break_even_chart",
-    "mask_picture",
-    "race_chart",
-    "reach_chart",
-    "result_chart",
-    "speed_up",
-    "stages",
-    "throughput",
+    "break_even_chart", "mask_picture", "race_chart", "reach_chart", "result_chart", "speed_up", "stages", "throughput",
     "trace_timeline",
-]
+]  # fmt: skip
 __dir__ = __all__.copy  # completion offers these

@@ -20,7 +20,7 @@ from tclab.timing import Ledger
 from tclab.timing._advice import Advice
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
-from tclab.timing._verdict import UNDECIDED, Pair
+from tclab.timing._verdict import UNDECIDED, Pair, explain
 from tclab.trace._report import Report
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
@@ -34,7 +34,7 @@ def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
     columns = ["line", "value", "low", "high", "sure", "text", "why"]
     found = [
         (name, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
-         f"{pair.ratio:.3g} × {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", pair.why)
+         f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", explain(pair))
         for name, pair in pairs
     ]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
@@ -69,7 +69,7 @@ def race_chart(
     title = title or f"Each arm against {against}"
     rows = _ratio_rows(named)
     if rows["value"].isna().all():
-        reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in named))
+        reasons = "\n".join(dict.fromkeys(f"{name}: {explain(pair)}" for name, pair in named))
         return empty_chart(f"{title}: no ratio.\n{reasons}")
     if chosen[0].cell is None:
         rows = rows.sort_values("value")
@@ -132,9 +132,8 @@ def _ledger_chart(ledger: Ledger) -> Any:
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
     of = f"{machine_text(result=ledger)} · {len(ledger)} steps · accounted for: {accounted}"
     title = chart_title("Where a step's time goes", of)
-    return stacked(
-        means, title, axis="a step [s], mean of each stage", colours=colours_of(means["part"], STAGE_COLOURS)
-    )
+    colours = colours_of(means["part"], STAGE_COLOURS)
+    return stacked(means, title, axis="a step [s], mean of each stage", colours=colours)
 
 
 def _epoch_chart(epochs: Sequence[Epoch]) -> Any:

@@ -15,59 +15,28 @@ from tclab.sweeps.store._machine_label import graph_text, this_machine, where_me
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
 # lighter, to be seen on a dark page; the same strategy has the same colour in every chart.
 STRATEGY_COLOURS = {
-    "subgraph": "#999999",
-    "edge_mask": "#d55e00",
-    "stored_index": "#e69f00",
-    "stored_mask": "#f0c340",
-    "gpu_mask_loop": "#cc79a7",
-    "gpu_mask": "#9560ad",
-    "gpu_mask_cached": "#8062c8",
-    "gpu_filter": "#56b4e9",
-    "node_mask": "#009e73",
-    "indices": "#2b8cc4",
-    "gene_mask_cache": "#c0508c",
-    "dense": "#2f8a4e",
-    "delta": "#f783ac",
-    "khop_1": "#5a78e0",
-    "khop_2": "#88ccee",
-    "khop_3": "#ddcc77",
-    "sampled_edges": "#aa4499",
-}
+    "subgraph": "#999999", "edge_mask": "#d55e00", "stored_index": "#e69f00", "stored_mask": "#f0c340",
+    "gpu_mask_loop": "#cc79a7", "gpu_mask": "#9560ad", "gpu_mask_cached": "#8062c8", "gpu_filter": "#56b4e9",
+    "node_mask": "#009e73", "indices": "#2b8cc4", "gene_mask_cache": "#c0508c", "dense": "#2f8a4e",
+    "delta": "#f783ac", "khop_1": "#5a78e0", "khop_2": "#88ccee", "khop_3": "#ddcc77", "sampled_edges": "#aa4499",
+}  # fmt: skip
 # In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
 # other. Kinds of work share a hue: making a batch is yellow to brown, masks are red, the model blue, the update green;
 # waiting and what lies between are greys, and idle next to nothing.
 STAGE_COLOURS = {
-    "sample": "#efe08a",
-    "data_wait": "#c2c2c2",
-    "transfer": "#eeb977",
-    "mask": "#e58a78",
-    "collate": "#bf9b77",
-    "forward": "#9fd0ec",
-    "loss": "#dcaccb",
-    "gather": "#c483aa",
-    "backward": "#6f9fd0",
-    "rank_wait": "#d3c8e2",
-    "communication": "#a58fd0",
-    "clip": "#b5e3cf",
-    "optimizer": "#7cc3a2",
-    "log": "#b3b36c",
-    "loop": "#a99db4",
-    "other": "#8f8f8f",
-    "idle": "rgba(140, 140, 140, 0.2)",
-}
+    "sample": "#efe08a", "data_wait": "#c2c2c2", "transfer": "#eeb977", "mask": "#e58a78", "collate": "#bf9b77",
+    "forward": "#9fd0ec", "loss": "#dcaccb", "gather": "#c483aa", "backward": "#6f9fd0",
+    "rank_wait": "#d3c8e2", "communication": "#a58fd0", "clip": "#b5e3cf", "optimizer": "#7cc3a2",
+    "log": "#b3b36c", "loop": "#a99db4", "other": "#8f8f8f", "idle": "rgba(140, 140, 140, 0.2)",
+}  # fmt: skip
 # A category of a trace that is a stage of the step has that stage's colour.
 CATEGORY_COLOURS = {
-    "data_loading": STAGE_COLOURS["transfer"],
-    "graph_processing": STAGE_COLOURS["mask"],
-    "model_forward": STAGE_COLOURS["forward"],
-    "loss_computation": STAGE_COLOURS["loss"],
-    "backward": STAGE_COLOURS["backward"],
-    "optimizer": STAGE_COLOURS["optimizer"],
+    "data_loading": STAGE_COLOURS["transfer"], "graph_processing": STAGE_COLOURS["mask"],
+    "model_forward": STAGE_COLOURS["forward"], "loss_computation": STAGE_COLOURS["loss"],
+    "backward": STAGE_COLOURS["backward"], "optimizer": STAGE_COLOURS["optimizer"],
     "ddp_communication": STAGE_COLOURS["communication"],
-    "tensor_ops": "#ddcc77",
-    "cuda_kernels": "#aaaa55",
-    "other": STAGE_COLOURS["other"],
-}
+    "tensor_ops": "#ddcc77", "cuda_kernels": "#aaaa55", "other": STAGE_COLOURS["other"],
+}  # fmt: skip
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 GREY = "#8a8a8a"  # of lines: it can be seen on a light page and on a dark one
 INK = alt.ExprRef("luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")  # of words, as the chart's ground asks

@@ -30,7 +30,7 @@ from tclab.lab.reports._cells import (
 from tclab.lab.reports._tables import rows_of_points
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._verdict import SAME, UNDECIDED
+from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
 # Stages of a step as the overview has them; each has the colour of the one that names it.
 _KIND_OF = {
@@ -54,7 +54,8 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
     second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
     show: a strategy without a time, one that is inexact, and one whose verdict against the fastest exact strategy of
-    its model and setting is UNDECIDED or SAME.
+    its model and setting is UNDECIDED or SAME. Where strategies ran once each there are no verdicts, and the title says
+    so.
 
     **Arguments:**
 
@@ -78,7 +79,8 @@ def _overview(cell: pd.DataFrame) -> Any:
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
-    said = found["label"].map(_verdict_words(cell[(cell["stage"] == "step") & (cell["status"] == "ok")]))
+    measured = cell[(cell["stage"] == "step") & (cell["status"] == "ok")]
+    said = found["label"].map(_verdict_words(measured))
     ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
     speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
@@ -95,7 +97,9 @@ def _overview(cell: pd.DataFrame) -> Any:
         ratios(dots, small[0], axis="samples a second (logarithmic)", colours=colours, one=None, width=260),
         stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=260),
     ]
-    title = chart_title("Which strategy is the fastest", "line: 95 % interval", rows=cell)
+    once = measured["label"].is_unique and len(measured) > 1
+    lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
+    title = chart_title("Which strategy is the fastest", lines, rows=cell)
     return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
 
 
@@ -109,7 +113,7 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
             pairs = against_the_fastest(group)[1]
             words |= {labels[name]: "as fast" for name, pair in pairs.items() if pair.verdict == SAME}
             words |= {labels[name]: f"undecided: {why_undecided(pair)}" for name, pair in pairs.items()
-                      if pair.verdict == UNDECIDED}  # fmt: skip
+                      if pair.verdict == UNDECIDED and pair.obstacle != ONCE}  # fmt: skip
     return words
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, SHARED, WITHOUT_REPEATS, pairs_of_runs
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import graph_name
 from tclab.sweeps.store._rows import keys_of
 from tclab.timing._environment import HARDWARE
 from tclab.timing._ledger import SUMS, TOLERANCE
-from tclab.timing._verdict import Pair
+from tclab.timing._verdict import BUSY, Pair
 from tclab.training._step import MODES
 
 _CELL = ["model", "networks", "network_names", "batch_size"]
@@ -28,6 +28,7 @@ _DEPEND = {"network_names": "networks", "threads": "ranks"}  # columns that may 
 _FIXED = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_CHARTED, *_RUN, *_DEPEND)]
 _OF_RANKS = ("whole", "overlapped")  # of a rank: the sum of its stages; of older rows also what its backward hides
 _NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
+_ALIKE = 0.05  # share of the time by which strategies of a sweep may differ and count as alike
 _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
 
 
@@ -115,15 +116,15 @@ def against_the_fastest(cell: pd.DataFrame) -> tuple[str, dict[str, Pair]]:
     fast, *others = map(str, means.index)
     sides = {name: cell[cell["strategy"] == name] for name in (fast, *others)}
     points = [("", sides[other], sides[fast]) for other in others]
-    pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=WITHOUT_REPEATS)
+    pairs = pairs_of_runs(points, [(other, fast) for other in others], margin=_ALIKE)
     return fast, dict(zip(others, pairs, strict=True))
 
 
 def why_undecided(pair: Pair) -> str:
     """Return why two points are undecided, in few words."""
-    if pair.reason.endswith(SHARED):
+    if pair.obstacle == BUSY:
         return "the machine was busy"
-    return pair.reason or f"not sure beyond ±{pair.margin:.0%}: more steps would tell"
+    return pair.reason or f"not certain beyond ±{pair.margin:.0%}: run it more often"
 
 
 def reference_of(others: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,14 +19,13 @@ from tclab.lab.reports._cells import (
     points_of_modes,
     reference_of,
     stage_parts,
-    times_text,
     why_undecided,
     with_labels,
 )
 from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import without_time
-from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
+from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
 
 
 def findings(rows: Runs, about: str = "sweep") -> Sentences:
@@ -64,8 +64,8 @@ def answer(rows: pd.DataFrame) -> list[str]:
     """Return which strategy is the fastest, one sentence for each group of rows that are alike.
 
     The comparison is made in the cell, a batch size and networks, that the most strategies ran in: with `edge_mask`,
-    or else the slowest strategy. A sentence claims what its verdicts do: what an interval across the margin leaves
-    open is named as undecided. Sweeps run points one after the other, which each sentence says.
+    or else the slowest strategy. A sentence claims what its verdicts do: where strategies ran once each, none is called
+    faster. Sweeps run points one after the other, which each sentence says.
     """
     groups = with_labels(comparable(in_one_mode(rows))).groupby(["model", "setting"], sort=False)
     return [sentence for (_, setting), group in groups if (sentence := _answer(group, str(setting)))]
@@ -78,39 +78,58 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
     fast, pairs = against_the_fastest(cell)
     reference = reference_of(list(pairs))
     samples = cell[cell["strategy"] == fast]["samples_per_second"].median()
-    open_: dict[str, list[str]] = {}  # why → with which
+    first = cell.iloc[0]
+    at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
+    place = ", ".join(filter(None, (_machine(cell), at, first["model"], setting)))
+    words = f"{figure_text(samples)} samples/s"
+    ran_once = all(pair.obstacle in (ONCE, BUSY) for pair in pairs.values())
+    text = _once(fast, words, pairs) if ran_once else _judged(fast, words, pairs)
+    said = [f"{place}: {text}", _beside(pairs[reference]), _batch_bytes(cell, fast, reference)]
+    end = "Settings were measured one after another; race them to confirm."
+    return f"{'. '.join(filter(None, said))}. {end}"
+
+
+def _judged(fast: str, words: str, pairs: Mapping[str, Pair]) -> str:
+    """Return which strategy is the fastest, by verdicts, and which may be as fast."""
+    open_: dict[str, list[str]] = {}  # why → which
     for name, pair in pairs.items():
         if pair.verdict == UNDECIDED:
             open_.setdefault(why_undecided(pair), []).append(name)
     same = [name for name, pair in pairs.items() if pair.verdict == SAME]
-    text = f"{fast} is the fastest, {figure_text(samples)} samples a second"
+    text = f"{fast} is the fastest: {words}"
     if open_:
-        with_ = [f"{first_of(names, 6)} ({why})" for why, names in open_.items()]
-        text = f"{fast} trains on the most samples a second, {figure_text(samples)}; undecided with {', '.join(with_)}"
-    text += f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else ""
-    first = cell.iloc[0]
-    at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
-    place = ", ".join(filter(None, (_machine(cell), at, first["model"], setting)))
-    said = [f"{place}: {text}", _compared(pairs[reference]), _bytes_carried(cell, fast, reference)]
-    return f"{'. '.join(filter(None, said))}. Points ran one after the other, not raced."
+        over = ", ".join(f"{first_of(names, 6)} ({why})" for why, names in open_.items())
+        text = f"{fast} has the highest throughput, {words}, but its lead is not certain over {over}"
+    return text + (f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else "")
 
 
-def _compared(pair: Pair) -> str:
+def _once(fast: str, words: str, pairs: Mapping[str, Pair]) -> str:
+    """Return which strategy had the highest throughput in single runs, of which none is called faster."""
+    n = len(pairs) + 1
+    second, pair = max(pairs.items(), key=lambda item: item[1].ratio or 0.0)
+    text = f"In one run each, {fast} had the highest throughput, {words}"
+    if pair.ratio is not None:
+        text += f"; {second} {1 - pair.ratio:.0%} less"
+    text += f". The best of {n} looks better than it is" if n > 2 else ". One run each decides nothing"
+    return f"{text}: repeat them, or race {fast} and {second}"
+
+
+def _beside(pair: Pair) -> str:
+    """Return how the fastest compares with the reference: by the interval's lower end, as the best of several."""
     if pair.ratio is None:
         return ""
-    low, high = pair.interval or (float("nan"),) * 2
-    if pair.verdict in (FASTER, SAME):
-        return f"It is {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
-    if high < 1 / (1 + pair.margin):  # it would decide: steps of a busy machine are sure of a time that is not theirs
-        low = high = float("nan")
-    return f"It ran {times_text(1 / pair.ratio, 1 / high, 1 / low)} as fast as {pair.b}"
+    if pair.verdict == FASTER and pair.interval:
+        least, measured = (figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
+        return f"It is at least {least}× as fast as {pair.b} ({measured}× as measured)"
+    once = ", once each" if pair.obstacle == ONCE else ""
+    return f"It ran {figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
 
 
-def _bytes_carried(cell: pd.DataFrame, fast: str, reference: str) -> str:
+def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
     sides = [cell[cell["strategy"] == name]["batch_bytes"].dropna() for name in (fast, reference)]
     if any(side.empty for side in sides):
         return ""
-    return f"A batch carries {bytes_text(sides[0].median())}, {reference}'s {bytes_text(sides[1].median())}"
+    return f"Batch size: {bytes_text(sides[0].median())} ({reference}: {bytes_text(sides[1].median())})"
 
 
 def _machine(rows: pd.DataFrame) -> str:

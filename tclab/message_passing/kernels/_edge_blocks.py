@@ -64,9 +64,8 @@ def sort_edges(edge_index: Tensor, num_sources: int, num_targets: int, *, loops:
     ptr, order = group(target, num_targets)
     position = torch.full_like(edge_index[0], len(order))
     position[given] = torch.argsort(order)[: len(given)]
-    inner = (
-        torch.searchsorted(ptr, torch.arange(most, max(len(order), most), most, device=ptr.device)).unique().tolist()
-    )
+    ends = torch.arange(most, max(len(order), most), most, device=ptr.device)
+    inner = torch.searchsorted(ptr, ends).unique().tolist()
     targets = [0, *(t for t in inner if t < num_targets), num_targets]
     edges = ptr[targets].tolist()
     blocks = list(zip(edges, targets, edges[1:], targets[1:], strict=False))

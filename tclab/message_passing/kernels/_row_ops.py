@@ -63,15 +63,15 @@ def _expanded(index: Tensor, x: Tensor) -> Tensor:
     return index.long().view(-1, *[1] * (x.dim() - 1)).expand(-1, *x.shape[1:])
 
 
-def without(removed: Tensor, rows: int) -> Tensor:
-    """Return [rows] bool, False for those in `removed: [n]` int64, on its device."""
+def keep_mask(removed: Tensor, rows: int) -> Tensor:
+    """Return which of some rows are kept, [rows] bool: all but those in `removed: [n]` int64, on its device."""
     if compiled_for_cpu(removed):
         return torch.ops.tclab.add_rows(torch.ones_like(removed), removed, rows) == 0
     return torch.ones(rows, dtype=torch.bool, device=removed.device).index_fill_(0, removed, False)
 
 
-def masked_rows(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Return `x: [*, H]` with the rows that `keep: [*]` leaves out zero, whatever they hold; itself for `None`."""
+def kept_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return `x: [*, H]`, zero where `keep: [*]` is False, whatever `x` holds there; `x` itself for `None`."""
     return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
 
 

@@ -1,8 +1,9 @@
 """Sparse matrix times dense rows, for several relations and samples: `spmm` fans out, `spmm_sum` fans in.
 
-They are custom operations of plain tensors, as `torch.compile` refuses sparse ones, and each is the other's gradient on
-the transposed matrices, so every derivative is there. Rows lie sample after sample, [B, N, H]. On a CPU each product is
-one `torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
+Each is the other's gradient on the transposed matrices, so every derivative is there. `tclab::spmm` does both, a custom
+operation of plain tensors, as `torch.compile` refuses sparse ones: of one `x` for all matrices it makes a result each,
+of one for each matrix their sum. Rows lie sample after sample, [B, N, H]. On a CPU each product is one
+`torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
 FBGEMM compiles that kernel for the width, keeps a row's sums in registers and prefetches. float64 has no such kernel
 and takes ATen's sparse product, as do small graphs, many samples at once. CUDA takes cuSPARSE in float32 and float64,
 and in two bytes Triton's tiles, or cuSPARSE in float32 where those cannot serve.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tclab.graph._csr import Csr, SparseMatrix
-from tclab.message_passing.kernels._row_ops import compiling, masked_rows
+from tclab.message_passing.kernels._row_ops import compiling, kept_rows
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 _SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
@@ -34,17 +35,18 @@ with warnings.catch_warnings():  # torch warns once a process that CSR is in bet
     torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), check_invariants=False)
 
 
-def product(a: Csr, x: Tensor, *, lasting: bool) -> Tensor:
-    """Return A·X of every sample, [B, rows, H], for `x: [B, columns, H]`; `lasting` as in `SparseMatrix`.
+def product(matrix: SparseMatrix, x: Tensor) -> Tensor:
+    """Return A·X of every sample, [B, rows, H], for `x: [B, columns, H]`.
 
     A CPU adds up each row in the order of its entries, whatever the number of threads: two runs give the same bits, as
     they do in tiles on CUDA. bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
     """
-    x, rows = x.contiguous(), len(a.crow) - 1
-    if lasting and (tiles := tiles_for(x, *a, x.size(1))) is not None:
+    a, x = matrix.csr, x.contiguous()
+    rows = len(a.crow) - 1
+    if matrix.lasting and (tiles := tiles_for(x, *a, x.size(1))) is not None:
         return tile_sums(tiles, x, rows=rows)
     if x.device.type == "cuda" and x.element_size() == 2:  # summed in bf16 itself cuSPARSE is 4 % off
-        return product(a, x.float(), lasting=lasting).to(x.dtype)
+        return product(matrix, x.float()).to(x.dtype)
     if x.device.type == "cpu" and x.dtype != torch.float64 and len(x) == 1:  # as `_chunks` cuts large graphs
         weights = None if a.values is None else a.values.to(x.dtype)
         bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
@@ -80,51 +82,41 @@ def spmm(
 
     **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    if compiling():
-        return torch.ops.tclab.spmm(x, *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
-    return list(_Products.apply(False, self_weights, sources, targets, matrices, x))
+    return _multiply(matrices, [x], self_weights, sources, targets)
 
 
-def spmm_sum(
-    matrices: Sequence[SparseMatrix],
-    xs: Sequence[Tensor],
-    *,
-    self_weights: Tensor | None = None,
-    sources: Tensor | None = None,
-    targets: Tensor | None = None,
-) -> Tensor:
-    """Return Y = K′·Σ (Aᵢ·(K·Xᵢ) + wᵢ·K·Xᵢ), of every sample; the adjoint of `spmm`.
-
-    **Arguments:**
-
-    - `xs`: [B, columns, H] for each matrix.
-    - `self_weights`, `sources`, `targets`: as for `spmm`.
-
-    **Returns:** [B, rows, H], contiguous.
-    """
-    if compiling():
-        return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), _lasting(matrices), self_weights, sources, targets)
-    total: Tensor = _Products.apply(True, self_weights, sources, targets, matrices, *xs)[0]
+def spmm_sum(matrices: Sequence[SparseMatrix], xs: Sequence[Tensor]) -> Tensor:
+    """Return Y = Σ Aᵢ·Xᵢ, of every sample, [B, rows, H], contiguous; `xs` are [B, columns, H] for each matrix."""
+    (total,) = _multiply(matrices, xs)
     return total
 
 
-def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the matrices, and their transposes, as a custom op takes them: three tensors each."""
-    return _tensors([matrix.csr for matrix in matrices]), _tensors([matrix.transposed for matrix in matrices])
+def _multiply(
+    matrices: Sequence[SparseMatrix],
+    xs: Sequence[Tensor],
+    w: Tensor | None = None,
+    sources: Tensor | None = None,
+    targets: Tensor | None = None,
+) -> list[Tensor]:
+    """Return a result for each matrix where there is one `x`; where there is one for each matrix, the sum of all."""
+    if compiling():
+        lasting = all(matrix.lasting for matrix in matrices)
+        return torch.ops.tclab.spmm(list(xs), _flat(matrices), lasting, w, sources, targets)
+    return list(_Products.apply(w, sources, targets, matrices, *xs))
 
 
-def _lasting(matrices: Sequence[SparseMatrix]) -> bool:
-    return all(matrix.lasting for matrix in matrices)
-
-
-def _tensors(parts: Sequence[Csr]) -> list[Tensor]:
+def _flat(matrices: Sequence[SparseMatrix]) -> list[Tensor]:
+    """Return matrices as a custom operation takes them, three tensors a matrix, then three a transpose."""
     # a list of tensors may hold no None for autograd: no values at all stand for ones
-    return [t for csr in parts for t in (csr.crow, csr.col, csr.col[:0] if csr.values is None else csr.values)]
+    sides = [side for matrix in matrices for side in (matrix.csr, matrix.transposed)]
+    return [t for csr in sides for t in (csr.crow, csr.col, csr.col[:0] if csr.values is None else csr.values)]
 
 
-def _matrices(flat: Sequence[Tensor]) -> list[Csr]:
+def _matrices(flat: Sequence[Tensor], lasting: bool) -> list[SparseMatrix]:
+    """Return the matrices that `_flat` made flat."""
     triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-    return [Csr(crow, col, values if values.numel() else None) for crow, col, values in triples]
+    sides = [Csr(crow, col, values if values.numel() else None) for crow, col, values in triples]
+    return [SparseMatrix(*pair, lasting) for pair in zip(sides[::2], sides[1::2], strict=True)]
 
 
 def _chunks(x: Tensor) -> list[slice]:
@@ -140,13 +132,13 @@ def _chunks(x: Tensor) -> list[slice]:
     return [slice(b, b + step) for b in range(0, len(x), step)]
 
 
-def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Return `x: [B, N, H]` with the rows that `keep: [B, N]` leaves out zero; `masked_rows`, in fewer writes."""
-    return x if keep is None else _zero_(x.clone(memory_format=torch.contiguous_format), keep)
+def _kept_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return what `kept_rows` does of `x: [B, N, H]` and `keep: [B, N]`, in fewer writes."""
+    return x if keep is None else _keep_(x.clone(memory_format=torch.contiguous_format), keep)
 
 
-def _zero_(x: Tensor, keep: Tensor) -> Tensor:
-    """Write zeros to the rows that are left out of `x`, contiguous; on a CPU to these alone, as few are."""
+def _keep_(x: Tensor, keep: Tensor) -> Tensor:
+    """Write zeros where `keep` is False to `x`, contiguous; on a CPU there alone, as few are deleted."""
     if x.device.type == "cpu":  # by numpy: a tensor's own `nonzero()` would count as a wait for the device
         x.flatten(0, 1).index_fill_(0, torch.from_numpy(np.flatnonzero(~keep.numpy())), 0.0)
     else:  # to know which rows they are the host would have to wait
@@ -154,74 +146,55 @@ def _zero_(x: Tensor, keep: Tensor) -> Tensor:
     return x
 
 
-_ARGUMENTS = "Tensor[] a, Tensor[] at, bool lasting, Tensor? w, Tensor? sources, Tensor? targets"
+_SCHEMA = "(Tensor[] xs, Tensor[] matrices, bool lasting, Tensor? w, Tensor? sources, Tensor? targets) -> Tensor[]"
 
 
-@torch.library.custom_op("tclab::spmm", mutates_args=(), schema=f"(Tensor x, {_ARGUMENTS}) -> Tensor[]")
+@torch.library.custom_op("tclab::spmm", mutates_args=(), schema=_SCHEMA)
 def _spmm(
-    x: Tensor,
-    a: Sequence[Tensor],
-    at: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    matrices: Sequence[Tensor],
     lasting: bool,
     w: Tensor | None,
     sources: Tensor | None,
     targets: Tensor | None,
 ) -> list[Tensor]:
-    matrices, chunks = _matrices(a), _chunks(x)
-    ys = [x.new_empty(x.size(0), len(matrix.crow) - 1, x.size(2)) for matrix in matrices]
+    each, chunks, ys = _matrices(matrices, lasting), _chunks(xs[0]), _empty(xs, matrices)
+    exact = torch.promote_types(xs[0].dtype, torch.float32)  # the relations' sums are rounded once, together
     for samples in chunks:
-        part = _kept(x[samples], None if sources is None else sources[samples])
-        for i, matrix in enumerate(matrices):
-            summed = product(matrix, part, lasting=lasting)
-            if w is not None:
-                torch.addcmul(summed, part, w[i], out=ys[i][samples])
-            elif len(chunks) == 1:
-                ys[i] = summed
+        keep = None if sources is None else sources[samples]
+        if len(xs) == 1:
+            part = _kept_rows(xs[0][samples], keep)
+            for i, matrix in enumerate(each):
+                summed = product(matrix, part)
+                if w is not None:
+                    torch.addcmul(summed, part, w[i], out=ys[i][samples])
+                elif len(chunks) == 1:
+                    ys[i] = summed
+                else:
+                    ys[i][samples] = summed
+        else:
+            total: Tensor | None = None
+            for i, (matrix, x) in enumerate(zip(each, xs, strict=True)):
+                part = _kept_rows(x[samples], keep)
+                summed = product(matrix, part)
+                total = summed.to(exact) if total is None else total.add_(summed)
+                if w is not None:
+                    total.addcmul_(part, w[i])
+            assert total is not None
+            if len(chunks) == 1:
+                ys = [total.to(xs[0].dtype)]
             else:
-                ys[i][samples] = summed
-            if targets is not None:
-                _zero_(ys[i][samples], targets[samples])
+                ys[0][samples] = total
+        if targets is not None:
+            for y in ys:
+                _keep_(y[samples], targets[samples])
     return ys
 
 
-@torch.library.custom_op("tclab::spmm_sum", mutates_args=(), schema=f"(Tensor[] xs, {_ARGUMENTS}) -> Tensor")
-def _spmm_sum(
-    xs: Sequence[Tensor],
-    a: Sequence[Tensor],
-    at: Sequence[Tensor],
-    lasting: bool,
-    w: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-) -> Tensor:
-    matrices, chunks = _matrices(a), _chunks(xs[0])
-    y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
-    exact = torch.promote_types(y.dtype, torch.float32)  # the relations' sums are rounded once, together
-    for samples in chunks:
-        total: Tensor | None = None
-        for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
-            part = _kept(x[samples], None if sources is None else sources[samples])
-            summed = product(matrix, part, lasting=lasting)
-            total = summed.to(exact) if total is None else total.add_(summed)
-            if w is not None:
-                total.addcmul_(part, w[i])
-        assert total is not None
-        if targets is not None:
-            _zero_(total, targets[samples])
-        if len(chunks) == 1:
-            return total.to(y.dtype)
-        y[samples] = total
-    return y
-
-
 @_spmm.register_fake
-def _(x: Tensor, a: Sequence[Tensor], *rest: Any) -> list[Tensor]:
-    return [x.new_empty(x.size(0), crow.size(0) - 1, x.size(2)) for crow in a[::3]]
-
-
-@_spmm_sum.register_fake
-def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
-    return xs[0].new_empty(xs[0].size(0), a[0].size(0) - 1, xs[0].size(2))
+def _empty(xs: Sequence[Tensor], matrices: Sequence[Tensor], *rest: Any) -> list[Tensor]:
+    rows = [crow.size(0) - 1 for crow in matrices[::6]]
+    return [xs[0].new_empty(xs[0].size(0), n, xs[0].size(2)) for n in rows[: len(rows) // len(xs)]]
 
 
 # ---- derivatives
@@ -234,28 +207,26 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
 
 
 class _Products(torch.autograd.Function):
-    """`spmm`, or `spmm_sum` where `summed`, with every derivative, forward and reverse, also under `torch.func`.
+    """`_multiply` with every derivative, forward and reverse, also under `torch.func`.
 
-    Both are linear in the rows, and each is the other's gradient on the transposed matrices. It calls the custom
-    operations, which have a gradient and no other derivative; a compiler, which cannot trace this class, calls them
-    directly.
+    It is linear in the rows, and its gradient is itself on the transposed matrices. It calls the custom operation,
+    which has a gradient and no other derivative; a compiler, which cannot trace this class, calls that directly.
     """
 
     @staticmethod
     def forward(
-        summed: bool,
         w: Tensor | None,
         sources: Tensor | None,
         targets: Tensor | None,
         matrices: Sequence[SparseMatrix],
         *xs: Tensor,
     ) -> tuple[Tensor, ...]:
-        given = (*_flat(matrices), _lasting(matrices), w, sources, targets)
-        return (torch.ops.tclab.spmm_sum(xs, *given),) if summed else tuple(torch.ops.tclab.spmm(xs[0], *given))
+        lasting = all(matrix.lasting for matrix in matrices)
+        return tuple(torch.ops.tclab.spmm(xs, _flat(matrices), lasting, w, sources, targets))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.summed, w, sources, targets, ctx.matrices, *xs = inputs
+        w, sources, targets, ctx.matrices, *xs = inputs
         ctx.set_materialize_grads(False)
         saved = (w, sources, targets, *([] if w is None else xs))
         ctx.save_for_backward(*saved)
@@ -263,26 +234,22 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        w, sources, targets, *xs = ctx.saved_tensors
-        xs = xs if ctx.needs_input_grad[1] else []
-        to_xs, to_w = _gradients(ctx.summed, ctx.matrices, w, sources, targets, grads, xs)
-        return None, to_w, None, None, None, *to_xs
+        to_xs, to_w = _gradients(ctx.matrices, grads, ctx.needs_input_grad[0], *ctx.saved_tensors)
+        return to_w, None, None, None, *to_xs
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         w, sources, targets, *xs = ctx.saved_tensors
-        w_t, xs_t = tangents[1], tangents[5:]
+        w_t, xs_t = tangents[0], tangents[4:]
+        moved = {i: x_t for i, x_t in enumerate(xs_t) if x_t is not None}
         parts = []
-        moved = [i for i, x_t in enumerate(xs_t) if x_t is not None]
-        if moved and ctx.summed:
-            matrices, weights = [ctx.matrices[i] for i in moved], None if w is None else w[moved]
-            parts.append(_Products.apply(True, weights, sources, targets, matrices, *[xs_t[i] for i in moved]))
-        elif moved:
-            parts.append(_Products.apply(False, w, sources, targets, ctx.matrices, *xs_t))
+        if moved:
+            matrices, weights = (ctx.matrices, w) if len(xs_t) == 1 else _some(ctx.matrices, w, moved)
+            parts.append(_Products.apply(weights, sources, targets, matrices, *moved.values()))
         if w_t is not None:
-            rows = [masked_rows(masked_rows(x, sources), targets) for x in xs] * len(w_t)
+            rows = [kept_rows(kept_rows(x, sources), targets) for x in xs] * len(w_t)
             by_weights = [x * weight for x, weight in zip(rows, w_t, strict=False)]
-            parts.append([torch.stack(by_weights).sum(0)] if ctx.summed else by_weights)
+            parts.append(by_weights if len(xs) == 1 else [torch.stack(by_weights).sum(0)])
         return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.add, *parts))
 
     @staticmethod
@@ -300,55 +267,55 @@ class _Products(torch.autograd.Function):
 _Products.forward.__signature__ = inspect.signature(_Products.forward)  # type: ignore[attr-defined]
 
 
+def _some(
+    matrices: Sequence[SparseMatrix], w: Tensor | None, indices: Collection[int]
+) -> tuple[Sequence[SparseMatrix], Tensor | None]:
+    """Return some of the matrices and their self-weights."""
+    if len(indices) == len(matrices):
+        return matrices, w
+    return [matrices[i] for i in indices], None if w is None else w[[*indices]]
+
+
 def _gradients(
-    summed: bool,
     matrices: Sequence[SparseMatrix],
+    grads: Sequence[Tensor | None],
+    of_weights: bool,
     w: Tensor | None,
     sources: Tensor | None,
     targets: Tensor | None,
-    grads: Sequence[Tensor | None],
-    xs: Sequence[Tensor],
+    *xs: Tensor,
 ) -> tuple[Sequence[Tensor | None], Tensor | None]:
-    """Return the gradients of the rows and, where `xs`, these rows, are given, of the self-weights."""
+    """Return the gradients of the rows and, `of_weights`, of the self-weights, for which the rows `xs` are needed."""
     given = {i: grad for i, grad in enumerate(grads) if grad is not None}
     if not given:
-        return [None] * (len(matrices) if summed else 1), None
+        return [None] * (len(matrices) // len(grads)), None
     to_w = None
-    if w is not None and xs:
-        rows = [masked_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
+    if w is not None and of_weights:
+        rows = [kept_rows(x, sources) for x in xs] * (len(matrices) // len(xs))
         reached = [*grads] * (len(matrices) // len(grads))
         pairs = zip(reached, rows, strict=True)
-        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(masked_rows(g, targets), x) for g, x in pairs])
-    if summed:
-        transposed = [matrix.transpose() for matrix in matrices]
-        return spmm(transposed, given[0], self_weights=w, sources=targets, targets=sources), to_w
-    transposed = [matrices[i].transpose() for i in given]
-    if w is not None and len(given) < len(matrices):
-        w = w[[*given]]
-    to_x = spmm_sum(transposed, list(given.values()), self_weights=w, sources=targets, targets=sources)
-    return [to_x], to_w
+        to_w = torch.stack([w.new_zeros(()) if g is None else _dot(kept_rows(g, targets), x) for g, x in pairs])
+    if len(grads) > 1:
+        matrices, w = _some(matrices, w, given)
+    transposed = [matrix.transpose() for matrix in matrices]
+    return _multiply(transposed, list(given.values()), w, targets, sources), to_w
 
 
-# ---- the gradients of the custom operations
+# ---- the gradient of the custom operation
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, a, at, ctx.lasting, w, sources, targets = inputs
+    xs, flat, ctx.lasting, w, sources, targets = inputs
     ctx.set_materialize_grads(False)
-    ctx.summed, ctx.count = isinstance(x, (list, tuple)), len(a)
-    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else x if ctx.summed else [x]))
+    ctx.count = len(flat)
+    ctx.save_for_backward(*flat, w, sources, targets, *([] if w is None else xs))
 
 
-def _backward(ctx: Any, grads: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
-    a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
-    matrices = [SparseMatrix(*pair, ctx.lasting) for pair in zip(_matrices(a), _matrices(at), strict=True)]
-    xs = xs if ctx.needs_input_grad[4] else []
-    grads = [grads] if ctx.summed else grads
-    to_xs, to_w = _gradients(ctx.summed, matrices, w, sources, targets, grads, xs)
-    none = [None] * ctx.count
-    return list(to_xs) if ctx.summed else to_xs[0], none, none, None, to_w, None, None
+    matrices = _matrices(saved[: ctx.count], ctx.lasting)
+    to_xs, to_w = _gradients(matrices, grads, ctx.needs_input_grad[3], *saved[ctx.count :])
+    return list(to_xs), [None] * ctx.count, None, to_w, None, None
 
 
 _spmm.register_autograd(_backward, setup_context=_save)
-_spmm_sum.register_autograd(_backward, setup_context=_save)

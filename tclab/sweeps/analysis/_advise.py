@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import counted, first_of
+from tclab._display import bytes_text, counted, first_of
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy import BASELINES
 from tclab.message_passing._view import NEEDS_EDGES
@@ -25,25 +25,36 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import MEASURED, Advice, StepTimes, Suggestion, ranked, suggestions_from, upper_bound
+from tclab.timing._advice import (
+    MEASURED,
+    ONCE_EACH,
+    Advice,
+    StepTimes,
+    Suggestion,
+    ranked,
+    suggestions_from,
+    upper_bound,
+)
 from tclab.timing._environment import cores_within
-from tclab.timing._verdict import FASTER, MARGIN
+from tclab.timing._verdict import FASTER, MARGIN, ONCE, explain
 
 _FIELDS = declarations(Point)
 # what a point is; of these the advised ones are changes worth trying, the rest say what is computed
 _DECIDES = tuple(name for name in SETTINGS if name not in _FIELDS or _FIELDS[name].role == "setting")
 _RIVALS = ("node_mask", "delta", "gpu_mask", "edge_mask")  # of a strategy measured alone; the first two have no edges
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
+_ONCE = 0.9  # ratio of single runs below which a change is worth a race; two runs of the same may differ by so much
+_WIDE = 10.0  # high end of an interval over its low end, beyond which it predicts nothing of use
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = MARGIN, **options: Any) -> Advice:
     """Return the changes that are worth making, ranked by predicted saving, and the questions that stay open.
 
     From a sweep's rows: each point that differs from the present one in one setting and is faster by the verdict of
-    `tclab.compare`; and changes that the stages of a step suggest. Points that look faster and are not certain are its
-    `unsure`. Rows of another machine, of other code or of another number of threads than the present point's are no
-    evidence, and are counted in `missing`. From a ledger around a loop of your own: changes that its stages suggest;
-    see `tclab.timing.advise`.
+    `tclab.compare`, or, if both ran once, took at most 0.9× the time; and changes that the stages of a step suggest.
+    Points that look faster and are not certain are its `unsure`. Rows of another machine, of other code or of another
+    number of threads than the present point's are no evidence, and are counted in `missing`. From a ledger around a
+    loop of your own: changes that its stages suggest; see `tclab.timing.advise`.
     `advice.measure()` then races points with the present one, in the order of the list, but for those of another
     allocator or device, which cannot share a process with it, and of another batch size, whose steps are other work.
 
@@ -175,12 +186,14 @@ def _alternatives(
         if pair.ratio is None or pair.ratio > 1 / (1 + margin):
             continue
         setting = {name: python_value(other[name])}
-        one = Suggestion(str(pair.cell), pair.why, pair.ratio, pair.interval, MEASURED, setting)
-        if pair.is_wide:
+        one = Suggestion(str(pair.cell), explain(pair), pair.ratio, pair.interval, MEASURED, setting)
+        more = f"{_bytes_text(row, other)} {_FIELDS[name].caution}"
+        if pair.interval and pair.interval[1] > _WIDE * pair.interval[0]:
             unsure.append(replace(one, why="the runs differ too much from one another", ratio=None, interval=None))
         elif pair.verdict == FASTER:
-            why = f"By {pair.kept} steps of each, {pair.why}.{_bytes_text(row, other)} {_FIELDS[name].caution}"
-            found.append(replace(one, why=why.strip()))
+            found.append(replace(one, why=f"{explain(pair).capitalize()}.{more}".strip()))
+        elif pair.obstacle == ONCE and pair.ratio <= _ONCE:
+            found.append(replace(one, why=f"One run cannot show run-to-run variation.{more}".strip(), basis=ONCE_EACH))
         else:
             unsure.append(one)
     return found, unsure
@@ -194,13 +207,14 @@ def _a_sample(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _change(name: str, now: pd.Series, other: pd.Series) -> str:
-    words = f"{python_value(other[name]) or 'none'} in place of {python_value(now[name]) or 'none'}"
+    words = f"{python_value(other[name]) or 'none'} instead of {python_value(now[name]) or 'none'}"
     return words if name == "strategy" else f"{name.replace('_', ' ')} {words}"
 
 
 def _bytes_text(now: pd.Series, other: pd.Series) -> str:
     was, new = python_value(now["batch_bytes"]), python_value(other["batch_bytes"])
-    return f" A batch is {new:,} bytes, and {was:,} now." if was and new and was != new else ""
+    grows = "grows" if was and new and new > was else "shrinks"
+    return f" The batch {grows} from {bytes_text(was)} to {bytes_text(new)}." if was and new and was != new else ""
 
 
 # ---- changes that the stages of a step suggest
@@ -210,7 +224,7 @@ def _without_edges(times: StepTimes, row: pd.Series, margin: float) -> Iterator[
     """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for them."""
     bytes_, edges = python_value(row["batch_bytes"]), python_value(row["edge_bytes"])
     if bytes_ and edges and edges >= _EDGES * bytes_ and row["model"] in SHIPPED:  # a user's model may need edges
-        change = f"node_mask in place of {row['strategy']}"
+        change = f"node_mask instead of {row['strategy']}"
         why = (
             f"edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {{}} of a step; "
             "what else it changes is not in this"

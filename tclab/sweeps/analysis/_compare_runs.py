@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import sqrt
+from math import exp, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,10 @@ from tclab.sweeps.store._machine_label import busy_text, graph_name, graph_text,
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
-from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import NOT_STEADY, Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import FASTER, MARGIN, MOST_MARGIN, SLOWER, UNDECIDED, Pair, decide, over_all, pairs_display
+from tclab.timing._step_means import MIN_OBSERVATIONS, NOT_STEADY, Estimate, Reals, mean_step
+from tclab.timing._verdict import ALPHA, BUSY, FASTER, MARGIN, ONCE, SLOWER, UNDECIDED, Pair, decide, pairs_display
 
-_ALPHA = 0.05
-SHARED = "shared the processors with other processes"  # how the reason of a pair ends that is undecided by that
-WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
+_MOST_REACH = 700.0  # of a logarithm whose exponential is still finite
 SETTINGS = (*(name for name, declared in declarations(Point).items() if declared.role != "amount"), "network_names")
 _CODE = ("commit", "tclab", *SOFTWARE)
 # rows that differ in one of these are of another machine, of other code, or of another OMP_NUM_THREADS
@@ -82,9 +78,9 @@ def compare(
     runs of different machines get no verdict where the code, or anything else, may differ too. A point whose runs on
     one side are of several machines, or of several versions of the code, gets none either.
 
-    The steps of one run share what happened to it and say nothing of the next run. So where a point has several runs
-    (`tclab.sweep(…, repeats=3)`), each is one measurement, and the interval is of what they differ by. Where it has
-    one, how much two runs of the same differ is not known, and the verdict says "of one run each".
+    The steps of one run share what happened to it and say nothing of the next run. So each run is one measurement, and
+    a verdict needs two runs or more on each side (`tclab.sweep(…, repeats=3)`) and rests on what they differ by. With
+    one run on a side there is a ratio and no verdict.
 
     **Arguments:**
 
@@ -92,8 +88,7 @@ def compare(
       value: `rows[rows["strategy"] == "node_mask"]`.
     - `stage`: "step", or one stage of it.
     - `names`: of the two; unless given, those of the files or folders where they differ, or "first" and "second".
-    - `margin`: the share that a difference must exceed (0.02 is 2 %); what the runs of a side spread by if that is
-      more, and at least 5 %, a convention, where a side has one run. A spread of more than 10 % calls nothing SAME.
+    - `margin`: the share that a difference must exceed (0.02 is 2 %).
 
     **Raises:** `InputError` for what holds no rows, an unknown stage, or a margin that is not above 0.
     """
@@ -207,14 +202,11 @@ def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> s
         apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
         return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
     text = (
-        "The two sides ran at different times, not in turns as in a race: a machine that changed in between looks like "
-        "a difference."
+        "The two sides ran at different times: if the machine changed in between, that looks like a difference. In a "
+        "race both take turns."
     )
-    if once := sum(any(len(runs_of(rows).seconds) == 1 for rows in both) for both in sides):
-        text += (
-            f" {once} of {len(sides)} points ran once on a side, so how much two runs of them differ is not known: "
-            "tclab.sweep(…, repeats=3) into each folder measures it."
-        )
+    if once := sum(any(len(runs_of(rows).means) == 1 for rows in both) for both in sides):
+        text += f" {once} of {len(sides)} settings ran once on a side. Run tclab.sweep(…, repeats=3) into each folder."
     return text
 
 
@@ -223,57 +215,43 @@ def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> s
 
 @dataclass(frozen=True)
 class StepRuns:
-    """The steps of runs of one point."""
+    """The runs of one point."""
 
-    seconds: Sequence[Reals]  # for each run [steps]
-    cycle: int = 1  # steps after which the point's loop does the same again; see `tclab.timing._step_means`
+    means: Reals  # [runs] mean seconds of a step, over whole cycles; see `tclab.timing._step_means`
+    steps: int  # of all runs
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of all runs."""
-        return sum(map(len, self.seconds))
-
-    @cached_property
-    def mean(self) -> Estimate:
-        """Mean seconds of a step, over whole cycles; there must be a step."""
-        return mean_step(self.seconds, self.cycle)
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
-
-        It includes what lasts for a whole run, and the rest of the steps' own noise.
-        """
-        runs = len(self.seconds)
-        return None if runs < 2 or self.mean.error is None else self.mean.error * sqrt(runs) / self.mean.value
+    @classmethod
+    def of(cls, seconds: Sequence[Reals], cycle: int = 1) -> StepRuns:
+        """Return the runs whose steps took these seconds; those without any are left out."""
+        kept = [own[own > 0] for own in seconds if (own > 0).any()]
+        return cls(np.array([mean_step([own], cycle).value for own in kept]), sum(map(len, kept)))
 
 
 def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
     """Return how many times as long the second runs' steps take as the first's, its 95 % interval and its p value.
 
-    The ratio is that of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
-    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. On a side of several runs each run is
-    one measurement. Where the other side has one run, its runs are taken to differ as much as these do.
+    The interval is Student's of the logarithms of the runs' means, with the degrees of freedom of the side that has
+    fewer. That bound holds for any two variances (Mickey and Brown, Annals of Mathematical Statistics 37, 1966,
+    639-642); Welch's estimate of them does not for two or three runs. With one run on a side there is neither.
     """
-    means = [first.mean, second.mean]
-    for one, (own, other) in enumerate(((first, second), (second, first))):
-        if len(own.seconds) == 1 and other.spread is not None and own.mean.error is not None:
-            # Student's interval of a single further run: all of its error is known from the runs of the other side
-            runs = len(other.seconds)
-            error = own.mean.value * other.spread * sqrt(1 + 1 / runs)
-            means[one] = replace(own.mean, error=error, freedom=runs - 1)
-            means[1 - one] = replace(other.mean, error=0.0)
-    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - _ALPHA)
-    return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
+    from scipy.special import stdtr
+
+    logs = [np.log(own.means) for own in (first, second)]
+    middle, freedom = float(logs[1].mean() - logs[0].mean()), min(map(len, logs)) - 1
+    if freedom < 1:
+        return exp(middle), None, None
+    error = max(sqrt(sum(own.var(ddof=1) / len(own) for own in logs)), 1e-12)
+    low, high = Estimate(middle, error, freedom).interval() or (middle, middle)
+    p = float(2 * stdtr(freedom, -abs(middle) / error))
+    return exp(middle), (exp(max(low, -_MOST_REACH)), exp(min(high, _MOST_REACH))), p
 
 
 def runs_of(rows: pd.DataFrame) -> StepRuns:
-    """Return the steps of each row that has a time; those with none at all are left out."""
+    """Return the runs of each row that has a time."""
     ok = rows[(rows["status"] == "ok") & rows["samples_seconds"].notna()]
-    found = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
-    kept = [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
     cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
-    return StepRuns(kept, max(map(int, cycles), default=1))
+    steps = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
+    return StepRuns.of(steps, max(map(int, cycles), default=1))
 
 
 def pairs_of_runs(
@@ -284,7 +262,7 @@ def pairs_of_runs(
 ) -> list[Pair]:
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
-    A verdict of sides with one run each says so: how much two runs of the same differ is not known of them. A side that
+    Where a side has one run, how much two runs of the same differ is not known, and nothing is decided. A side that
     shared the processors with other processes may take less time alone: it is never called the slower one, nor the same
     as the other.
 
@@ -292,34 +270,48 @@ def pairs_of_runs(
 
     - `points`: for each its label, the rows of the first runs and those of the second.
     - `names`: of first and second, for each point.
-    - `margin`: a share that a difference must exceed; what runs of one side spread by if that is more, and at least
-      5 % where a side has one run.
+    - `margin`: a share that a difference must exceed.
     """
-    return over_all(_pair(words, sides, named, margin) for (words, *sides), named in zip(points, names, strict=True))
+    from scipy.stats import false_discovery_control
+
+    compared = [_pair(words, sides, named, margin) for (words, *sides), named in zip(points, names, strict=True)]
+    ps = [p for _, p in compared if p is not None]
+    qs = iter(false_discovery_control(ps) if ps else ())
+    return [_unless_by_chance(pair, p is not None and next(qs) > ALPHA, len(ps)) for pair, p in compared]
 
 
-def _pair(words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float) -> Pair:
-    """Return the comparison of a point, before the others are known; without a p value where it has no verdict."""
+def _unless_by_chance(pair: Pair, may_be_chance: bool, comparisons: int) -> Pair:
+    if pair.verdict not in (FASTER, SLOWER) or not may_be_chance:
+        return pair
+    reason = f"among {counted(comparisons, 'comparison')} such a difference may be chance: more runs may decide"
+    return replace(pair, verdict=UNDECIDED, reason=reason)
+
+
+def _pair(
+    words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float
+) -> tuple[Pair, float | None]:  # fmt: skip
+    """Return the comparison of a point, before the others are known, and the p value of equal times if it counts."""
     samples = [runs_of(rows) for rows in sides]
-    spreads = [WITHOUT_REPEATS if own.spread is None else own.spread for own in samples]
-    pair = Pair(names[1], names[0], UNDECIDED, margin=max(margin, *spreads), alpha=_ALPHA, cell=words)
+    runs = (len(samples[0].means), len(samples[1].means))
+    pair = Pair(names[1], names[0], margin=margin, runs=runs, cell=words)
     for name, rows, own in zip(names, sides, samples, strict=True):
         if not own.steps:
-            return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}")
+            return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}"), None
     ratio, interval, p = ratio_of_runs(*samples)
     pair = replace(pair, ratio=ratio, interval=interval, kept=min(own.steps for own in samples))
-    if interval is None:
-        few = min(samples, key=lambda own: own.steps / own.cycle)
-        needed = max(MIN_OBSERVATIONS, 2 * few.cycle)
-        return replace(pair, reason=f"{few.steps} steps were timed, at least {needed} are needed")
+    if pair.kept < MIN_OBSERVATIONS:
+        return replace(pair, reason=f"{pair.kept} steps were timed, at least {MIN_OBSERVATIONS} are needed"), None
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
-            return replace(pair, reason=f"steps of {name} were still changing: warm up longer")
-    verdict = decide(*interval, pair.margin, widest=max(MOST_MARGIN, margin))
+            return replace(pair, reason=f"steps of {name} were still changing: warm up longer"), None
     shared = [name for name, rows in zip(names, sides, strict=True) if rows["contention"].notna().any()]
+    verdict = decide(*(interval or (ratio, ratio)), margin)
     slower = {FASTER: [names[0]], SLOWER: [names[1]]}.get(verdict, shared)
     if verdict != UNDECIDED and any(name in shared for name in slower):
-        return replace(pair, reason=f"{' and '.join(shared)} {SHARED}")
-    runs = [len(own.seconds) for own in samples]
-    of_runs = "of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"
-    return replace(pair, verdict=verdict, basis=f"the 95% interval {of_runs}", p=p)
+        reason = f"other programs used the CPU while {' and '.join(shared)} ran"
+        return replace(pair, reason=reason, obstacle=BUSY), None
+    if interval is None:
+        once = "one run each" if max(runs) == 1 else f"one run of {names[runs.index(1)]}"
+        reason = f"{once}; run-to-run variation is not known: repeats=3 measures it"
+        return replace(pair, reason=reason, obstacle=ONCE), None
+    return replace(pair, verdict=verdict), p

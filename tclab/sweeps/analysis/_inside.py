@@ -28,10 +28,7 @@ STAGES = ("forward", "backward")
 REST = "the rest"  # what is in no part
 _FIRST = 2  # steps that are in no figure
 # of a view, where its class does not have them from `View`, whose own call others
-_METHODS = {
-    *("lift", "neighbour_sum", "complete", "degree", "pool"),
-    *("begin", "neighbour_sums", "convolve", "convolve_sum"),
-}
+_METHODS = {"lift", "neighbour_sum", "neighbour_sums", "degree", "pool", "begin", "convolve", "complete"}
 
 
 def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
@@ -135,9 +132,19 @@ class _PartTimer:
             self.enter(part, given)
             result = method(view, *given, **options)
             self.leave(result)
-            return result
+            return self._each(part, result) if isinstance(result, Iterator) else result
 
         return call
+
+    def _each(self, part: str, items: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Yield what a generator makes, each item as a call of its own."""
+        while True:
+            self.enter(part, ())
+            item = next(items, None)
+            self.leave(item)
+            if item is None:
+                return
+            yield item
 
 
 @contextmanager

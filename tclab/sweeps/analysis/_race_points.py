@@ -17,11 +17,11 @@ from tclab.sweeps.store._code_fingerprint import files_of, import_user_modules, 
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import NullLedger
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS, endless
+from tclab.timing._race_blocks import FIRST_PROCESS, Arm, endless
 from tclab.timing._step_means import cycle_of
 
-# At least three, to tell the luck of one process from a difference. An even number, as every other process makes its
-# arms in reverse order: a small step of the arm that is made first took 1 % longer, as its objects lie further apart.
+# Each has two of a race's eight turns. An even number, as every other process makes its arms in reverse order: a small
+# step of the arm that is made first took 1 % longer, as its objects lie further apart.
 PROCESSES = 4
 _BATCHES = 4  # of samples, which the steps of every arm go through again and again
 _EPOCH_BATCHES = 10_000  # so that workers start once
@@ -30,24 +30,27 @@ _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a
 _open = ExitStack()  # the setups of this process's arms
 
 
-class _Arm:
-    """A function that runs a point's next step; see `tclab.timing._race_blocks` for its other attributes."""
+class _Steps:
+    """The next step of a point, again and again."""
 
     def __init__(self, here: Setup) -> None:
-        # it is in the record of a race, which only a race of the same points and the same code may continue
-        self.identity = {"point": here.point.to_dict(), "files": files_of(here.point)}
         self._here = here
         self._batches = endless(here.loads)
         self._first = Ledger()  # shows whether the steps wait for their workers
         if here.point.workers:
             here.run(self._batches, steps=_FIRST, ledger=self._first)
         self._made = [*self._first.batch_timings]
-        self.period = cycle_of(here.point.workers if self._waits() else 0, here.point.accumulate)
 
-    def __call__(self) -> None:
+    def arm(self) -> Arm:
+        """Return the arm of a race; only one of the same points and the same code resumes its record."""
+        point = self._here.point
+        period = cycle_of(point.workers if self._waits() else 0, point.accumulate)
+        return Arm(self._next, self._settle, period, identity={"point": point.to_dict(), "files": files_of(point)})
+
+    def _next(self) -> None:
         self._here.run(self._batches, steps=1)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Discard the batches that workers made while other arms ran, where steps usually wait for batches."""
         if self._waits():
             self._made = self._here.drain(self._batches)
@@ -68,8 +71,8 @@ class _Arm:
         return batch / self._here.point.workers > _KEEPS_UP * min(rest)
 
 
-def race_arm(text: str) -> Callable[[], None]:
-    """Return a function that runs a point's next step. Each process of a race makes its arms with it.
+def race_arm(text: str) -> Arm:
+    """Return the arm that runs a point's next step. Each process of a race makes its arms with it.
 
     The first process of a race runs the equivalence check first, for all of them.
 
@@ -88,11 +91,11 @@ def race_arm(text: str) -> Callable[[], None]:
     return _arm(Point(**request["point"]), _open, [Point(**fields) for fields in request["points"]])
 
 
-def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> _Arm:
+def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> Arm:
     if os.environ.get(FIRST_PROCESS) != "0":
         for one in points:  # all of the race before its first arm is made; each is checked once
             check_equivalence(one)
-    return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
+    return _Steps(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))).arm()
 
 
 def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:

@@ -13,7 +13,7 @@ from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._point import Point, Points, applicable_overheads, model_of, strategy_of
 
 Listed = Sequence[Any] | str | int | None
-# What suits the machine. Of fewer steps than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict can come
+# What suits the machine. Of fewer steps than `tclab.timing._step_means.MIN_OBSERVATIONS` no verdict can come
 _USUAL: dict[str, dict[str, Any]] = {
     "cpu": {"scale": 0.1, "batch_sizes": [1, 2, 4, 8], "steps": 8},
     "cuda": {"scale": 1.0, "batch_sizes": [1, 4, 16, 32, 64], "steps": 20},

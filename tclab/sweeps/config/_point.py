@@ -57,7 +57,7 @@ OVERHEADS = {
         "lets every removed node of the batch attend to every other, masked", ("hetero_cell_production", "dango")
     ),
     "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
-    "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
+    "dense_targets": Overhead("makes a dense reconstruction and target of each network", ("dango",)),
 }
 
 

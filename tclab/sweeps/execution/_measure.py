@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import repeat
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tclab._io import TemporaryFolder
+from tclab._limits import field_of
 from tclab.errors import InputError
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
@@ -29,7 +31,6 @@ from tclab.sweeps.execution._overheads import add_overheads, apply_to_model
 from tclab.sweeps.execution._ranks import ALONE, RankMeasurement, Ranks, rows_of_ranks, timelines
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, syncs
-from tclab.timing._call_costs import peak_memory_bytes, release_memory, reset_peak_memory
 from tclab.timing._environment import conditions
 from tclab.timing._ledger import BatchTiming, NullLedger
 from tclab.training._distributed import Exchange
@@ -256,16 +257,49 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     before = conditions()  # workers make batches ahead meanwhile
     if here.loads_ahead:
         here.drain(batches)
-    resets = reset_peak_memory(cuda=cuda)
+    resets = _reset_peak_memory(cuda=cuda)
     with Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
             exchanges.watch(ledger)
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
-    peak = peak_memory_bytes(cuda=cuda) if resets else None
+    peak = _peak_memory_bytes(cuda=cuda) if resets else None
     if exchanges is not None:
         exchanges.finish()
     return ledger, peak, [before, conditions()]
+
+
+def _release_memory() -> None:
+    """Give the pages of freed memory back to the system, where the C library can (glibc).
+
+    Else the resident set of a process holds what earlier work in it has freed.
+    """
+    gc.collect()
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset_peak_memory(*, cuda: bool) -> bool:
+    """Begin to measure the peak of memory anew, and return whether that can be done here: on the CPU it needs Linux."""
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
+        return True
+    return False
+
+
+def _peak_memory_bytes(*, cuda: bool) -> int | None:
+    """Return the peak of memory since `_reset_peak_memory`; `None` where unknown.
+
+    On CUDA it is the most that torch's allocator had allocated at once (`torch.cuda.max_memory_allocated`). On the CPU
+    it is the largest resident set of the process, including what it held before.
+    """
+    if cuda:
+        return torch.cuda.max_memory_allocated()
+    peak = field_of("/proc/self/status", "VmHWM:")
+    return None if peak is None else int(peak) * 1024
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
@@ -308,7 +342,7 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
         every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores
         if every["equivalence"] == "failed":
             return [{**every, "stage": "step"}]
-    release_memory()  # or the point's peak would hold what the check and earlier points freed
+    _release_memory()  # or the point's peak would hold what the check and earlier points freed
     if point.device == "cuda":
         torch.cuda.empty_cache()
     if point.compile:

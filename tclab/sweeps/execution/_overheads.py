@@ -18,8 +18,9 @@ from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
 from tclab.models._layers import HyperSAGNN
+from tclab.models._losses import Stage
 from tclab.perturbation import Deletions
-from tclab.training._step import Stage, Step
+from tclab.training._step import Step
 
 _LOGGING = {"item_logging", "print_loss"}
 
@@ -79,24 +80,22 @@ def read_one_by_one(loss: Tensor, predictions: Tensor, targets: Tensor) -> dict[
 # ---- of a loss
 
 
-def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
-    """Return the same as `reconstruction_loss`, by way of the dense target, [N, N], which is made here."""
+def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, zero_weight: float) -> Tensor:
+    """Return the same as `ReconstructionLoss`, of a dense reconstruction, [N, N], and a dense target made here."""
     target = torch.zeros_like(reconstruction)
     target[edge_index[0], edge_index[1]] = 1
     squared = (reconstruction - target).square()
     on_edges = (squared * (target != 0)).sum()
     elsewhere = (squared * (target == 0)).sum()
-    return (on_edges + weight * elsewhere) / reconstruction.numel()
+    return (on_edges + zero_weight * elsewhere) / reconstruction.numel()
 
 
 def make_dense_targets(loss: DangoLoss) -> None:
-    """Have a loss make every network's dense 0/1 target in each pass."""
+    """Have a loss take dense reconstructions, and make every network's dense 0/1 target in each pass."""
 
     def reconstruction(reconstructions: Mapping[str, Tensor]) -> Tensor:
-        parts = [
-            dense_reconstruction_loss(found, loss.edges[name], loss.zero_weights[name])
-            for name, found in reconstructions.items()
-        ]
+        losses = [(loss.of_networks[name], dense) for name, dense in reconstructions.items()]
+        parts = [dense_reconstruction_loss(dense, of.network.edge_index, of.zero_weight) for of, dense in losses]
         return torch.stack(parts).mean()
 
     _replace_method(loss, "reconstruction", reconstruction)
@@ -175,7 +174,7 @@ def _replace_layers(kind: type[nn.Module], replacement: Callable[[Any], nn.Modul
 
 
 def _wild_type_apart(model: nn.Module) -> None:
-    _replace_method(model, "parts", lambda view: [view.wild_type, view])
+    _replace_method(model, "views", lambda view: [view.wild_type, view])
 
 
 def _preprocessor_per_sample(model: nn.Module) -> None:
@@ -191,6 +190,10 @@ def _second_forward(model: nn.Module) -> None:
     _replace_method(model, "output", lambda view: DangoOutput(output(view).predictions, output(view).reconstructions))
 
 
+def _dense_reconstructions(model: nn.Module) -> None:
+    _replace_method(model, "reconstruct", lambda head, x: head(x))
+
+
 def _replace_method(of: Any, method: str, replacement: Callable[..., Any]) -> None:
     assert hasattr(of, method), method  # what nobody calls would change nothing, in silence
     setattr(of, method, replacement)  # an instance attribute shadows the class's method
@@ -203,4 +206,5 @@ _OF_THE_MODEL: dict[str, Callable[[nn.Module], None]] = {
     "preprocessor_per_sample": _preprocessor_per_sample,
     "quadratic_attention": partial(_replace_layers, HyperSAGNN, BatchQuadraticHyperSAGNN),
     "second_forward": _second_forward,
+    "dense_targets": _dense_reconstructions,  # what the loss then compares with them
 }

@@ -1,4 +1,4 @@
-"""What masking and filtering cost, fitted and asked about other sizes; and kernels against this machine's limits.
+"""What masking and filtering cost, fitted and asked about other sizes.
 
 With E edges in all samples together, H features and p the share of edges that deletions remove:
 
@@ -34,8 +34,6 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing import View
-from tclab.message_passing._shared_view import dense_sum
-from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._fields import AtLeast1, checked
@@ -43,7 +41,6 @@ from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import rows_of_task
-from tclab.timing._call_costs import least_seconds
 from tclab.timing._environment import busy_notes, conditions, contention
 
 _MEANINGS = {
@@ -58,9 +55,6 @@ _SIZES = ["edges", "width", "batch_size", "removed"]  # of a cell
 _ENDS = (0.025, 0.975)  # of a 95 % interval
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
-_COPIED = 256 * 1024**2  # bytes: more than any cache
-_SIDE = 2048  # of the product
-_WIDTH = 64  # features of the kernels' sums
 _Share = Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")]
 
 
@@ -79,11 +73,23 @@ def _synchronized() -> float:
     return perf_counter()
 
 
-def _least(device: str, calls: Mapping[str, Callable[[], object]], *, rounds: int = 5) -> dict[str, float]:
-    """Return the least seconds of each call, after one that warms up."""
-    for call in calls.values():
-        call()
-    return least_seconds(calls, rounds=rounds, clock=clock_of(device))
+def least_seconds(
+    calls: Mapping[str, Callable[[], object]], *, clock: Callable[[], float], rounds: int = 5
+) -> dict[str, float]:
+    """Return the least seconds of each call; in turns, as another process may be at work.
+
+    **Arguments:**
+
+    - `clock`: what is read before and after a call, seconds.
+    - `rounds`: how often each is called.
+    """
+    seconds = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begin = clock()
+            call()
+            seconds[name] = min(seconds[name], clock() - begin)
+    return seconds
 
 
 # ---- mask or filter
@@ -141,7 +147,9 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
     before, rows = conditions(), []
     for size in sizes:
         calls, removed = _calls(**size, device=point.device)
-        took = _least(point.device, calls, rounds=rounds)
+        for call in calls.values():
+            call()  # to warm up
+        took = least_seconds(calls, clock=clock_of(point.device), rounds=rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
         seconds = {f"{name}_seconds": one for name, one in took.items()}
         rows.append({"status": "ok", **size, "removed": removed, **seconds})
@@ -300,72 +308,3 @@ def _solved(measured: pd.DataFrame) -> np.ndarray:
     scale = matrix.max(axis=0)
     found, _ = nnls(matrix / scale, np.ones(len(matrix)))
     return np.asarray(found / scale)
-
-
-# ---- kernels against the machine's limits
-
-
-def roofline(graph: CellGraph, network: str, *, batch_size: int, device: str = "cpu") -> pd.DataFrame:
-    """Return the measured time of each kernel's forward sum over one network, and the least that the machine allows.
-
-    A row a kernel, after two that show what the machine reaches: "copy", of a large tensor, and "product", of two
-    float32 matrices. `bytes` and `flop` are the least that a kernel's way of summing must move and compute (messages
-    are written and read where a kernel makes them; gathers from a cache do not count as memory traffic);
-    `bytes_per_second` and `flops` what it reached; `share` the least time at the machine's rates over `seconds`.
-
-    **Arguments:**
-
-    - `graph`: on the CPU; copied to `device`. `network`: the name of one of its networks.
-    - `batch_size`: of the features, [B, N, 64] float32.
-
-    **Raises:** `InputError` for a network that the graph has not, with the nearest name.
-    """
-    checked("batch_size", batch_size, AtLeast1)
-    own = graph.select([network]).without_metabolism()
-    here = own.to(device)
-    nodes = own.num_nodes[own.deleted_type]
-    matrix = here.networks[network].matrix(torch.float32)
-    x = torch.randn(batch_size, nodes, _WIDTH, device=device)
-    square, source = torch.randn(_SIDE, _SIDE, device=device), torch.ones(_COPIED // 4, device=device)
-    target = torch.empty_like(source)
-    views = _views(own, Perturbations.synthetic(own, batch_size), device)
-    calls: dict[str, Callable[[], object]] = {
-        "copy": lambda: target.copy_(source),
-        "product": lambda: square @ square,
-        "edge_mask": lambda: views["edge_mask"].neighbour_sum(network, x.flatten(0, 1)),
-        "gpu_filter": lambda: views["gpu_filter"].neighbour_sum(network, x.flatten(0, 1)),
-        "node_mask": lambda: spmm([matrix], x),
-        "dense": lambda: dense_sum(here.networks[network], x),
-    }
-    entries = here.networks[network].num_edges
-    limits = {"copy": (2 * source.nbytes, 0), "product": (3 * square.nbytes, 2 * _SIDE**3)}
-    work = {**limits, **_least_work(own.num_edges, entries, batch_size, nodes)}
-    found = pd.DataFrame.from_dict(work, orient="index", columns=["bytes", "flop"])
-    with torch.no_grad():
-        found.insert(0, "seconds", pd.Series(_least(device, calls)))
-    found["bytes_per_second"] = found["bytes"] / found["seconds"]
-    found["flops"] = found["flop"] / found["seconds"]
-    to_move = found["bytes"] / float(found["bytes_per_second"]["copy"])
-    to_compute = found["flop"] / float(found["flops"]["product"])
-    found["share"] = np.maximum(to_move, to_compute) / found["seconds"]  # whichever limit is reached first
-    return found.rename_axis("kernel").reset_index()
-
-
-def _least_work(edges: int, entries: int, batch_size: int, nodes: int) -> dict[str, tuple[int, int]]:
-    """Return the least bytes and operations of each kernel's sum of float32 features over one network.
-
-    **Arguments:**
-
-    - `edges`: of the network. `entries`: of its sparse matrix, where parallel edges are one.
-    """
-    table = batch_size * nodes * _WIDTH * 4  # features, read; and as many sums, written
-    messages = batch_size * edges * _WIDTH * 4
-    ends = batch_size * edges * 16  # two of each edge, int64
-    return {
-        # a message is written, read and written with its mask, and read to be added up; multiplied and added
-        "edge_mask": (4 * messages + ends + batch_size * edges + 2 * table, 2 * batch_size * edges * _WIDTH),
-        "gpu_filter": (2 * messages + ends + 2 * table, batch_size * edges * _WIDTH),
-        # each sample goes through the indices, int32
-        "node_mask": (2 * table + batch_size * entries * 4, batch_size * entries * _WIDTH),
-        "dense": (2 * table + nodes * nodes * 4, 2 * batch_size * nodes * nodes * _WIDTH),
-    }

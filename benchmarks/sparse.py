@@ -1,0 +1,226 @@
+"""Deletions on a sparse graph: training steps over rows that differ, over whole samples, and by PyG, as one table.
+
+    python benchmarks/sparse.py                    # a power grid of 2,000 stations: three minutes of one quiet core
+    python benchmarks/sparse.py --large            # and 200,000 nodes, 600,000 edges: half an hour, 20 GB
+    python benchmarks/sparse.py --share            # from which share of rows and edges on whole samples are faster
+    python benchmarks/sparse.py --features         # nothing deleted, other features in each sample
+
+Three SAGE layers of width 64, the mean over all stations, a linear layer; each sample deletes one to three stations.
+The grid is made here: a ring with short chords. Before a race the ways' losses and gradients are compared, in fp64.
+Memory is the most that torch has allocated at once in a step, beyond what was there before.
+"""
+
+import argparse
+from functools import partial
+from time import perf_counter
+
+import torch
+import torch_geometric.nn as pyg
+from ports import peak_mebibytes
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import subgraph
+
+from tclab import SharedGraph, timing
+from tclab.message_passing import ChangedRows, SharedSAGEConv, _changed_rows
+from tclab.timing._environment import environment
+
+WIDTH, LAYERS = 64, 3
+HEAD = "| nodes, lines, samples | {0} | median ms | as fast as {1} | peak MiB |"
+
+
+def grid(nodes, lines, seed=0):
+    """Return the edges of a made-up grid, both ways, [2, 2 * lines]: a ring, and chords to stations up to 60 away."""
+    generator = torch.Generator().manual_seed(seed)
+    ring, chord = torch.arange(nodes), torch.randint(nodes, (lines - nodes,), generator=generator)
+    away = torch.randint(2, 60, chord.shape, generator=generator)
+    ends = torch.stack([torch.cat([ring, chord]), torch.cat([ring + 1, chord + away]) % nodes])
+    return torch.cat([ends, ends.flip(0)], dim=1)
+
+
+def failures(nodes, size, most=3, seed=1):
+    """Return for each sample the one to `most` stations that it deletes."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(1, most + 1, (size,), generator=generator).tolist()
+    return [torch.randint(nodes, (n,), generator=generator).unique() for n in numbers]
+
+
+class Model(torch.nn.Module):
+    """SAGE layers of a kind, and what is read out of the mean of their rows."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.convs = torch.nn.ModuleList([kind(WIDTH, WIDTH) for _ in range(LAYERS)])
+        self.head = torch.nn.Linear(WIDTH, 1)
+
+
+class Ways:
+    """The ways to compute a training step over the same samples; each returns the loss and leaves gradients."""
+
+    def __init__(self, nodes, lines, samples, dtype=torch.float32):
+        self.edge_index, self.samples = grid(nodes, lines), samples
+        self.x, self.y = torch.randn(nodes, WIDTH, dtype=dtype), torch.randn(len(samples), 1, dtype=dtype)
+        self.shared = SharedGraph(self.edge_index, nodes)
+        self.theirs, self.ours = Model(pyg.SAGEConv).to(dtype), Model(SharedSAGEConv).to(dtype)
+        self.ours.load_state_dict(self.theirs.state_dict())
+
+    def changed_rows(self):
+        """Compute the wild type once, and of each sample the rows that differ."""
+        rows = ChangedRows(self.x, self.samples)
+        for conv in self.ours.convs:
+            rows = conv(rows, self.shared).map(torch.relu)
+        return self._loss(self.ours, rows.mean())
+
+    def whole_samples(self):
+        """Compute every row of every sample by the shared layers."""
+        keep = torch.ones(len(self.x), len(self.samples), dtype=torch.bool)
+        for b, deleted in enumerate(self.samples):
+            keep[deleted, b] = False
+        x = self.x.unsqueeze(1).expand(-1, len(self.samples), -1)
+        for conv in self.ours.convs:
+            x = conv(x, self.shared, keep).relu()
+        return self._loss(self.ours, x.sum(0) / keep.sum(0).unsqueeze(1))
+
+    def pyg_batch(self, part=None):
+        """Compute PyG's batch of the samples' subgraphs, `part` samples at a time where all are too large."""
+        part = part or len(self.samples)
+        self.theirs.zero_grad()
+        total = 0.0
+        for first in range(0, len(self.samples), part):
+            data = []
+            for deleted in self.samples[first : first + part]:
+                keep = torch.ones(len(self.x), dtype=torch.bool).index_fill_(0, deleted, False)
+                left, _ = subgraph(keep, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))
+                data.append(Data(x=self.x[keep], edge_index=left))
+            batch = Batch.from_data_list(data)
+            x = batch.x
+            for conv in self.theirs.convs:
+                x = conv(x, batch.edge_index).relu()
+            out = self.theirs.head(pyg.global_mean_pool(x, batch.batch))
+            loss = (out - self.y[first : first + part]).square().sum() / len(self.samples)
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _loss(self, model, pooled):
+        model.zero_grad()
+        loss = (model.head(pooled) - self.y).square().mean()
+        loss.backward()
+        return loss.detach()
+
+
+def compare(nodes, lines, size):
+    """Raise an AssertionError where the ways' losses and gradients in fp64 are not the same to 1e-10."""
+    ways = Ways(nodes, lines, failures(nodes, size), torch.float64)
+    found = []
+    for way, model in ((ways.pyg_batch, ways.theirs), (ways.whole_samples, ways.ours), (ways.changed_rows, ways.ours)):
+        found.append([way(), *(p.grad.clone() for p in model.parameters())])
+    for exact, *others in zip(*found, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, exact, rtol=1e-10, atol=1e-10)
+
+
+def race(calls, title, size_words, rounds):
+    """Print a line a way: its median, and how many times as fast the last way is."""
+    seconds, peaks = {}, {}
+    for name, call in calls.items():
+        call()
+        begin = perf_counter()
+        call()
+        seconds[name] = perf_counter() - begin
+        peaks[name] = peak_mebibytes(call)
+    best = next(iter(calls))
+    print(HEAD.format(title, best), "|---" * 5 + "|", sep="\n")
+    budget = max(rounds * 4 * sum(seconds.values()), 10.0)
+    raced = timing.race(calls, budget_seconds=budget)
+    medians = raced.frame().groupby("arm")["seconds"].median() * 1e3
+    for name in calls:
+        words = "–"
+        if name != best:
+            pair = raced.pair(name, best)
+            low, high = pair.interval or (float("nan"),) * 2
+            words = f"{best}: {pair.ratio:.3g} × as fast [{low:.3g}, {high:.3g}]"
+        print(
+            f"| {size_words} | {name} | {medians.get(name, float('nan')):,.1f} | {words} | {peaks[name]:,.1f} |",
+            flush=True,
+        )
+
+
+def steps(nodes, lines, size, *, part=None, rounds=10):
+    """Race the ways at a size."""
+    ways = Ways(nodes, lines, failures(nodes, size))
+    calls = {"changed rows": ways.changed_rows, "PyG's batch": partial(ways.pyg_batch, part)}
+    if part is None:
+        calls["whole samples"] = ways.whole_samples
+    race(calls, "way", f"{nodes:,}, {lines:,}, {size}", rounds)
+
+
+def share(nodes=2_000, lines=3_000, size=16):
+    """Print the times of both ways by how many stations fail; see `_changed_rows.WHOLE`."""
+    print(
+        "| share of rows and edges after three layers | changed rows: ms | whole samples: ms | ratio |",
+        "|---" * 4 + "|",
+        sep="\n",
+    )
+    for most in (3, 10, 30, 60, 100, 150, 250, 400):
+        ways = Ways(nodes, lines, failures(nodes, size, most))
+        rows = ChangedRows(ways.x, ways.samples)
+        _changed_rows.WHOLE = float("inf")
+        for conv in ways.ours.convs:
+            rows = conv(rows, ways.shared)
+        differing = len(rows.keys) / (size * nodes)
+        times = []
+        for way in (ways.changed_rows, ways.whole_samples):
+            way()
+            laps = []
+            for _ in range(5):
+                begin = perf_counter()
+                way()
+                laps.append(perf_counter() - begin)
+            times.append(min(laps) * 1e3)
+        print(f"| {differing:.2f} | {times[0]:.1f} | {times[1]:.1f} | {times[1] / times[0]:.2f} |", flush=True)
+
+
+def features(nodes=2_000, lines=3_000, size=64):
+    """Race a step whose samples differ in features alone: shared layers, PyG's batch, PyG's static graph."""
+    edge_index, x = grid(nodes, lines), torch.randn(nodes, size, WIDTH, requires_grad=True)
+    shared, ours, theirs = SharedGraph(edge_index, nodes), Model(SharedSAGEConv), Model(pyg.SAGEConv)
+    ours.load_state_dict(theirs.state_dict())
+    copies = (edge_index.unsqueeze(2) + nodes * torch.arange(size)).flatten(1)
+
+    def step(model, rows, *graph, pool):
+        for conv in model.convs:
+            rows = conv(rows, *graph).relu()
+        model.head(pool(rows)).square().mean().backward()
+
+    calls = {
+        "shared graph": partial(step, ours, x, shared, pool=lambda rows: rows.mean(0)),
+        "PyG's batch": lambda: step(
+            theirs, x.transpose(0, 1).reshape(-1, WIDTH), copies, pool=lambda rows: rows.view(size, nodes, -1).mean(1)
+        ),
+        # [B, N, F]: PyG sums along dimension -2, over one edge list
+        "PyG's static graph": lambda: step(theirs, x.transpose(0, 1), edge_index, pool=lambda rows: rows.mean(1)),
+    }
+    race(calls, "way", f"{nodes:,}, {lines:,}, {size}", 10)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--large", action="store_true", help="200,000 nodes and 600,000 edges as well")
+    parser.add_argument("--share", action="store_true", help="only the table of shares")
+    parser.add_argument("--features", action="store_true", help="only samples that differ in features")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(environment())
+    if given.share:
+        return share()
+    if given.features:
+        return features()
+    compare(500, 750, 8)
+    steps(2_000, 3_000, 64)
+    if given.large:
+        steps(200_000, 600_000, 64, part=4, rounds=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+from tclab.timing._advice import advise as advise
+from tclab.timing._commands_race import race_commands as race_commands
+from tclab.timing._communication import Communication as Communication
+from tclab.timing._host_syncs import syncs as syncs
+from tclab.timing._ledger import Ledger as Ledger
+from tclab.timing._lightning_callback import lightning_callback as lightning_callback
+from tclab.timing._loader_times import loader_times as loader_times
+from tclab.timing._profile import profile as profile
+from tclab.timing._race import race as race
+from tclab.timing._race import race_cells as race_cells
+from tclab.timing._self_test import receipt as receipt
+from tclab.timing._self_test import spike_in as spike_in
+from tclab.timing._verdict import verdicts_of as verdicts_of
