@@ -44,7 +44,7 @@ def calls_of(trace: Trace, device: DeviceWork) -> pd.DataFrame:
         "end": trace.stop[rows] + trace.clock,
         "sequence": trace.sequence[rows],
         "size": trace.size[rows],
-        "window": ", ".join(trace.steps.names),
+        "window": ", ".join(trace.steps["name"]),
     }
     calls = pd.DataFrame(columns)
     return trace.ranked(calls.assign(index=calls.groupby("collective").cumcount()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +46,7 @@ class DeviceWork:
         return communication.length - int(self.times["compute"].covered(*communication).sum())
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(NamedTuple):
     """The gaps of one device and their causes, HTA's idle time breakdown."""
 
     gaps: pd.DataFrame  # the longest gaps
@@ -56,22 +56,36 @@ class Idle:
     gap. Null where launches are not recorded."""
 
 
+@dataclass(frozen=True)
+class RankWork:
+    """One rank's trace with its host work, the work of all its devices, and of each with its idle time, and tables."""
+
+    trace: Trace
+    host: HostWork
+    device: DeviceWork  # all devices together
+    devices: list[tuple[DeviceWork, Idle]]  # none where there are no device events
+    tables: dict[str, pd.DataFrame]  # those of `Report` that need no other rank
+
+
 def device_tables(trace: Trace, host: HostWork) -> tuple[list[tuple[DeviceWork, Idle]], dict[str, pd.DataFrame]]:
     """Return each device that worked with its idle time, and the tables of `Report` about devices."""
     devices = devices_of(trace)
     idle = {pid: explain_idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
-    by_device = {
-        "kernels": {pid: kernel_table(trace, host, work) for pid, work in devices.items()},
-        "gaps": {pid: found.gaps for pid, found in idle.items()},
-        "idle_causes": {pid: found.causes for pid, found in idle.items()},
+    tables = {
+        "breakdown": breakdown(trace, devices),
+        "kernels": _joined(trace, {pid: kernel_table(trace, host, work) for pid, work in devices.items()}),
+        "gaps": _joined(trace, {pid: of_device.gaps for pid, of_device in idle.items()}),
+        "idle_causes": _joined(trace, {pid: of_device.causes for pid, of_device in idle.items()}),
+        "copies": copy_table(trace),
     }
-    tables = {"breakdown": breakdown(trace, devices), "copies": copy_table(trace)}
-    for name, parts in by_device.items():
-        tables[name] = pd.DataFrame()
-        if parts:
-            table = pd.concat(parts, names=["device"]).reset_index("device").reset_index(drop=True)
-            tables[name] = trace.ranked(table)
-    return [(devices[pid], found) for pid, found in idle.items()], tables
+    return [(devices[pid], of_device) for pid, of_device in idle.items()], tables
+
+
+def _joined(trace: Trace, of_devices: dict[Hashable, pd.DataFrame]) -> pd.DataFrame:
+    """Return the devices' tables as one, with rank and device; without any column where there is no device."""
+    if not of_devices:
+        return pd.DataFrame()
+    return trace.ranked(pd.concat(of_devices, names=["device"]).reset_index("device").reset_index(drop=True))
 
 
 def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> DeviceWork:

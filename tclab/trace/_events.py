@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,15 +49,6 @@ IN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?al
 
 class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
-
-
-class StepWindows(NamedTuple):
-    """Steps in the order of time: names, start [K] and end [K] in ticks, and which side marks them."""
-
-    names: list[str]
-    start: Ints
-    end: Ints
-    marked_on: str  # "host" or "device"
 
 
 @dataclass(frozen=True)
@@ -117,20 +108,20 @@ class Trace:
         return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
     @cached_property
-    def steps(self) -> StepWindows:
-        """The `ProfilerStep` marks of the host; of the device where only the device has them.
+    def steps(self) -> pd.DataFrame:
+        """The `ProfilerStep` marks of the host, by time; of the device where only the device has them.
 
-        A device marks a step once per stream; its window runs from the first mark's start to the last one's end.
+        Columns: name, start and end in ticks, marked_on ("host" or "device"). A device marks a step once per stream;
+        its window runs from the first mark's start to the last one's end.
         """
         is_step = self.names_match(r"^ProfilerStep")
         rows, marked_on = np.flatnonzero(is_step & self.is_category({"user_annotation"})), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
         step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host
-        marks = pd.DataFrame({"name": self.name[rows], "start": self.start[rows], "end": self.stop[rows]})
-        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"})
-        name, start, end = marks.sort_values("start", kind="stable").to_numpy().T
-        return StepWindows([self.names[code] for code in name], start, end, marked_on)
+        marks = pd.DataFrame({"name": self.names_of(rows), "start": self.start[rows], "end": self.stop[rows]})
+        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"}).assign(marked_on=marked_on)
+        return marks.sort_values("start", kind="stable", ignore_index=True)
 
     @cached_property
     def is_op(self) -> Bools:
@@ -163,10 +154,9 @@ class Trace:
         return launch
 
     @property
-    def rank(self) -> int | None:
-        """The rank that the file or its name gives."""
-        rank: int | None = self.settings["rank"]
-        return rank
+    def rank(self) -> Any:
+        """The rank that the file or its name gives, None where neither does."""
+        return self.settings["rank"]
 
     @property
     def label(self) -> str:

@@ -9,9 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
-from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -46,26 +45,21 @@ class _Args(msgspec.Struct, gc=False, frozen=True):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
 
 
-class _Event(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`."""
+_Time = TypeVar("_Time", float, Decimal)
+
+
+class _Event(msgspec.Struct, Generic[_Time], gc=False):
+    """One entry of `traceEvents`; its times as floats, or as the decimals that are written."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
+    ts: _Time | None = None
+    dur: _Time | None = None
     id: Any = None
     args: _Args = _Args()
-
-
-class _Times(msgspec.Struct, gc=False):
-    """The times of an entry, as written."""
-
-    ph: str = ""
-    ts: Decimal | None = None
-    dur: Decimal | None = None
 
 
 class _File(msgspec.Struct):
@@ -79,7 +73,7 @@ class _File(msgspec.Struct):
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS, _TIMES = msgspec.json.Decoder(list[_Event]), msgspec.json.Decoder(list[_Times])
+_EVENTS, _EXACT = msgspec.json.Decoder(list[_Event[float]]), msgspec.json.Decoder(list[_Event[Decimal]])
 
 
 class _Codes(dict[Hashable, int]):
@@ -121,20 +115,18 @@ class _Columns:
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
-        events: list[Any] = _EVENTS.decode(text)
-        exact: list[Any] = events
+        events: list[_Event[Any]] = _EVENTS.decode(text)
         if max((abs(event.ts or 0) for event in events), default=0) > _EXACT_US:
-            exact = _TIMES.decode(text)
+            events = _EXACT.decode(text)
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        read = [event.ph == "X" or (event.ph in ("s", "f") and event.cat == "fwdbwd") for event in events]
-        events, times = list(compress(events, read)), list(compress(exact, read))
+        events = [e for e in events if e.ph == "X" or (e.ph in ("s", "f") and e.cat == "fwdbwd")]
         args = [event.args for event in events]
         columns = {
             "phase": [event.ph for event in events],
             "link": self.links.of([f"{event.id} of {event.pid}" if event.ph != "X" else "" for event in events]),
-            "start": _ticks([time.ts for time in times]),
-            "duration": _ticks([time.dur for time in times]),
+            "start": _ticks([event.ts for event in events]),
+            "duration": _ticks([event.dur for event in events]),
             "name": self.codes["names"].of([event.name or "" for event in events]),
             "category": self.codes["categories"].of(list(map(_category, events))),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
@@ -158,7 +150,7 @@ def _collective(args: _Args) -> str:
     return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
 
 
-def _category(event: _Event) -> str:
+def _category(event: _Event[Any]) -> str:
     """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
     category = (event.cat or "").lower()
     on_device = event.args.device is not None or event.args.stream is not None

@@ -12,11 +12,12 @@ import pandas as pd
 from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
 from tclab.trace._categories import OUTSIDE, RULES, Rule
-from tclab.trace._collectives import COLLECTIVE_COLUMNS, pair_calls
+from tclab.trace._collectives import COLLECTIVE_COLUMNS, calls_of, pair_calls
+from tclab.trace._device_work import RankWork, device_tables, gather_device
 from tclab.trace._events import Trace, TraceError
-from tclab.trace._host_work import STEP_MARK, host_tables
-from tclab.trace._rank_work import RankWork, analyze_rank
+from tclab.trace._host_work import STEP_MARK, host_tables, nest_host, sync_table, thread_table
 from tclab.trace._read_trace import read_trace
+from tclab.trace._steps import step_table
 from tclab.trace._trace_findings import findings, short
 from tclab.trace._trust import trust_of
 
@@ -106,7 +107,7 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     table = (*(Rule(category, name, sure=True) for category, name in (rules or {}).items()), *RULES)
     traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
-    ranks = [analyze_rank(trace, table) for trace in traces]
+    ranks = [_analyze_rank(trace, table) for trace in traces]
     tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
     tables |= host_tables([(rank.trace, rank.host, None) for rank in ranks])
     calls = pair_calls([rank.tables["collectives"] for rank in ranks])
@@ -116,6 +117,20 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
         frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{lacks}."  # a notebook shows it
     trust, verdict = trust_of(ranks, calls)
     return Report(**tables, findings=[verdict, *trust["what"], *findings(ranks, calls)], ranks=ranks, trust=trust)
+
+
+def _analyze_rank(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+    """Return the work of one rank."""
+    host, device = nest_host(trace, rules), gather_device(trace)
+    devices, tables = device_tables(trace, host)
+    tables |= {
+        "threads": thread_table(trace, host),
+        "steps": step_table(trace, device),
+        "syncs": sync_table(trace, host),
+        "collectives": calls_of(trace, device),
+        "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
+    }
+    return RankWork(trace, host, device, devices, tables)
 
 
 def _files(path: Path) -> list[Path]:
@@ -130,16 +145,15 @@ def _files(path: Path) -> list[Path]:
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
     """Raise an error where two traces, in the order of their ranks, have one rank, or one has none."""
+    one_file = "two windows of one process? name one file"
     for trace, after in pairwise(traces):
-        wrong, expected = "", "one trace per rank of one run"
         if after.rank is None:
-            nameless = trace if trace.rank is None else after
-            wrong = f"{nameless.path.name} does not give its rank, one of {len(traces)}"
+            nameless = f"{(trace if trace.rank is None else after).path.name} does not give its rank"
             expected = "`distributedInfo` in the file or `rank<number>` in its name"
-        elif after.rank == trace.rank:
-            wrong = f"{after.path.name} and {trace.path.name} are both rank {after.rank}"
-        if wrong:
-            raise TraceError(f"{wrong}; expected {expected}; two windows of one process? name one file")
+            raise TraceError(f"{nameless}, one of {len(traces)}; expected {expected}; {one_file}")
+        if after.rank == trace.rank:
+            both = f"{after.path.name} and {trace.path.name} are both rank {after.rank}"
+            raise TraceError(f"{both}; expected one trace per rank of one run; {one_file}")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

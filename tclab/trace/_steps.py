@@ -18,9 +18,10 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     where the host marks steps; work still queued when the last step ended is then in the breakdown of the whole trace
     only. A step is whole unless the recording began or ended within it. No rows where the trace has no steps.
     """
-    names, start, end, marked_on = trace.steps
+    start, end = trace.steps["start"].to_numpy(), trace.steps["end"].to_numpy()
     times = {"start_us": start / US, "wall_us": (end - start) / US}
-    table = pd.DataFrame({"file": trace.path.name, "step": names, "marked_on": marked_on, **times})
+    marks = {"step": trace.steps["name"], "marked_on": trace.steps["marked_on"]}
+    table = pd.DataFrame({"file": trace.path.name, **marks, **times})
     kinds = ("busy", "compute", "communication", "copy")
     within = {kind: device.times[kind].covered(start, end) for kind in kinds}
     for kind, ticks in (within | {"idle": end - start - within["busy"]}).items():
@@ -31,9 +32,8 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
 
 def whole_steps(trace: Trace) -> Intervals:
     """Return the time of the whole steps that the host marks; empty where it marks none."""
-    _, start, end, marked_on = trace.steps
-    whole = ~np.isin(np.arange(len(start)), list(cut_steps(trace))) & (marked_on == "host")
-    return union(start[whole], end[whole])
+    whole = trace.steps.drop(index=[*cut_steps(trace)]).query("marked_on == 'host'")
+    return union(whole["start"].to_numpy(), whole["end"].to_numpy())
 
 
 def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
@@ -41,24 +41,24 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
     Its mark is too short, or a part of it holds no event.
     """
-    names, starts, ends, marked_on = trace.steps
-    if len(names) < 2 or marked_on != "host":
+    steps = trace.steps
+    if len(steps) < 2 or steps["marked_on"][0] != "host":
         return {}
     rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    steps = pd.DataFrame({"wall": (ends - starts) / US})
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+    steps = steps.assign(wall=(steps["end"] - steps["start"]) / US)
+    for i, start, end in trace.steps[["start", "end"]].itertuples(name=None):
         inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
         steps.loc[i, "ops"] = len(inside)
         steps.loc[i, "head"] = (trace.start[inside].min(initial=end) - start) / US
         steps.loc[i, "tail"] = (end - trace.stop[inside].max(initial=start)) / US
     cut: dict[int, tuple[float, str]] = {}
-    for i, silent, which, side in ((0, "head", "first", "begins"), (len(names) - 1, "tail", "last", "ends")):
-        step, usual = steps.iloc[i], steps.drop(index=i).median()
+    for i, silent, which, side in ((0, "head", "first", "begins"), (len(steps) - 1, "tail", "last", "ends")):
+        step, usual = steps.iloc[i], steps.drop(index=i).median(numeric_only=True)
         us, missing = step["wall"], usual["wall"] - step["wall"]
         said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
         if missing <= EDGE * usual["wall"]:
             us, missing = step[silent], step[silent] - usual[silent]
             said = f"{side} with {us_text(us)} in which no event was recorded"
         if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
-            cut[i] = float(us), f"{names[i]}, the {which} step, {said}"
+            cut[i] = float(us), f"{step['name']}, the {which} step, {said}"
     return cut

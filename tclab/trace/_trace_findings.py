@@ -7,10 +7,9 @@ import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._device_work import DeviceWork, Idle
+from tclab.trace._device_work import DeviceWork, Idle, RankWork
 from tclab.trace._events import US, Trace
 from tclab.trace._host_work import HostWork
-from tclab.trace._rank_work import RankWork
 
 SMALL_KERNEL_US = 10.0
 """A kernel shorter than this costs about as much to launch as to run."""
@@ -43,9 +42,7 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
         for (_, kernels), (device, idle) in zip(by_device, rank.devices, strict=True):
             found += [*_busy(device, kernels), *_kernels(trace, device), *_idle(device, idle)]
         found += [*_steps(trace, tables["steps"]), *_backward(trace, rank.host), *_left_out(trace)]
-    for name, of_rank in (("syncs", _syncs), ("copies", _copies)):
-        for rank in ranks:
-            found += of_rank(rank.trace, rank.tables[name])
+        found += [*_syncs(trace, tables["syncs"]), *_copies(trace, tables["copies"])]
     return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
 
 
@@ -176,12 +173,11 @@ def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]
     if len(collectives) == 0:
         return
     shared = collectives[collectives["own_us"].notna()]
-    if len(traces) == 1:
-        why = "it needs the traces of all ranks in one folder; the shortest time is that of the collective itself"
-        yield _not_enough("who waited for whom", traces[0].label, why)
-    elif len(shared) == 0:
-        why = "no collective was recorded, and known for the same, on every rank in the folder"
-        yield _not_enough("who waited for whom", "all ranks", why)
+    if len(shared) == 0:
+        place, why = "all ranks", "no collective was recorded, and known for the same, on every rank in the folder"
+        if len(traces) == 1:
+            place, why = traces[0].label, "it needs the traces of all ranks in one folder"
+        yield _not_enough("who waited for whom", place, why)
     else:
         wait, pairs = shared.groupby("rank")["wait_us"].sum(), shared.groupby(["collective", "number"])["duration_us"]
         world = max(trace.settings["world_size"] or 0 for trace in traces)

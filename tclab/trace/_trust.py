@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
-from tclab.trace._device_work import DeviceWork
+from tclab.trace._device_work import DeviceWork, RankWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._host_work import LAUNCH, HostWork
 from tclab.trace._nesting import nearest, union
-from tclab.trace._rank_work import RankWork
 from tclab.trace._steps import EDGE, cut_steps
 
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"

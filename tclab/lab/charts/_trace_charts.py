@@ -112,8 +112,8 @@ def _longest(trace: Trace, start_us: float | None, end_us: float | None) -> pd.D
 
     Lane 0 has the outermost events of a track, lane 1 those within them, and so on.
     """
-    steps = trace.steps
-    begin, finish = (steps.start[-1], steps.end[-1]) if steps.names else (0, trace.stop.max())
+    last = trace.steps.tail(1)
+    begin, finish = (last["start"].max(), last["end"].max()) if len(last) else (0, trace.stop.max())
     begin, finish = begin if start_us is None else start_us * US, finish if end_us is None else end_us * US
     start, stop = np.maximum(trace.start, begin), np.minimum(trace.stop, finish)
     rows = np.flatnonzero((trace.kind != ANNOTATION) & (trace.duration > 0) & (start < stop))
