@@ -47,13 +47,10 @@ _RUNTIME = " ".join(RUNTIME_CATEGORIES)
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
-    # stages of a ledger that marks them: tclab.timing.Ledger(marks=True)
+    # stages of tclab.timing.Ledger(marks=True) that the names below do not tell, or not of an operator
     Rule("data_loading",      r"^ledger: (data_wait|wait|transfer)$"),
     Rule("graph_processing",  r"^ledger: mask$"),
-    Rule("model_forward",     r"^ledger: forward$"),
-    Rule("loss_computation",  r"^ledger: loss$"),
-    Rule("backward",          r"^ledger: backward$"),
-    Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
+    Rule("optimizer",         r"^ledger: clip$"),
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
     Rule("cuda_kernels",      IN_KERNEL, _DEVICE),
@@ -62,8 +59,7 @@ RULES: tuple[Rule, ...] = (
     # a collective is communication, whoever calls it
     Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|distributed(\.ddp\.|::)reducer", sure=True),
     Rule("ddp_communication", r"all_?(reduce|gather|to_?all)|reduce_?scatter|gradient sync|grad_sync", sure=True),
-    Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
-    Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
+    Rule("data_loading",      r"data_?load|dataset|collat|pin_memory|prefetch|lmdb|next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
     Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
     Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)|pyg_lib|torch_sparse", _MARKS),

@@ -10,9 +10,8 @@ import pandas as pd
 
 from tclab._display import Display, Shown, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._host_work import host_tables
+from tclab.trace._host_work import host_tables, whole_steps
 from tclab.trace._report import Report, analyze, shown_parts, unmarked_forward
-from tclab.trace._steps import whole_steps
 from tclab.trace._trace_findings import short
 
 _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "device_names")
@@ -63,13 +62,9 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     """
     a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
     steps = [int((side.steps["whole"] & (side.steps["marked_on"] == "host")).sum()) for side in (a, b)]
-    sides = [vars(a), vars(b)]
-    if all(steps):
-        sides = [
-            host_tables([(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks]) for side in (a, b)
-        ]
-    else:
-        steps = [1, 1]
+    works = [[(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks] for side in (a, b)]
+    sides = [host_tables(work) for work in works] if all(steps) else [vars(a), vars(b)]
+    steps = steps if all(steps) else [1, 1]
     whole = _side_by_side([_whole(a), _whole(b)], ["whole"], [1, 1])
     stages = _side_by_side([side["stages"] for side in sides], ["stage"], steps)
     categories = _side_by_side([side["categories"] for side in sides], ["category"], steps)

@@ -1,4 +1,4 @@
-"""Work of the devices: temporal breakdown, time by kernel and its launch, copies; what the host did while idle."""
+"""Work of the devices: temporal breakdown, steps, time by kernel and its launch; what the host did while idle."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -10,13 +10,8 @@ import pandas as pd
 
 from tclab.trace._categories import OUTSIDE
 from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
-from tclab.trace._host_work import HostWork, longest_first, rows_around
+from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
-
-_DIRECTION = r"(HtoD|DtoH|DtoD|HtoH|PtoP|AtoH|HtoA|AtoD|DtoA)"
-_MEMORY = r"\(([^()]*->[^()]*)\)"
-_SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
-"""Size classes of copies: a few kB cost their launch, many MB their bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,6 @@ def device_tables(trace: Trace, host: HostWork) -> tuple[list[tuple[DeviceWork, 
         "kernels": _joined(trace, {pid: kernel_table(trace, host, work) for pid, work in devices.items()}),
         "gaps": _joined(trace, {pid: of_device.gaps for pid, of_device in idle.items()}),
         "idle_causes": _joined(trace, {pid: of_device.causes for pid, of_device in idle.items()}),
-        "copies": copy_table(trace),
     }
     return [(devices[pid], of_device) for pid, of_device in idle.items()], tables
 
@@ -134,12 +128,32 @@ def breakdown(trace: Trace, devices: dict[Hashable, DeviceWork]) -> pd.DataFrame
     return trace.ranked(pd.DataFrame(rows))
 
 
+def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
+    """Return one row per `ProfilerStep`: rank, step, start_us, wall_us, the devices' times within it, whole.
+
+    Times are of any device: idle is when none was busy. They are clipped to the step's window, which is the host's
+    where the host marks steps; work still queued when the last step ended is then in the breakdown of the whole trace
+    only. A step is whole unless the recording began or ended within it. No rows where the trace has no steps.
+    """
+    start, end = trace.steps["start"].to_numpy(), trace.steps["end"].to_numpy()
+    times = {"start_us": start / US, "wall_us": (end - start) / US}
+    marks = {"step": trace.steps["name"], "marked_on": trace.steps["marked_on"]}
+    table = pd.DataFrame({"file": trace.path.name, **marks, **times})
+    kinds = ("busy", "compute", "communication", "copy")
+    within = {kind: device.times[kind].covered(start, end) for kind in kinds}
+    for kind, ticks in (within | {"idle": end - start - within["busy"]}).items():
+        table[f"{kind}_us"] = ticks / US if len(device.rows) else np.nan
+    table["whole"] = ~table.index.isin(cut_steps(trace))
+    return trace.ranked(table)
+
+
 def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFrame:
     """Return the time of a device by kernel, launching operator, shapes, module and stage; the longest first.
 
     Columns: kernel, kind (compute, communication, copy, set), op, shapes, module, stage, count, time_us, median_us,
-    share. `op` is the innermost operator around the launch, `shapes` those of its inputs, `module` the innermost
-    `nn.Module`; each is null where it is not recorded. `time_us` adds durations up, `share` is of all such time.
+    bytes, share, gb_per_s. `op` is the innermost operator around the launch, `shapes` those of its inputs, `module` the
+    innermost `nn.Module`; each is null where it is not recorded. `time_us` adds durations up, `share` is of all such
+    time. `bytes` is what copies and sets moved, null where any size is missing; ROCm records it on the runtime call.
     """
     launch = trace.launch[device.rows]
     call = np.where(launch >= 0, np.searchsorted(host.rows, launch), -1)
@@ -152,32 +166,19 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
         "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
         "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
     }
+    size = np.where(np.isnan(trace.size[device.rows]) & (launch >= 0), trace.size[launch], trace.size[device.rows])
     sums = {name: ("us", how) for name, how in (("count", "size"), ("time_us", "sum"), ("median_us", "median"))}
-    durations = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US)
-    table = longest_first(durations, list(events), "time_us", **sums)
-    return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan))
+    sums["bytes"] = ("bytes", all_known)
+    work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US)
+    work["bytes"] = np.where(np.isin(device.kind, ["copy", "set"]), size, np.nan)
+    table = longest_first(work, list(events), "time_us", **sums)
+    rate = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
+    return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan), gb_per_s=rate)
 
 
-def copy_table(trace: Trace) -> pd.DataFrame:
-    """Return one row per direction, kind of memory and size class, with copies, bytes, time_us, gb_per_s.
-
-    `bytes` is null where the trace lacks any copy's size. ROCm records sizes on the runtime call only; they are taken
-    from there. Times are sums of durations; copies on two streams may overlap.
-    """
-    rows = np.flatnonzero(trace.is_category(COPY_CATEGORIES))
-    launch, size = trace.launch[rows], trace.size[rows]
-    size = np.where(np.isnan(size) & (launch >= 0), trace.size[launch], size)
-    names = pd.Series(trace.names_of(rows), dtype=object).str[:200]
-    kinds = {
-        "direction": names.str.extract(_DIRECTION, expand=False),
-        "memory": names.str.extract(_MEMORY, expand=False),
-        "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
-    }
-    copies = pd.DataFrame({**kinds, "bytes": size, "us": trace.duration[rows] / US})
-    table = longest_first(copies, list(kinds), "time_us", copies=("us", "size"),
-                          bytes=("bytes", lambda sizes: sizes.sum(skipna=False)), time_us=("us", "sum"))  # fmt: skip
-    table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
-    return trace.ranked(table)
+def all_known(values: "pd.Series[float]") -> float:
+    """Return the sum of values, null where any is."""
+    return float(values.sum(skipna=False))
 
 
 def explain_idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:

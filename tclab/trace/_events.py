@@ -168,10 +168,6 @@ class Trace:
         table.insert(0, "rank", pd.Series([self.rank] * len(table), dtype="Int64", index=table.index))
         return table
 
-    def name_of(self, row: Any) -> str:
-        """Return an event's name."""
-        return self.names[self.name[row]]
-
     def names_of(self, rows: Ints) -> list[Any]:
         """Return events' names, None for row -1."""
         return [None if row < 0 else self.names[self.name[row]] for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""Work of the host's threads: self time by category and stage, and calls that wait for the device."""
+"""Work of the host's threads: self time by category and stage, steps, and calls that wait for the device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab._display import us_text
 from tclab.trace._categories import CATEGORIES, OUTSIDE, STAGES, Rule, categories_of, first_rules
 from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
@@ -19,7 +20,7 @@ _FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it
 STEP_MARK = "ProfilerStep* (mark of a step: Python between operations)"
 """All steps' marks in `Report.ops`, by torch's name; their self time is Python, and waiting, between operations."""
 LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
-_MARK = {"user_annotation"}
+EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
 _ENGINE = r"^autograd::engine::"
 _TORCHS_MARK = r"^Optimizer\.step|^enumerate\(DataLoader\)"
 """Marks of torch's own, which hold what a closure or a data set does: forward, backward and graphs are stages there."""
@@ -52,9 +53,8 @@ def nest_host(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     waited_for = _waited_for(trace, rows, alone.parent, np.asarray(category == "backward"), main)
     on = np.where(waited_for, -1 if main is None else main, track)
     nesting = alone if (on == track).all() else nest(trace.start[rows], trace.duration[rows], on, tie)
-    names = list(category.categories)
-    stages = [*STAGES, *names[len(CATEGORIES) :], OUTSIDE]
-    is_stage, is_mark = category.isin(stages), trace.is_category(_MARK)[rows]
+    stages = [*STAGES, *category.categories[len(CATEGORIES) :], OUTSIDE]
+    is_stage, is_mark = category.isin(stages), trace.is_category({"user_annotation"})[rows]
     # Within a user's mark, or a node of autograd's graph, only marks and what is surely a stage are stages of their own
     holds = is_mark & ~trace.names_match(_TORCHS_MARK)[rows] | trace.names_match(_ENGINE)[rows]
     held = np.append(nearest(holds & is_stage, nesting.parent), -1)[nesting.parent] >= 0
@@ -226,6 +226,40 @@ def _waits_for_room(trace: Trace) -> Bools:
     waits = np.zeros(len(trace.start), dtype=bool)
     waits[calls] = (waiting >= _FULL_QUEUE) & (trace.duration[calls] >= _FULL_QUEUE_US * US)
     return waits & trace.names_match(LAUNCH)
+
+
+def whole_steps(trace: Trace) -> Intervals:
+    """Return the time of the whole steps that the host marks; empty where it marks none."""
+    whole = trace.steps.drop(index=[*cut_steps(trace)]).query("marked_on == 'host'")
+    return union(whole["start"].to_numpy(), whole["end"].to_numpy())
+
+
+def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
+    """Return the first or last step, or both, that is not whole: µs concerned, and a sentence.
+
+    Its mark is too short, or a part of it holds no event.
+    """
+    steps = trace.steps
+    if len(steps) < 2 or steps["marked_on"][0] != "host":
+        return {}
+    rows = np.flatnonzero(trace.is_op | trace.is_runtime)
+    steps = steps.assign(wall=(steps["end"] - steps["start"]) / US)
+    for i, start, end in trace.steps[["start", "end"]].itertuples(name=None):
+        inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
+        steps.loc[i, "ops"] = len(inside)
+        steps.loc[i, "head"] = (trace.start[inside].min(initial=end) - start) / US
+        steps.loc[i, "tail"] = (end - trace.stop[inside].max(initial=start)) / US
+    cut: dict[int, tuple[float, str]] = {}
+    for i, silent, which, side in ((0, "head", "first", "begins"), (len(steps) - 1, "tail", "last", "ends")):
+        step, usual = steps.iloc[i], steps.drop(index=i).median(numeric_only=True)
+        us, missing = step["wall"], usual["wall"] - step["wall"]
+        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
+        if missing <= EDGE * usual["wall"]:
+            us, missing = step[silent], step[silent] - usual[silent]
+            said = f"{side} with {us_text(us)} in which no event was recorded"
+        if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
+            cut[i] = float(us), f"{step['name']}, the {which} step, {said}"
+    return cut
 
 
 def longest_first(table: pd.DataFrame, by: list[str], time: str, **sums: Any) -> pd.DataFrame:

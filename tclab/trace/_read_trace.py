@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,8 +24,7 @@ from tclab.trace._nesting import union
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST = 4 * 10**18  # ticks: more than a century
 _SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter that kineto counts from, are later
-_EXACT_US = 2**43  # below it the float nearest to a decimal is less than half a nanosecond off
-_MOST = 2**62  # ticks since 1970: the year 2116
+_MOST = 2**52  # µs since 1970: the year 2112
 _MISSING = -(2**63)
 
 
@@ -45,19 +44,16 @@ class _Args(msgspec.Struct, gc=False, frozen=True):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
 
 
-_Time = TypeVar("_Time", float, Decimal)
-
-
-class _Event(msgspec.Struct, Generic[_Time], gc=False):
-    """One entry of `traceEvents`; its times as floats, or as the decimals that are written."""
+class _Event(msgspec.Struct, gc=False):
+    """One entry of `traceEvents`; its times as they are written, since a float of µs since 1970 holds no ns."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: _Time | None = None
-    dur: _Time | None = None
+    ts: Decimal | None = None
+    dur: Decimal | None = None
     id: Any = None
     args: _Args = _Args()
 
@@ -73,7 +69,7 @@ class _File(msgspec.Struct):
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS, _EXACT = msgspec.json.Decoder(list[_Event[float]]), msgspec.json.Decoder(list[_Event[Decimal]])
+_EVENTS = msgspec.json.Decoder(list[_Event])
 
 
 class _Codes(dict[Hashable, int]):
@@ -92,15 +88,10 @@ def _numbers(values: list[Any]) -> Floats:
     return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
-def _ticks(values: list[Any]) -> Ints:
-    """Return µs, floats or decimals, as whole ticks, cut to a century; `_MISSING` for null."""
-    if any(isinstance(value, Decimal) for value in values):
-        exact = [_MISSING if us is None else min(max(round(us * 1000), -_MOST), _MOST) for us in values]
-        return np.array(exact, dtype=np.int64)
-    us = np.clip(np.array(values, dtype=np.float64), -_MOST / US, _MOST / US)
-    whole = np.floor(us)  # the rest is exact, and so is its product
-    ticks = np.nan_to_num(whole).astype(np.int64) * int(US) + np.rint(np.nan_to_num(us - whole) * US).astype(np.int64)
-    return np.where(np.isnan(us), _MISSING, ticks)
+def _ticks(values: list[Decimal | None]) -> Ints:
+    """Return µs as whole ticks, cut to a century; `_MISSING` for null."""
+    known = [None if us is None or us.is_nan() else max(min(us, _MOST), -_MOST) for us in values]
+    return np.array([_MISSING if us is None else round(us * 1000) for us in known], dtype=np.int64)
 
 
 class _Columns:
@@ -115,13 +106,12 @@ class _Columns:
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
-        events: list[_Event[Any]] = _EVENTS.decode(text)
-        if max((abs(event.ts or 0) for event in events), default=0) > _EXACT_US:
-            events = _EXACT.decode(text)
+        events = _EVENTS.decode(text)
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         events = [e for e in events if e.ph == "X" or (e.ph in ("s", "f") and e.cat == "fwdbwd")]
         args = [event.args for event in events]
+        correlation = _numbers([a.correlation for a in args])
         columns = {
             "phase": [event.ph for event in events],
             "link": self.links.of([f"{event.id} of {event.pid}" if event.ph != "X" else "" for event in events]),
@@ -130,7 +120,7 @@ class _Columns:
             "name": self.codes["names"].of([event.name or "" for event in events]),
             "category": self.codes["categories"].of(list(map(_category, events))),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
-            "correlation": _numbers([a.correlation for a in args]),
+            "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
             "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
             "shapes": self.codes["shape_texts"].of([_compact(bytes(a.dims)) for a in args]),
             "collective": self.codes["collectives"].of(list(map(_collective, args))),
@@ -150,7 +140,7 @@ def _collective(args: _Args) -> str:
     return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
 
 
-def _category(event: _Event[Any]) -> str:
+def _category(event: _Event) -> str:
     """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
     category = (event.cat or "").lower()
     on_device = event.args.device is not None or event.args.stream is not None
@@ -229,11 +219,7 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
         left_out[f"far from all others, such as {columns['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
     links = ends.merge(starts, on="link", suffixes=("", "_caller"))
-    known = events["correlation"].abs() < 2**53  # a NaN is not
-    events = events.assign(
-        start=events["start"] - origin, correlation=events["correlation"].where(known, -1).astype(int)
-    )
-    columns |= {str(name): column.to_numpy() for name, column in events.items()}
+    columns |= {str(name): column.to_numpy() for name, column in events.assign(start=events["start"] - origin).items()}
     return Trace(
         path=path,
         settings=_settings(file, path, {*columns["categories"]}),

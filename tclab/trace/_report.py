@@ -13,11 +13,10 @@ from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
 from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._collectives import COLLECTIVE_COLUMNS, calls_of, pair_calls
-from tclab.trace._device_work import RankWork, device_tables, gather_device
+from tclab.trace._device_work import RankWork, device_tables, gather_device, step_table
 from tclab.trace._events import Trace, TraceError
 from tclab.trace._host_work import STEP_MARK, host_tables, nest_host, sync_table, thread_table
 from tclab.trace._read_trace import read_trace
-from tclab.trace._steps import step_table
 from tclab.trace._trace_findings import findings, short
 from tclab.trace._trust import trust_of
 
@@ -27,7 +26,7 @@ class Report(Shown):
     """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
 
     breakdown: pd.DataFrame  # one row per rank and device: rank, device, span_us, compute_us, non_compute_us, …
-    kernels: pd.DataFrame  # kernel, kind, op, shapes, module, stage, count, time_us, median_us, share: what devices did
+    kernels: pd.DataFrame  # kernel, copy or set, op, shapes, module, stage, count, time_us, bytes, …: what devices did
     categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, with the backward they wait for
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank, each event on its own thread
@@ -36,7 +35,6 @@ class Report(Shown):
     gaps: pd.DataFrame  # the longest times without work of a device
     idle_causes: pd.DataFrame  # what the host did while the device was idle
     syncs: pd.DataFrame
-    copies: pd.DataFrame
     collectives: pd.DataFrame
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[str]
@@ -67,8 +65,7 @@ class Report(Shown):
         if largest["category"] == "other" and largest["self_us"] > 0:
             others = self.ops["name"][self.ops["category"] == "other"].head(1)
             most = "".join(f", most in {short(name)}" for name in others)
-            unrecorded = largest["unrecorded_us"]
-            blank = f", and {us_text(unrecorded)} without any event" if unrecorded else ""
+            blank = f", and {us_text(largest['unrecorded_us'])} without any event" if largest["unrecorded_us"] else ""
             often = "often Python between operators, which a trace with stacks (with_stack=True) shows."
             yield f"“other” is time within events that no rule names{most}{blank}: {often}"
 
@@ -158,5 +155,4 @@ def _refuse_unclear_ranks(traces: list[Trace]) -> None:
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the ranks' tables concatenated; a table without rows gives its columns only."""
-    full = [table for table in tables if len(table)]
-    return pd.concat(full, ignore_index=True) if full else tables[0]
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -7,9 +7,8 @@ import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._device_work import DeviceWork, Idle, RankWork
+from tclab.trace._device_work import DeviceWork, Idle, RankWork, all_known
 from tclab.trace._events import US, Trace
-from tclab.trace._host_work import HostWork
 
 SMALL_KERNEL_US = 10.0
 """A kernel shorter than this costs about as much to launch as to run."""
@@ -40,9 +39,9 @@ def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
             found.append(_not_enough("whether a device was idle", trace.label, "it has no device events"))
         by_device = tables["kernels"].groupby("device", sort=False)
         for (_, kernels), (device, idle) in zip(by_device, rank.devices, strict=True):
-            found += [*_busy(device, kernels), *_kernels(trace, device), *_idle(device, idle)]
-        found += [*_steps(trace, tables["steps"]), *_backward(trace, rank.host), *_left_out(trace)]
-        found += [*_syncs(trace, tables["syncs"]), *_copies(trace, tables["copies"])]
+            found += [*_busy(device, kernels), *_kernels(trace, device), *_copies(device, kernels)]
+            found += _idle(device, idle)
+        found += [*_steps(trace, tables["steps"]), *_left_out(trace), *_syncs(trace, tables["syncs"])]
     return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
 
 
@@ -54,8 +53,7 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     by_stage = f"; by stage {in_stages}" if in_stages else ""
     yield f"The device worked for {us_text(busy / US)}{share}: {kinds}{by_stage} ({device.label})."
     top = kernels.groupby("kernel", sort=False)[["count", "time_us", "share"]].sum().nlargest(3, "time_us")
-    rows = top.reset_index().itertuples(index=False, name=None)
-    named = [f"{short(name)} {share:.0%} ({count} ×, {us_text(us)})" for name, count, us, share in rows]
+    named = [f"{short(name)} {share:.0%} ({n} ×, {us_text(us)})" for name, n, us, share in top.itertuples(name=None)]
     ops = _largest(kernels, "op", 3)
     yield f"Most of its work: {'; '.join(named)}{f'. Launched by {ops}' if ops else ''} ({device.label})."
 
@@ -123,22 +121,13 @@ def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
     yield f"{text} ({trace.label})."
 
 
-def _backward(trace: Trace, host: HostWork) -> Iterator[str]:
-    moved = host.on != host.track
-    if moved.any():
-        threads = sorted({str(trace.tracks[track][1]) for track in host.track[moved].tolist()})
-        ran_on = f"{counted(len(threads), 'thread')} of autograd ({', '.join(threads)})"
-        waited = f"{us_text(host.spent()[moved].sum() / US)}, while the main thread waited; it counts there"
-        yield f"The backward pass ran on {ran_on} for {waited} ({trace.label})."
-
-
 def _left_out(trace: Trace) -> Iterator[str]:
     for reason, count in trace.left_out.items():
         yield f"Left out of all figures: {count} {reason} ({trace.label})."
     overhead = trace.is_category({"overhead"})
     if overhead.any():
-        spent = us_text(trace.duration[overhead].sum() / US)
-        yield f"The profiler reports {spent} of its own overhead ({trace.label})."
+        us = trace.duration[overhead].sum() / US
+        yield f"The profiler reports {us_text(us)} of its own overhead ({trace.label})."
 
 
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
@@ -149,24 +138,22 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
         return
     top = syncs.iloc[0]
     around = [f" {word} {short(top[by])}" for word, by in (("in", "op"), ("at", "site")) if isinstance(top[by], str)]
-    waited = (
-        f"{counted(int(syncs['calls'].sum()), 'call')} waited for the device, {us_text(syncs['wait_us'].sum())} in all"
-    )
+    calls, us = counted(int(syncs["calls"].sum()), "call"), us_text(syncs["wait_us"].sum())
     most = f"{top['call']}{''.join(around)}: {counted(top['calls'], 'call')}, {us_text(top['wait_us'])}"
-    yield f"{waited}; most in {most} (stage: {top['stage']}, {trace.label})."
+    yield f"{calls} waited for the device, {us} in all; most in {most} (stage: {top['stage']}, {trace.label})."
     if not trace.settings["with_stack"]:
         yield _not_enough("which line waited", trace.label, "it was recorded without stacks (with_stack=True)")
 
 
-def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
-    unknown = {"direction": "of unknown direction", "memory": "memory not named", "size": "of unknown size"}
-    for row in copies.head(2).astype(dict.fromkeys(unknown, object)).fillna(unknown).to_dict("records"):
+def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
+    copies = kernels[kernels["kind"] == "copy"].groupby("kernel")
+    sums = copies.agg({"count": "sum", "time_us": "sum", "bytes": all_known}).nlargest(2, "time_us")
+    for kernel, count, us, size in sums.itertuples(name=None):
         volume, rate = "data (size not recorded)", ""
-        if not np.isnan(row["bytes"]):
-            volume, rate = bytes_text(row["bytes"]), f" at {row['gb_per_s']:.2f} GB/s" if row["time_us"] > 0 else ""
-        kind = f"({row['memory']}, each {row['size']}, {trace.label})"
-        copies_of = f"{counted(row['copies'], 'copy', 'copies')} {row['direction']}"
-        yield f"{copies_of} moved {volume} in {us_text(row['time_us'])}{rate} {kind}."
+        if not np.isnan(size):
+            volume, rate = bytes_text(size), f" at {size / us / 1e3:.2f} GB/s" if us > 0 else ""
+        copied = f"{counted(count, 'copy', 'copies')} moved {volume} in {us_text(us)}{rate}"
+        yield f"{copied} ({short(kernel)}, {device.label})."
 
 
 def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]:

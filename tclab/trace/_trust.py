@@ -11,9 +11,8 @@ import pandas as pd
 from tclab._display import counted, us_text
 from tclab.trace._device_work import DeviceWork, RankWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
-from tclab.trace._host_work import LAUNCH, HostWork
+from tclab.trace._host_work import EDGE, LAUNCH, HostWork, cut_steps
 from tclab.trace._nesting import nearest, union
-from tclab.trace._steps import EDGE, cut_steps
 
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
 NO_LAUNCH_US = 1.0
@@ -60,7 +59,7 @@ def _not_torch(trace: Trace, *_: object) -> Iterator[Doubt]:
     if not trace.is_category(TORCH_CATEGORIES).any():
         us = (trace.stop.max() - trace.start.min()) / US
         what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told"
-        spoils = "breakdown, categories, stages, gaps, syncs, copies"
+        spoils = "breakdown, categories, stages, kernels, gaps, syncs"
         yield Doubt("no categories of torch.profiler", len(trace.start), us, spoils, f"{what} apart")
 
 
@@ -80,7 +79,7 @@ def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
         us = length[i] / US
         what = f"Nothing is recorded for {us_text(us)}, between {before} events and {len(rows) - before} later ones"
         if len(during):
-            what = f"{trace.name_of(during[0])[:60]} outlasts all other events by {us_text(us)}"
+            what = f"{trace.names_of(during)[0][:60]} outlasts all other events by {us_text(us)}"
         spoils = "breakdown, categories, stages, gaps, idle_causes"
         yield Doubt("silence", max(len(during), 1), us, spoils, f"{what}: shares and idle time count it")
 
@@ -93,7 +92,7 @@ def _overlaps(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     bad = (trace.track[first] == trace.track[then]) & (over > SURE_US * US)
     if bad.any():
         us = union(trace.start[then[bad]], trace.stop[first[bad]]).length / US
-        worst = trace.name_of(first[bad][over[bad].argmax()])[:60]
+        worst = trace.names_of(first[bad])[over[bad].argmax()][:60]
         runs = f"{counted(bad.sum(), 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}"
         why = "a duration is wrong, events are there twice, or a graph's branches share it"
         spoils = "breakdown, gaps, idle_causes"
@@ -132,9 +131,8 @@ def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Dou
     us, at_head = union(begin, np.maximum(begin, end)).length / US, before.isna().sum()
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
     launches = f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'}"
-    unknown = f"what the device did in {us_text(us)} is not known"
-    spoils = "breakdown, gaps, idle_causes, steps" + (", copies" if moves[rows[lost]].any() else "")
-    what = f"{launches} no work on the device in the trace{where}: {unknown}"
+    spoils = "breakdown, kernels, gaps, idle_causes, steps"
+    what = f"{launches} no work on the device in the trace{where}: what the device did in {us_text(us)} is not known"
     yield Doubt("launches without kernels", count, us, spoils, what)
 
 
@@ -167,27 +165,11 @@ def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
     short = replays[replays["name"].isin(whole.keys())]
     if len(short):
         usual = replays.groupby("name")["took"].median().to_dict()
-        full = short["name"].map(whole)
-        missing = int((full.str.len() - short["name"].str.len()).sum())
-        us = (full.map(usual) - short["took"]).sum() / US
-        lacks = f"of a graph {'lacks' if len(short) == 1 else 'lack'} {counted(missing, 'kernel')}"
-        launches = counted(len(short), "launch", "launches")
-        what = f"{launches} {lacks} of {us_text(us)} that its other launches have: these are unreliable"
+        us = (short["name"].map(whole).map(usual) - short["took"]).sum() / US
+        lack = f"{counted(len(short), 'launch', 'launches')} of a graph {'lacks' if len(short) == 1 else 'lack'}"
+        what = f"{lack} kernels of {us_text(us)} that its other launches have: these are unreliable"
         spoils = "breakdown, kernels, gaps, idle_causes"
         yield Doubt("graph launches without some kernels", len(short), us, spoils, what)
-
-
-def _shared_numbers(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
-    """Yield device work whose number calls of several processes have: which of them launched it is not known."""
-    numbers = trace.correlation[trace.is_runtime & (trace.correlation > 0)]
-    rows = device.rows[(trace.launch[device.rows] < 0) & np.isin(trace.correlation[device.rows], numbers)]
-    if len(rows):
-        us = trace.duration[rows].sum() / US
-        have = (
-            f"{counted(len(rows), 'kernel or copy', 'kernels or copies')} of {us_text(us)} have a number that calls of"
-        )
-        what = f"{have} several processes have, as in a file merged from several ranks: what launched them is not known"
-        yield Doubt("launches of several processes with one number", len(rows), us, "kernels, idle_causes", what)
 
 
 def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
@@ -212,13 +194,13 @@ def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
         us, main = extra.length / US, host.on == host.main
         stages = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
         gained = f": {stages.idxmax()} may be {us_text(stages.max() / US)} too large" if stages.any() else ""
-        longest = trace.name_of(events[np.argmax(trace.stop[events] - ends)])[:60]
+        longest = trace.names_of(events)[np.argmax(trace.stop[events] - ends)][:60]
         ended = f"{counted(len(events), 'event ends', 'events end')} after {end}, by {us_text(us)}, most {longest}"
         spoils = "categories, stages, ops, steps"
         yield Doubt("events that end too late", len(events), us, spoils, f"{ended}; an end was lost{gained}")
 
 
-_CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _shared_numbers, _early_kernels, _cut_steps,
+_CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _early_kernels, _cut_steps,
            _overruns)  # fmt: skip
 
 

@@ -10,9 +10,8 @@ import pandas as pd
 from tclab._display import counted
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
-from tclab.lab.reports._cells import records
 from tclab.trace._categories import OUTSIDE, categorise
-from tclab.trace._events import ANNOTATION, DEVICE, US, Ints, Trace
+from tclab.trace._events import ANNOTATION, DEVICE, SECOND, US, Trace
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 from tclab.trace._report import Report
@@ -26,8 +25,7 @@ _COLOURS = {
     "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
 }
-_TRACKS = 8  # of a timeline, the busiest
-_EVENTS = 2000  # of a timeline, the longest
+_TRACKS, _EVENTS = 8, 2000  # of a timeline, the busiest and the longest
 _US = 1e-6  # seconds
 
 
@@ -45,7 +43,8 @@ def trace_chart(report: Report) -> Any:
     tables = {"main thread, by kind of work": report.categories, "main thread, by stage of the step": report.stages}
     found = [(panel, *row) for panel, table in tables.items() for row in zip(table.iloc[:, 0].astype(str),
              table["self_us"], table["share"], strict=True) if row[1] > 0]  # fmt: skip
-    found += [row for device in records(report.breakdown) for row in _kinds_of(device)]
+    devices = report.breakdown.dropna(subset="span_us").to_dict("records")
+    found += [row for device in devices for row in _kinds_of(device)]
     if not found:
         return empty_chart("No event in this trace.")
     parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
@@ -54,11 +53,9 @@ def trace_chart(report: Report) -> Any:
     return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _COLOURS))
 
 
-def _kinds_of(device: dict[str, Any]) -> list[tuple[str, str, float, float]]:
+def _kinds_of(device: dict[Any, Any]) -> list[tuple[str, str, float, float]]:
     """Return panel, kind, microseconds and share of each kind of a device's span, a row of `report.breakdown`."""
     span, exposed = device["span_us"], device["exposed_communication_us"]
-    if pd.isna(span):
-        return []
     panel = f"device {device['device']}" + ("" if pd.isna(device["rank"]) else f" of rank {device['rank']}")
     kinds = {
         "compute": device["compute_us"],
@@ -91,57 +88,32 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     - `start_us`, `end_us`: since the first event; the last recorded step unless given.
     - `lanes`: of a track, at most.
     """
-    rows = _longest(trace, start_us, end_us)
-    if rows.empty:
-        return empty_chart("No event in this window.")
-    length = (rows["start"] + rows["value"]).max() - rows["start"].min()
-    full = rows[rows["value"] >= 0.999 * length].groupby("panel")["lane"].max()
-    rows["lane"] -= rows["panel"].map(full).fillna(rows.groupby("panel")["lane"].transform("min")).astype(int)
-    rows = rows[rows["lane"].between(0, lanes - 1)]
-    busiest = rows.groupby("panel", sort=False)["value"].sum().nlargest(_TRACKS).index
-    rows = rows[rows["panel"].isin(busiest)].sort_values(["lane", "start"])
-    rows = rows.sort_values("panel", key=lambda names: names.map(busiest.get_loc), kind="stable")
-    parts = rows.drop(columns="lane").assign(bar=rows["lane"].map("{:02}".format))
-    title = chart_title("Timeline, a lane a depth", trace.path.name)
-    return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(parts["part"], _COLOURS),
-                   zoom=True, named=False, width=620)  # fmt: skip
-
-
-def _longest(trace: Trace, start_us: float | None, end_us: float | None) -> pd.DataFrame:
-    """Return the longest events of a window: panel (its track), part, label, lane, start (since the first), value (s).
-
-    Lane 0 has the outermost events of a track, lane 1 those within them, and so on.
-    """
-    last = trace.steps.tail(1)
-    begin, finish = (last["start"].max(), last["end"].max()) if len(last) else (0, trace.stop.max())
-    begin, finish = begin if start_us is None else start_us * US, finish if end_us is None else end_us * US
+    last = trace.steps.tail(1)  # of no step the sums are 0
+    begin = last["start"].sum() if start_us is None else start_us * US
+    finish = (last["end"].sum() or trace.stop.max()) if end_us is None else end_us * US
     start, stop = np.maximum(trace.start, begin), np.minimum(trace.stop, finish)
     rows = np.flatnonzero((trace.kind != ANNOTATION) & (trace.duration > 0) & (start < stop))
+    if len(rows) == 0:
+        return empty_chart("No event in this window.")
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:_EVENTS]])
-    main = main_track(trace)
+    host = np.where(trace.track == main_track(trace), "main thread ({1})", "thread {1}")
+    panels = np.where(trace.kind == DEVICE, "device {0}, stream {1}", host)
     columns = {
-        "panel": [_track_name(trace, row, main) for row in rows.tolist()],
+        "panel": [panels[row].format(*trace.tracks[trace.track[row]]) for row in rows.tolist()],
         "part": categorise(trace)[rows].astype(str),
         "label": [name[:120] for name in trace.names_of(rows)],
-        "lane": _lanes(trace, rows),
-        "start": start[rows] / US * _US,
-        "value": (stop - start)[rows] / US * _US,
+        "lane": nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).depth,
+        "start": start[rows] / SECOND,
+        "value": (stop - start)[rows] / SECOND,
     }
-    return pd.DataFrame(columns)
-
-
-def _track_name(trace: Trace, row: int, main: int | None) -> str:
-    process, thread = trace.tracks[trace.track[row]]
-    if trace.kind[row] == DEVICE:
-        return f"device {process}, stream {thread}"
-    return f"main thread ({thread})" if trace.track[row] == main else f"thread {thread}"
-
-
-def _lanes(trace: Trace, rows: Ints) -> Ints:
-    """Return how many of the other events lie around each, [R]."""
-    parent = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).parent
-    lane, above = np.zeros(len(rows), dtype=np.int64), parent
-    while (above >= 0).any():
-        lane += above >= 0
-        above = np.where(above >= 0, parent[above], -1)
-    return lane
+    parts = pd.DataFrame(columns)
+    length = (parts["start"] + parts["value"]).max() - parts["start"].min()
+    filled = parts[parts["value"] >= 0.999 * length].groupby("panel")["lane"].max()
+    parts["lane"] -= parts["panel"].map(filled).fillna(parts.groupby("panel")["lane"].transform("min")).astype(int)
+    parts = parts[parts["lane"].between(0, lanes - 1)]
+    busiest = parts.groupby("panel", sort=False)["value"].sum().nlargest(_TRACKS).index
+    parts = parts.assign(panel=pd.Categorical(parts["panel"], busiest), bar=parts["lane"].map("{:02}".format))
+    parts = parts.dropna(subset="panel").sort_values(["panel", "lane", "start"], kind="stable").astype({"panel": str})
+    title = chart_title("Timeline, a lane a depth", trace.path.name)
+    return stacked(parts.drop(columns="lane"), title, axis="time since the first event [s]",
+                   colours=colours_of(parts["part"], _COLOURS), zoom=True, named=False, width=620)  # fmt: skip
