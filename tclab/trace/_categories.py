@@ -50,7 +50,6 @@ RULES: tuple[Rule, ...] = (
     # stages of tclab.timing.Ledger(marks=True) that the names below do not tell, or not of an operator
     Rule("data_loading",      r"^ledger: (data_wait|wait|transfer)$"),
     Rule("graph_processing",  r"^ledger: mask$"),
-    Rule("optimizer",         r"^ledger: clip$"),
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
     Rule("cuda_kernels",      IN_KERNEL, _DEVICE),
@@ -66,7 +65,7 @@ RULES: tuple[Rule, ...] = (
     Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
     Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
     # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
-    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad", _CALLS),
+    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad|: clip$", _CALLS),
     Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
     # an operator of torch.library with a gradient, called: its backward has `Backward` behind this name
     Rule("tensor_ops",        r"^GeneratedBackwardFor_\w+_default$", _OPS),

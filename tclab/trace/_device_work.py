@@ -13,6 +13,9 @@ from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
 from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
 
+_SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
+"""Size classes of copies: a few kB cost their launch, many MB their bandwidth."""
+
 
 @dataclass(frozen=True)
 class DeviceWork:
@@ -150,27 +153,29 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
 def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFrame:
     """Return the time of a device by kernel, launching operator, shapes, module and stage; the longest first.
 
-    Columns: kernel, kind (compute, communication, copy, set), op, shapes, module, stage, count, time_us, median_us,
-    bytes, share, gb_per_s. `op` is the innermost operator around the launch, `shapes` those of its inputs, `module` the
-    innermost `nn.Module`; each is null where it is not recorded. `time_us` adds durations up, `share` is of all such
-    time. `bytes` is what copies and sets moved, null where any size is missing; ROCm records it on the runtime call.
+    Columns: kernel, kind (compute, communication, copy, set), op, shapes, module, size, stage, count, time_us,
+    median_us, bytes, share, gb_per_s. `op` is the innermost operator around the launch, `shapes` those of its inputs,
+    `module` the innermost `nn.Module`; each is null where it is not recorded. `size` is the class of what a copy or set
+    moves and `bytes` what they moved together, null where it is not recorded; ROCm records it on the runtime call.
+    `time_us` adds durations up, `share` is of all such time.
     """
     launch = trace.launch[device.rows]
     call = np.where(launch >= 0, np.searchsorted(host.rows, launch), -1)
     op = rows_around(host, trace.is_op, call)
+    size = np.where(np.isnan(trace.size[device.rows]) & (launch >= 0), trace.size[launch], trace.size[device.rows])
+    size = np.where(np.isin(device.kind, ["copy", "set"]), size, np.nan)
     events = {
         "kernel": trace.names_of(device.rows),
         "kind": device.kind,
         "op": trace.names_of(op),
         "shapes": [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in op.tolist()],
         "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
+        "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
         "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
     }
-    size = np.where(np.isnan(trace.size[device.rows]) & (launch >= 0), trace.size[launch], trace.size[device.rows])
     sums = {name: ("us", how) for name, how in (("count", "size"), ("time_us", "sum"), ("median_us", "median"))}
     sums["bytes"] = ("bytes", all_known)
-    work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US)
-    work["bytes"] = np.where(np.isin(device.kind, ["copy", "set"]), size, np.nan)
+    work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US, bytes=size)
     table = longest_first(work, list(events), "time_us", **sums)
     rate = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan), gb_per_s=rate)

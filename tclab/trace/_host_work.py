@@ -120,8 +120,8 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """
     tracks = np.unique(host.track).tolist()
     spent = host.alone.spent()
-    accounts = {track: _account(trace, host, host.track == track, host.category, spent) for track in tracks}
-    table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent).head(0)})
+    accounts = {track: _account(trace, host, host.track == track, host.category, spent, None) for track in tracks}
+    table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent, None).head(0)})
     track = table.index.get_level_values(0)
     table.insert(0, "thread", ["{} {}".format(*trace.tracks[i]) for i in track])
     table.insert(1, "is_main", track == host.main)
@@ -157,9 +157,7 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
     return table.rename(columns={"category": by})
 
 
-def _account(
-    trace: Trace, host: HostWork, of: Bools, by: "pd.Categorical[Any]", spent: Ints, windows: Intervals | None = None
-) -> pd.DataFrame:
+def _account(trace: Trace, host: HostWork, of: Bools, by: Any, spent: Ints, windows: Intervals | None) -> pd.DataFrame:
     """Return category, self_us, share, events and unrecorded_us of the host events `of` [R], which are of a thread."""
     rows = host.rows[of]
     stop = trace.stop[rows].max(initial=0, keepdims=True)
@@ -239,11 +237,10 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
     Its mark is too short, or a part of it holds no event.
     """
-    steps = trace.steps
+    steps = trace.steps.assign(wall=(trace.steps["end"] - trace.steps["start"]) / US)
     if len(steps) < 2 or steps["marked_on"][0] != "host":
         return {}
     rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    steps = steps.assign(wall=(steps["end"] - steps["start"]) / US)
     for i, start, end in trace.steps[["start", "end"]].itertuples(name=None):
         inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
         steps.loc[i, "ops"] = len(inside)

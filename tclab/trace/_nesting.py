@@ -132,8 +132,7 @@ def nearest(wanted: Bools, parent: Ints) -> Ints:
 
 def tie_of(trace: Trace, rows: Ints) -> Ints:
     """Return a tie-break that does not depend on the file's order: category from the outside in, then the name."""
-    outer = {category: index for index, category in enumerate(OUTER_FIRST)}
-    category = np.array([outer.get(c, len(OUTER_FIRST)) for c in trace.categories], dtype=np.int64)
+    category = np.array([[*OUTER_FIRST, c].index(c) for c in trace.categories], dtype=np.int64)
     alphabet = np.empty(len(trace.names), dtype=np.int64)
     alphabet[pc.array_sort_indices(trace.name_bytes).to_numpy()] = np.arange(len(trace.names))
     return np.asarray(category[trace.category[rows]] * len(trace.names) + alphabet[trace.name[rows]])

@@ -100,7 +100,6 @@ class _Columns:
     def __init__(self) -> None:
         self.codes = {name: _Codes() for name in ("names", "categories", "tracks")}  # columns of `Trace`
         self.codes |= {name: _Codes({"": 0}) for name in ("shape_texts", "collectives")}
-        self.links = _Codes()
         self.left_out: Counter[str] = Counter()
         self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
 
@@ -114,7 +113,7 @@ class _Columns:
         correlation = _numbers([a.correlation for a in args])
         columns = {
             "phase": [event.ph for event in events],
-            "link": self.links.of([f"{event.id} of {event.pid}" if event.ph != "X" else "" for event in events]),
+            "link": [None if event.ph == "X" else f"{event.id} of {event.pid}" for event in events],
             "start": _ticks([event.ts for event in events]),
             "duration": _ticks([event.dur for event in events]),
             "name": self.codes["names"].of([event.name or "" for event in events]),

@@ -97,9 +97,8 @@ def record(
             yield recorder
         if recorder.steps <= first or not raw.exists():
             raise InputError(f"{window}, but the loop made {recorder.steps}: nothing was recorded")
-        if recorder.steps < end:
-            held = recorder.steps - first
-            warnings.warn(f"{window}, and the loop made {recorder.steps}: it holds {held}", stacklevel=3)
+        if (missing := end - recorder.steps) > 0:
+            warnings.warn(f"{window}, and the loop made {end - missing}: it holds {active - missing}", stacklevel=3)
         recorder.path = folder / f"rank{rank}.pt.trace.json.gz"
         atomic_write(recorder.path, gzip.compress(raw.read_bytes(), compresslevel=4))
     finally:

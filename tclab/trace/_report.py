@@ -63,8 +63,7 @@ class Report(Shown):
             yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
         largest = self.categories.nlargest(1, "self_us").iloc[0]
         if largest["category"] == "other" and largest["self_us"] > 0:
-            others = self.ops["name"][self.ops["category"] == "other"].head(1)
-            most = "".join(f", most in {short(name)}" for name in others)
+            most = "".join(f", most in {short(name)}" for name in self.ops.query("category == 'other'")["name"].head(1))
             blank = f", and {us_text(largest['unrecorded_us'])} without any event" if largest["unrecorded_us"] else ""
             often = "often Python between operators, which a trace with stacks (with_stack=True) shows."
             yield f"“other” is time within events that no rule names{most}{blank}: {often}"

@@ -146,14 +146,14 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
-    copies = kernels[kernels["kind"] == "copy"].groupby("kernel")
+    copies = kernels[kernels["kind"] == "copy"].fillna({"size": "of unknown size"}).groupby(["kernel", "size"])
     sums = copies.agg({"count": "sum", "time_us": "sum", "bytes": all_known}).nlargest(2, "time_us")
-    for kernel, count, us, size in sums.itertuples(name=None):
+    for (kernel, each), count, us, size in sums.itertuples(name=None):
         volume, rate = "data (size not recorded)", ""
         if not np.isnan(size):
             volume, rate = bytes_text(size), f" at {size / us / 1e3:.2f} GB/s" if us > 0 else ""
         copied = f"{counted(count, 'copy', 'copies')} moved {volume} in {us_text(us)}{rate}"
-        yield f"{copied} ({short(kernel)}, {device.label})."
+        yield f"{copied} ({short(kernel)}, each {each}, {device.label})."
 
 
 def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]:

@@ -95,8 +95,8 @@ def _overlaps(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
         worst = trace.names_of(first[bad])[over[bad].argmax()][:60]
         runs = f"{counted(bad.sum(), 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}"
         why = "a duration is wrong, events are there twice, or a graph's branches share it"
-        spoils = "breakdown, gaps, idle_causes"
-        yield Doubt("overlap on a stream", bad.sum(), us, spoils, f"{runs}, most {worst}: {why}")
+        what = f"{runs}, most {worst}: {why}"
+        yield Doubt("overlap on a stream", bad.sum(), us, "breakdown, kernels, gaps, idle_causes", what)
 
 
 def _captured(trace: Trace) -> Bools:
@@ -113,9 +113,8 @@ def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Dou
     That is from the end of the device work launched before them, or from their own launch where that is later, to the
     start of the device work launched after them.
     """
-    moves = trace.names_match(MOVES)
     is_launch = trace.is_runtime & trace.names_match(LAUNCH) & (trace.correlation > 0)
-    is_launch &= ~(moves & (trace.duration <= NO_LAUNCH_US * US)) & ~_captured(trace)
+    is_launch &= ~(trace.names_match(MOVES) & (trace.duration <= NO_LAUNCH_US * US)) & ~_captured(trace)
     rows = np.lexsort((trace.start, trace.track))
     rows = rows[is_launch[rows]]
     work = pd.DataFrame({"begin": trace.start, "end": trace.stop, "number": trace.correlation}).iloc[device.rows]
@@ -131,9 +130,8 @@ def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Dou
     us, at_head = union(begin, np.maximum(begin, end)).length / US, before.isna().sum()
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
     launches = f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'}"
-    spoils = "breakdown, kernels, gaps, idle_causes, steps"
     what = f"{launches} no work on the device in the trace{where}: what the device did in {us_text(us)} is not known"
-    yield Doubt("launches without kernels", count, us, spoils, what)
+    yield Doubt("launches without kernels", count, us, "breakdown, kernels, gaps, idle_causes, steps", what)
 
 
 def _early_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
@@ -162,14 +160,13 @@ def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
     often = Counter(replays["name"])
     whole = {few: most for few, most in permutations(list(often)[:FEW], 2)
              if Counter(few) < Counter(most) and often[few] <= often[most]}  # fmt: skip
-    short = replays[replays["name"].isin(whole.keys())]
-    if len(short):
+    less = replays[replays["name"].isin(whole.keys())]
+    if len(less):
         usual = replays.groupby("name")["took"].median().to_dict()
-        us = (short["name"].map(whole).map(usual) - short["took"]).sum() / US
-        lack = f"{counted(len(short), 'launch', 'launches')} of a graph {'lacks' if len(short) == 1 else 'lack'}"
+        us = (less["name"].map(whole).map(usual) - less["took"]).sum() / US
+        lack = f"{counted(len(less), 'launch', 'launches')} of a graph {'lacks' if len(less) == 1 else 'lack'}"
         what = f"{lack} kernels of {us_text(us)} that its other launches have: these are unreliable"
-        spoils = "breakdown, kernels, gaps, idle_causes"
-        yield Doubt("graph launches without some kernels", len(short), us, spoils, what)
+        yield Doubt("graph launches without some kernels", len(less), us, "breakdown, kernels, gaps, idle_causes", what)
 
 
 def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
@@ -237,5 +234,5 @@ def _verdict(table: pd.DataFrame, *, clocks_compared: bool) -> str:
     spoilt = ", ".join(dict.fromkeys(", ".join(table["spoils"]).split(", ")))
     worst = table.sort_values("concerned_us", ascending=False).head(4).to_dict("records")
     named = "; ".join(f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst)
-    count = counted(len(table), "pathology", "pathologies")
-    return f"Do not believe these yet: {spoilt}. {count}: {named}{' …' if len(table) > 4 else ''}.{rest}"
+    named += " …" if len(table) > 4 else ""
+    return f"Do not believe these yet: {spoilt}. {counted(len(table), 'pathology', 'pathologies')}: {named}.{rest}"

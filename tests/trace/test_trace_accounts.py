@@ -244,9 +244,11 @@ def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
     assert copies.loc["HtoD", ["count", "bytes", "gb_per_s"]].tolist() == [2, 100_000, 5]
     assert copies["bytes"].isna()["DtoH"]
     assert said(report, "2 copies moved").endswith(
-        "100 kB in 20 µs at 5.00 GB/s (Memcpy HtoD (Pinned -> Device), trace.json)."
+        "100 kB in 20 µs at 5.00 GB/s (Memcpy HtoD (Pinned -> Device), each 16 kB to 1 MB, trace.json)."
     )
     assert said(report, "1 copy moved").startswith("1 copy moved data (size not recorded) in 5 µs (Memcpy DtoH")
+    assert copies["size"].isna()["DtoH"]
+    assert copies["size"]["HtoD"] == "16 kB to 1 MB"
 
 
 def test_compare_by_category_step_and_op(write_trace, complete):

@@ -135,7 +135,7 @@ def test_device_time_by_kernel_operator_shapes_module_and_stage(write_trace, com
         complete("orphan", 600, 100, "kernel", pid=0, tid=7),
     ]
     report = trace.analyze(path := write_trace(events))
-    table = report.kernels.drop(columns=["rank", "device", "bytes", "gb_per_s"])
+    table = report.kernels.drop(columns=["rank", "device", "size", "bytes", "gb_per_s"])
     rows = [[None if cell != cell else cell for cell in row] for row in table.to_numpy().tolist()]
     assert rows == [
         ["gemm", "compute", "aten::addmm", "[[64, 8], [8]]", "nn.Module: Linear_0", "model_forward", 2, 120, 60, 0.4],

@@ -26,7 +26,6 @@ _COLOURS = {
     "copies and sets": STAGE_COLOURS["transfer"],
 }
 _TRACKS, _EVENTS = 8, 2000  # of a timeline, the busiest and the longest
-_US = 1e-6  # seconds
 
 
 def trace_chart(report: Report) -> Any:
@@ -43,12 +42,12 @@ def trace_chart(report: Report) -> Any:
     tables = {"main thread, by kind of work": report.categories, "main thread, by stage of the step": report.stages}
     found = [(panel, *row) for panel, table in tables.items() for row in zip(table.iloc[:, 0].astype(str),
              table["self_us"], table["share"], strict=True) if row[1] > 0]  # fmt: skip
-    devices = report.breakdown.dropna(subset="span_us").to_dict("records")
-    found += [row for device in devices for row in _kinds_of(device)]
+    for device in report.breakdown.dropna(subset="span_us").to_dict("records"):
+        found += _kinds_of(device)
     if not found:
         return empty_chart("No event in this trace.")
     parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
-    parts = parts.assign(part=parts["bar"], value=parts["us"] * _US, label="", text=parts["of"].map("{:.1%}".format))
+    parts = parts.assign(part=parts["bar"], value=parts["us"] / 1e6, label="", text=parts["of"].map("{:.1%}".format))
     title = chart_title("Where the time went", _recorded(report))
     return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _COLOURS))
 
@@ -72,8 +71,7 @@ def _recorded(report: Report) -> str:
     ran = report.settings[report.settings["device_events"].astype(bool)]
     devices = dict.fromkeys(name for names in ran["device_names"] for name in names) or (["device"] if len(ran) else [])
     named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first"
-    ran_on = ", ".join(devices) or "no device event"
-    return f"{named} · {ran_on} · {counted(len(report.steps), 'step')}"
+    return f"{named} · {', '.join(devices) or 'no device event'} · {counted(len(report.steps), 'step')}"
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
