@@ -3,9 +3,9 @@
     report = tclab.trace.analyze("rank0.pt.trace.json.gz")     # or a folder with one file per rank
     print(report)                                              # the findings, in sentences: can it be trusted, first
 
-`report.breakdown`, `.kernels`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.collectives` and a
-few more are the tables behind the findings; `.trust` is what speaks against them; `compare(a, b)`
-compares two runs; `record` profiles chosen steps of a loop; `tclab.lab.charts` draws them.
+`report.breakdown`, `.kernels`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.collectives` and a few more are
+the tables behind the findings; `.trust` is what speaks against them; `compare(a, b)` compares two runs; `record`
+profiles chosen steps of a loop; `tclab.lab.charts` draws them.
 
 How the figures are made. On a host thread every moment belongs to one event, the latest that has begun and not
 ended, so self times sum to the thread's wall time and an event is not charged for what runs inside it. A backward pass

@@ -9,6 +9,7 @@ import tclab.trace as trace
 
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 OUTSIDE = "outside any stage"
+SUBGRAPH = "torch_geometric/utils/subgraph.py(40): k_hop"
 
 
 @pytest.fixture
@@ -87,17 +88,12 @@ def test_a_backward_pass_counts_only_where_the_main_thread_waits_for_it(write_tr
     [
         ("## backward ##", "nn.Module: Linear_0", "python_function", "backward"),  # a forward pass computed again
         ("forward", "aten::nll_loss", "cpu_op", "model_forward"),
-        ("forward", "torch_geometric/utils/subgraph.py(40): k_hop", "python_function", "model_forward"),
+        ("forward", SUBGRAPH, "python_function", "model_forward"),
         (ENGINE, "torch/nn/modules/linear.py(124): forward", "python_function", "backward"),
         ("forward", "c10d::allgather_", "cpu_op", "ddp_communication"),  # surely one of its own
         ("forward", "loss", "user_annotation", "loss_computation"),
         ("Optimizer.step#LBFGS.step", ENGINE, "cpu_op", "backward"),  # around a closure
-        (
-            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-            "torch_geometric/utils/subgraph.py(40): k_hop",
-            "python_function",
-            "graph_processing",
-        ),
+        ("enumerate(DataLoader)#_BaseDataLoaderIter.__next__", SUBGRAPH, "python_function", "graph_processing"),
     ],
 )
 def test_a_stages_name_within_anothers_mark_does_not_take_its_time(
@@ -234,18 +230,15 @@ def test_a_pair_of_ranks_is_one_collective_by_its_number_and_else_by_order_where
     assert waits(*equal)[0] == [2, 2, 2, 2, 0, 0, 0, 0]
     apart = [reduce(1000 * i, 10) for i in range(4)], [reduce(1000 * i + 500, 8) for i in range(4)]
     assert waits(*apart, step=0)[1] == {None}  # they recorded other steps
-    groups = [
-        [reduce(0, 10 + rank, **{"Process Group Ranks": group})]
-        for rank, group in enumerate(["[0, 1]"] * 2 + ["[2, 3]"] * 2)
-    ]
+    members = {"[0, 1]": [10, 11], "[2, 3]": [12, 13]}
+    groups = [[reduce(0, us, **{"Process Group Ranks": of})] for of, times in members.items() for us in times]
     assert waits(*groups)[0] == [0, 1, 0, 1]
 
 
 def test_ranks_need_not_leave_a_broadcast_together(write_trace, complete):
-    calls = [[(1000 * i, 10 + 300 * rank, "ncclDevKernel_Broadcast", {}) for i in range(4)] for rank in range(2)]
-    assert len(ranks(write_trace, complete, calls).trust) == 0
-    calls = [[(1000 * i, 10 + 300 * rank, "ncclDevKernel_AllReduce", {}) for i in range(4)] for rank in range(2)]
-    assert ranks(write_trace, complete, calls, "reduced").trust["pathology"].tolist() == ["unaligned clocks"]
+    for kind, named in (("Broadcast", []), ("AllReduce", ["unaligned clocks"])):
+        calls = [[(1000 * i, 10 + 300 * rank, f"ncclDevKernel_{kind}", {}) for i in range(4)] for rank in range(2)]
+        assert ranks(write_trace, complete, calls, kind).trust["pathology"].tolist() == named
 
 
 def test_a_step_is_compared_by_whole_steps_alone(write_trace, complete):

@@ -206,21 +206,14 @@ def test_a_graph_whose_replays_have_more_kernels_is_unreliable(names, missing, w
         events.append(complete("cudaGraphLaunch", 1000 * i, 10, "cuda_runtime", correlation=i + 1))
         for j, name in enumerate(kernels):
             events.append(complete(name, 1000 * i + 50 + 20 * j, 15, "kernel", pid=0, tid=7, correlation=i + 1))
-    trust = trace.analyze(write_trace(events)).trust
-    if missing == 0:
-        assert len(trust) == 0
-        return
-    (row,) = trust.to_dict("records")
-    assert row["pathology"] == "graph launches without some kernels"
-    assert row["concerned_us"] == 15 * missing
-    assert "are unreliable" in row["what"]
+    trust = trace.analyze(write_trace(events)).trust[["pathology", "concerned_us"]].to_numpy().tolist()
+    assert trust == [["graph launches without some kernels", 15 * missing]] * (missing > 0)
 
 
 def test_calls_that_all_end_with_the_recording_are_named(write_trace, complete):
     """A custom operator's calls have no end of their own (pytorch #193440): each outlives the one around it."""
     calls = [complete("train.py(9): call", 100 * i, 90, "python_function") for i in range(9)]
     ops = [complete("<built-in method my_op>", 100 * i + 10, 990 - 100 * i, "python_function") for i in range(9)]
-    (row,) = trace.analyze(
-        write_trace([complete("train.py(3): step", 0, 1000, "python_function"), *calls, *ops])
-    ).trust.to_dict("records")
+    step = complete("train.py(3): step", 0, 1000, "python_function")
+    (row,) = trace.analyze(write_trace([step, *calls, *ops])).trust.to_dict("records")
     assert (row["pathology"], row["events"], row["concerned_us"]) == ("events that end too late", 9, 910)
