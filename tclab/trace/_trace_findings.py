@@ -54,8 +54,9 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     yield f"The device worked for {us_text(busy / US)}{share}: {kinds}{by_stage} ({device.label})."
     top = kernels.groupby("kernel", sort=False)[["count", "time_us", "share"]].sum().nlargest(3, "time_us")
     named = [f"{short(name)} {share:.0%} ({n} ×, {us_text(us)})" for name, n, us, share in top.itertuples(name=None)]
-    ops = _largest(kernels, "op", 3)
-    yield f"Most of its work: {'; '.join(named)}{f'. Launched by {ops}' if ops else ''} ({device.label})."
+    ops, unknown = _largest(kernels, "op", 3), kernels["share"][kernels["stage"].isna()].sum()
+    launches = f". For {unknown:.0%} of it no launch is known" if unknown >= 0.01 else ""
+    yield f"Most of its work: {'; '.join(named)}{f'. Launched by {ops}' if ops else ''}{launches} ({device.label})."
 
 
 def _largest(kernels: pd.DataFrame, by: str, most: int) -> str:
