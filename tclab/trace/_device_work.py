@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -173,8 +173,8 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
         "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
         "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
     }
-    sums = {name: ("us", how) for name, how in (("count", "size"), ("time_us", "sum"), ("median_us", "median"))}
-    sums["bytes"] = ("bytes", all_known)
+    how = {"count": "size", "time_us": "sum", "median_us": "median"}
+    sums: dict[str, Any] = {name: ("us", function) for name, function in how.items()} | {"bytes": ("bytes", all_known)}
     work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US, bytes=size)
     table = longest_first(work, list(events), "time_us", **sums)
     rate = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3

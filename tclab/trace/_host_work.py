@@ -128,12 +128,12 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     return trace.ranked(table.reset_index(drop=True))
 
 
-def host_tables(works: list[tuple[Trace, HostWork, Intervals | None]]) -> dict[str, pd.DataFrame]:
+def host_tables(works: list[tuple[Trace, HostWork, Any]]) -> dict[str, pd.DataFrame]:
     """Return the accounts of all ranks: categories, stages, ops.
 
     **Arguments:**
 
-    - `works`: of each rank its trace, host work, and the time that counts, None for all.
+    - `works`: of each rank its trace, host work, and the time that counts, `Intervals`, None for all.
     """
     return {"categories": _main(works, "category"), "stages": _main(works, "stage"), "ops": _ops(works)}
 

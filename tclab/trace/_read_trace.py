@@ -24,7 +24,7 @@ from tclab.trace._nesting import union
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST = 4 * 10**18  # ticks: more than a century
 _SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter that kineto counts from, are later
-_MOST = 2**52  # µs since 1970: the year 2112
+_MOST = Decimal(2**52)  # µs since 1970: the year 2112
 _MISSING = -(2**63)
 
 
