@@ -120,7 +120,8 @@ def example(width: int = 256) -> Path:
                 batch = torch.randn(512, 64).to(device)
             with record_function("## forward ##"):
                 predicted = model(batch)
-            loss = torch.nn.functional.mse_loss(predicted, batch)  # a stage by its name, as are these two
+            # loss, backward and optimizer are stages by the names of their operators
+            loss = torch.nn.functional.mse_loss(predicted, batch)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
