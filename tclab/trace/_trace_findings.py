@@ -147,9 +147,9 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
-    copies = kernels[kernels["kind"] == "copy"].fillna({"size": "of unknown size"}).groupby(["kernel", "size"])
-    sums = copies.agg({"count": "sum", "time_us": "sum", "bytes": all_known}).nlargest(2, "time_us")
-    for (kernel, each), count, us, size in sums.itertuples(name=None):
+    copies = kernels[kernels["kind"] == "copy"].astype({"size": object}).fillna({"size": "of unknown size"})
+    sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", "bytes": all_known})
+    for (kernel, each), count, us, size in sums.nlargest(2, "time_us").itertuples(name=None):
         volume, rate = "data (size not recorded)", ""
         if not np.isnan(size):
             volume, rate = bytes_text(size), f" at {size / us / 1e3:.2f} GB/s" if us > 0 else ""
