@@ -196,7 +196,7 @@ def explain_idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     launched = np.where(known, trace.start[launch], begin)
     late = np.clip(launched - begin, 0, length)
     queued = known & (launched < begin)
-    thread = np.full(len(launch), -1 if host.main is None else host.main)
+    thread = np.full(len(launch), trace.main)
     thread[known] = host.on[np.searchsorted(host.rows, launch[known])]
     gaps = pd.DataFrame({"begin": begin, "end": end, "length": length, "thread": thread, "next": ended_by})
     split = (late[known], (length - late)[known & ~queued], length[queued])

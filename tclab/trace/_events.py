@@ -108,14 +108,33 @@ class Trace:
         return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
-        """The `ProfilerStep` marks of the host, by time; of the device where only the device has them.
+    def main(self) -> int:
+        """The thread that runs the steps, index into `tracks`; -1 without host events.
 
-        Columns: name, start and end in ticks, marked_on ("host" or "device"). A device marks a step once per stream;
-        its window runs from the first mark's start to the last one's end.
+        It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the
+        process's); else the one with the most events, of equals the one that begins first.
+        """
+        rows = np.flatnonzero(self.kind == HOST)
+        if len(rows) == 0:
+            return -1
+        threads = pd.Series(self.start[rows]).groupby(self.track[rows]).agg(["size", "min"])
+        stepping = threads[threads.index.isin(self.track[self.names_match(r"^ProfilerStep")]) & (threads["size"] > 1)]
+        first = threads[[self.tracks[track][0] == self.tracks[track][1] for track in threads.index]]
+        choice = stepping if len(stepping) else first if len(first) else threads
+        return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The `ProfilerStep` marks of the main thread, by time; of the device where no host thread has them.
+
+        Columns: name, start and end in ticks, marked_on ("host" or "device"). Another thread's marks count where the
+        main thread has none: a file merged of several ranks has each step once per rank. A device marks a step once per
+        stream; its window runs from the first mark's start to the last one's end.
         """
         is_step = self.names_match(r"^ProfilerStep")
-        rows, marked_on = np.flatnonzero(is_step & self.is_category({"user_annotation"})), "host"
+        on_host = is_step & self.is_category({"user_annotation"})
+        on_main = on_host & (self.track == self.main)
+        rows, marked_on = np.flatnonzero(on_main if on_main.any() else on_host), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
         step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host

@@ -40,18 +40,17 @@ class HostWork(Nesting):
     alone: Nesting  # the same events, each on its own thread
     category: pd.Categorical  # [R]
     stage: pd.Categorical  # [R] the stage around each event, `OUTSIDE` where there is none
-    main: int | None  # track of the thread that runs the steps
 
 
 def nest_host(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     """Return all host events, nested, with their categories and stages."""
     rows = np.flatnonzero(trace.kind == HOST)
-    track, tie, main = trace.track[rows], tie_of(trace, rows), main_track(trace)
+    track, tie = trace.track[rows], tie_of(trace, rows)
     rule = first_rules(trace, rules)[rows]
     category = categories_of(rule, rules)
     alone = nest(trace.start[rows], trace.duration[rows], track, tie)
-    waited_for = _waited_for(trace, rows, alone.parent, np.asarray(category == "backward"), main)
-    on = np.where(waited_for, -1 if main is None else main, track)
+    waited_for = _waited_for(trace, rows, alone.parent, np.asarray(category == "backward"))
+    on = np.where(waited_for, trace.main, track)
     nesting = alone if (on == track).all() else nest(trace.start[rows], trace.duration[rows], on, tie)
     stages = [*STAGES, *category.categories[len(CATEGORIES) :], OUTSIDE]
     is_stage, is_mark = category.isin(stages), trace.is_category({"user_annotation"})[rows]
@@ -61,11 +60,10 @@ def nest_host(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     sure = is_mark | np.array([rule.sure for rule in rules])[rule]
     around = nearest(is_stage & (sure | ~held), nesting.parent)
     stage = pd.Categorical(np.where(around >= 0, np.asarray(category)[around], OUTSIDE), stages)
-    return HostWork(**vars(nesting), rows=rows, track=track, on=on, alone=alone, category=category, stage=stage,
-                    main=main)  # fmt: skip
+    return HostWork(**vars(nesting), rows=rows, track=track, on=on, alone=alone, category=category, stage=stage)
 
 
-def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools, main: int | None) -> Bools:
+def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools) -> Bools:
     """Return which host events autograd's own threads ran while the main thread waited for them, [R].
 
     Such a thread is known by forward-backward links from another one, and without any by its operators: nearly all are
@@ -73,8 +71,8 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools, main
     pass on another thread alone, says that this one called it.
     """
     track, start, stop = trace.track[rows], trace.start[rows], trace.stop[rows]
-    of_main, is_op, is_root = track == main, trace.is_op[rows], parent < 0
-    threads = sorted({*track[is_backward & is_op].tolist()} - {main})
+    of_main, is_op, is_root = track == trace.main, trace.is_op[rows], parent < 0
+    threads = sorted({*track[is_backward & is_op].tolist()} - {trace.main})
     is_mark = is_backward & ~is_op & ~np.isin(track, threads)
     called_here, called_elsewhere = (union(start[of], stop[of]) for of in (is_mark & of_main, is_mark & ~of_main))
     edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
@@ -88,28 +86,11 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools, main
         theirs = links[links["track"] == thread]
         if len(theirs):
             last = np.searchsorted(theirs["at"], stop[roots], side="right") - 1
-            waited[roots] = theirs["caller"].to_numpy()[np.maximum(last, 0)] == main
+            waited[roots] = theirs["caller"].to_numpy()[np.maximum(last, 0)] == trace.main
         elif (stop - start)[ops & is_backward].sum() >= _MOSTLY * (stop - start)[ops].sum():
             here, elsewhere = (of.covered(start[roots], stop[roots]) > 0 for of in (called_here, called_elsewhere))
             waited[roots] = here | ~elsewhere
     return waited[nearest(is_root, parent)]
-
-
-def main_track(trace: Trace) -> int | None:
-    """Return the thread that runs the steps; None without host events.
-
-    It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the
-    process's); else the one with the most events, of equals the one that begins first.
-    """
-    rows = np.flatnonzero(trace.kind == HOST)
-    if len(rows) == 0:
-        return None
-    threads = pd.Series(trace.start[rows]).groupby(trace.track[rows]).agg(["size", "min"])
-    marked = np.unique(trace.track[rows[trace.names_match(r"^ProfilerStep")[rows]]])
-    stepping = threads[threads.index.isin(marked) & (threads["size"] > 1)]
-    first = threads[[trace.tracks[track][0] == trace.tracks[track][1] for track in threads.index]]
-    choice = stepping if len(stepping) else first if len(first) else threads
-    return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
 
 
 def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
@@ -124,7 +105,7 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent, None).head(0)})
     track = table.index.get_level_values(0)
     table.insert(0, "thread", ["{} {}".format(*trace.tracks[i]) for i in track])
-    table.insert(1, "is_main", track == host.main)
+    table.insert(1, "is_main", track == trace.main)
     return trace.ranked(table.reset_index(drop=True))
 
 
@@ -149,7 +130,7 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
     - `by`: "category", or "stage", that around each event: an `aten::` op within a backward is backward.
     """
     accounts = [
-        _account(trace, host, host.on == host.main, getattr(host, by), host.spent(windows), windows)
+        _account(trace, host, host.on == trace.main, getattr(host, by), host.spent(windows), windows)
         for trace, host, windows in works
     ]
     table = pd.concat(accounts).groupby("category", sort=False).sum().reset_index()
@@ -203,10 +184,9 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     waits, is_full = trace.is_runtime & trace.names_match(WAITING_CALL), _waits_for_room(trace)
     calls = np.flatnonzero((waits | is_full)[host.rows])
     rows = host.rows[calls]
-    full = np.where(is_full[rows], " (full queue)", "").tolist()
     is_site = trace.is_category({"python_function"}) & ~trace.names_match(LIBRARY_CODE)
     places = {
-        "call": [name + queue for name, queue in zip(trace.names_of(rows), full, strict=True)],
+        "call": np.array(trace.names_of(rows), dtype=object) + np.where(is_full[rows], " (full queue)", ""),
         "op": trace.names_of(rows_around(host, trace.is_op, calls)),
         "site": trace.names_of(rows_around(host, is_site, calls)),
         "stage": host.stage[calls].astype(str),

@@ -86,7 +86,7 @@ def _idle(device: DeviceWork, idle: Idle) -> Iterator[str]:
     if total == 0:
         return
     if idle.split_us is None:
-        yield _not_enough("whether the host launched late", place, "it has no launch calls to match with the kernels")
+        yield _not_enough("whether the host launched late", place, "no launch call could be matched with a kernel")
     else:
         late, launch, queued = (us / total for us in idle.split_us)
         unknown = 1 - (late + launch + queued)
@@ -119,6 +119,9 @@ def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
         ratio = wall.max() / (wall.median() or np.nan)
         slowest = whole["step"].iloc[int(wall.argmax())]
         text += f"; the slowest, {slowest}, took {us_text(wall.max())}, {ratio:.2f} × the median"
+    marks = trace.is_category({"user_annotation"}) & trace.names_match(r"^ProfilerStep")
+    if (others := int(marks.sum()) - len(steps)) > 0:
+        text += f"; {others} more on other threads, as in a file merged of several ranks, are not counted"
     yield f"{text} ({trace.label})."
 
 

@@ -188,7 +188,7 @@ def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
         if len(events) == 0:
             continue
         extra = union(ends, trace.stop[events])
-        us, main = extra.length / US, host.on == host.main
+        us, main = extra.length / US, host.on == trace.main
         stages = pd.Series(host.spent(extra)[main]).groupby(np.asarray(host.stage)[main]).sum()
         gained = f": {stages.idxmax()} may be {us_text(stages.max() / US)} too large" if stages.any() else ""
         longest = trace.names_of(events)[np.argmax(trace.stop[events] - ends)][:60]
@@ -233,6 +233,5 @@ def _verdict(table: pd.DataFrame, *, clocks_compared: bool) -> str:
         return f"Nothing found that speaks against this trace's figures.{rest}"
     spoilt = ", ".join(dict.fromkeys(", ".join(table["spoils"]).split(", ")))
     worst = table.sort_values("concerned_us", ascending=False).head(4).to_dict("records")
-    named = "; ".join(f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst)
-    named += " …" if len(table) > 4 else ""
+    named = "; ".join(f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst) + " …" * (len(table) > 4)
     return f"Do not believe these yet: {spoilt}. {counted(len(table), 'pathology', 'pathologies')}: {named}.{rest}"

@@ -262,6 +262,26 @@ def test_a_step_is_compared_by_whole_steps_alone(write_trace, complete):
     assert json.loads(steps["idle_us"].isna().to_json()) == {str(i): True for i in range(5)}
 
 
+def test_a_file_merged_of_two_ranks_is_compared_by_the_steps_of_one(write_trace, complete):
+    def run(pids, name):
+        events = []
+        for pid in pids:
+            for i in range(3):
+                events += [complete(f"ProfilerStep#{i}", 1000 * i, 1000, "user_annotation", pid=pid, tid=pid)]
+                events += [complete("forward", 1000 * i, 900, "user_annotation", pid=pid, tid=pid)]
+                events += [complete("aten::mm", 1000 * i + 100 * j, 90, pid=pid, tid=pid) for j in range(9)]
+        return trace.analyze(write_trace(events, name))
+
+    alone, merged = run([5], "alone.json"), run([5, 6], "merged.json")
+    assert merged.steps["wall_us"].tolist() == alone.steps["wall_us"].tolist() == [1000, 1000, 1000]
+    compared = trace.compare(alone, merged)
+    stages, ops = compared.stages.set_index("stage"), compared.ops.set_index("name")
+    assert stages.loc["model_forward", ["a_us", "b_us"]].tolist() == [900, 900]  # of the main thread
+    assert ops.loc["aten::mm", ["a_calls", "b_calls"]].tolist() == [9, 18]  # on all host threads
+    said = "; 3 more on other threads, as in a file merged of several ranks, are not counted (merged.json)."
+    assert [said in " ".join(report.findings) for report in (alone, merged)] == [False, True]
+
+
 def test_a_launch_that_waits_for_room_in_the_queue_is_a_wait_and_an_allocation_is_none(write_trace, complete):
     events = [complete("cudaMalloc", 0, 500, "cuda_runtime")]
     for i in range(1100):

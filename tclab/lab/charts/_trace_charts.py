@@ -12,7 +12,6 @@ from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.trace._categories import OUTSIDE, categorise
 from tclab.trace._events import ANNOTATION, DEVICE, SECOND, US, Trace
-from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 from tclab.trace._report import Report
 
@@ -94,7 +93,7 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     if len(rows) == 0:
         return empty_chart("No event in this window.")
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:_EVENTS]])
-    host = np.where(trace.track == main_track(trace), "main thread ({1})", "thread {1}")
+    host = np.where(trace.track == trace.main, "main thread ({1})", "thread {1}")
     panels = np.where(trace.kind == DEVICE, "device {0}, stream {1}", host)
     columns = {
         "panel": [panels[row].format(*trace.tracks[trace.track[row]]) for row in rows.tolist()],
