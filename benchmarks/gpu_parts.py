@@ -22,8 +22,8 @@ import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
 from tclab.sweeps import loop_of
-from tclab.sweeps.execution._run import close_workers
-from tclab.sweeps.store._rows import columns_of, keys_of
+from tclab.sweeps._rows import columns_of, keys_of
+from tclab.sweeps._run import close_workers
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
 from tclab.timing._ledger import NullLedger
@@ -149,7 +149,7 @@ def steps(s: Settings) -> Verdict:
 
 
 def _estimated(row: dict[str, Any]) -> int | None:
-    from tclab.sweeps.store._rows import point_of
+    from tclab.sweeps._rows import point_of
 
     try:
         found = tclab.fits(point_of(row))
@@ -235,8 +235,8 @@ def trust(s: Settings) -> Verdict:
     ran = [tclab.run(Point(strategy=name, **common)) for name in s.either(STRATEGIES, ("node_mask",))]
     syncs = s.keep("e_syncs", steps_of(pd.concat(ran))[["strategy", "status", "host_syncs"]])
     closed = s.keep("e_closure", _closed(small, *s.either((6, 10, [*MODES]), (1, 3, ["step"]))))
-    bill = receipt(_twenty_ms, budget_seconds=min(60.0, s.seconds / 2))
-    ratio = bill.race.pair("instrumented", "bare").ratio
+    bill, arms = receipt(_twenty_ms), {"with": lambda: _twenty_ms(Ledger()), "bare": lambda: _twenty_ms(NullLedger())}
+    ratio = race(arms, budget_seconds=min(60.0, s.seconds / 2)).pairs[0].ratio
     s.keep("e_cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
     stages = ("transfer", "mask", "forward", "loss", "backward", "optimizer", "other")
     lengths = s.either(3 * (0.0002, 0.0005, 0.001, 0.002, 0.005), (0.002,))
@@ -281,9 +281,9 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.sweeps.config._point_inputs import resolve
-    from tclab.sweeps.execution._measure import setup
-    from tclab.training._distributed import Exchange
+    from tclab.sweeps._measure import setup
+    from tclab.sweeps._point_inputs import resolve
+    from tclab.training._step import Exchange
 
     point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"

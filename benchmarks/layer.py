@@ -22,7 +22,7 @@ from tclab.masking import get
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import tiles_for
 from tclab.perturbation import Perturbations
-from tclab.sweeps.predict._cost_model import clock_of, least_seconds
+from tclab.sweeps.predict import clock_of, least_seconds
 
 WIDTH = 64
 # of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each

@@ -12,7 +12,7 @@ from cyclopts import run as run_command
 
 from tclab import Point, fits, run
 from tclab.masking import get, names
-from tclab.sweeps.predict._fits import PROCESS_BYTES
+from tclab.sweeps.predict import PROCESS_BYTES
 
 
 def peak(point: Point) -> int:

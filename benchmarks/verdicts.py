@@ -29,7 +29,7 @@ import pandas as pd
 from cyclopts import run
 from scipy.stats import binomtest
 
-from tclab.sweeps.analysis._compare_runs import pairs_of_runs
+from tclab.sweeps._compare import pairs_of_runs
 from tclab.timing import race, race_commands, verdicts_of
 from tclab.timing._race_blocks import DRAWN, orders_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair, sentence_of

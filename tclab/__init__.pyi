@@ -15,14 +15,14 @@ from tclab.errors import InputError as InputError
 from tclab.graph._cell_graph import CellGraph as CellGraph
 from tclab.masking._strategy import view as view
 from tclab.message_passing._shared_graph import SharedGraph as SharedGraph
+from tclab.sweeps._advise import advise as advise
+from tclab.sweeps._compare import compare as compare
+from tclab.sweeps._grid import grid as grid
+from tclab.sweeps._point import Point as Point
+from tclab.sweeps._row_files import rows_of
+from tclab.sweeps._run import run as run
 from tclab.sweeps._sweep import sweep as sweep
-from tclab.sweeps.analysis._advise import advise as advise
-from tclab.sweeps.analysis._compare_runs import compare as compare
-from tclab.sweeps.config._grid import grid as grid
-from tclab.sweeps.config._point import Point as Point
-from tclab.sweeps.execution._run import run as run
-from tclab.sweeps.predict._fits import fits as fits
-from tclab.sweeps.store._row_files import rows_of
+from tclab.sweeps.predict import fits as fits
 from tclab.training._check import check as check
 
 rows = rows_of

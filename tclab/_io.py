@@ -59,7 +59,8 @@ def writing(name: str, path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{name} is {str(path)!r}, which cannot be written: {error.strerror or error}") from None
+        why = f"{name} is {str(path)!r}, which cannot be written: {error.strerror or error}"
+        raise InputError(why, name=name) from None
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
 from numbers import Integral
@@ -11,7 +12,24 @@ _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not 
 
 
 class InputError(ValueError):
-    """A value that was typed is not one that tclab can use; the message is one line that says why."""
+    """A value that was typed is not one that tclab can use; the message is one line that says why.
+
+    `name` is the argument or the field of a point that has the value, where there is one.
+    """
+
+    def __init__(self, message: str = "", *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Let whatever the block says is wrong be of this argument or field."""
+    try:
+        yield
+    except InputError as error:
+        error.name = name
+        raise
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
@@ -23,7 +41,7 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     typed = str(value)
     near = get_close_matches(_MEANT.get(typed, typed), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
+    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}", name=kind)
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
@@ -32,7 +50,7 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
     **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
     """
     if not isinstance(value, kind):
-        raise InputError(f"{name} is {shown(value)}, expected {expected}")
+        raise InputError(f"{name} is {shown(value)}, expected {expected}", name=name)
 
 
 def shown(value: object) -> str:

@@ -59,6 +59,25 @@ TOGETHER = {
 }
 
 
+# What a cell of a notebook must have found, notebook → cell → a condition: nbval alone sees exceptions, and their saved
+# outputs are stripped.
+FINDS = {
+    "sweep.ipynb": {"answer": "any('node_mask' in one for one in lab.findings(rows))",
+                    "by-networks": "{*rows['strategy']} == {'edge_mask', 'node_mask', 'indices'}",
+                    "advice": "advice.subject.startswith('from ')"},
+    "explore.ipynb": {"table": "rows['status'].eq('ok').any()", "advice": "advice is not none_yet"},
+    "scaling.ipynb": {"epochs": "len(epochs) == len(epoch_points) > 0"},
+    "masks.ipynb": {"race": "{pair.a for pair in race.pairs} | {pair.b for pair in race.pairs} == {*arms}",
+                    "held-out": "len(measured) == len(unseen) > 0"},
+    "where_time_goes.ipynb": {"findings": "any('a step takes' in one for one in lab.findings(rows, 'steps'))"},
+    "trust.ipynb": {"race": "len(race.pairs) > 0"},
+    "trace.ipynb": {"findings": "len(report.findings) > 0"},
+    "cell_graph.ipynb": {"reach": "len(rows) > 0"},
+    "your_model.ipynb": {"stages": "rows['status'].eq('ok').any()"},
+    "hypotheses.ipynb": {"ratios-table": "len(ratios) > 0"},
+}  # fmt: skip
+
+
 def pytest_collection_modifyitems(config, items):
     # what is imported is no garbage: each collection of a race or a measurement would look 0.2 s there
     gc.freeze()
@@ -73,6 +92,8 @@ def pytest_collection_modifyitems(config, items):
                 # as papermill's -p does; by its defaults each runs in tests/test_notebooks.py
                 smaller = item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
+            if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
+                item.cell.source += f"\nassert {found}"
 
 
 _kernels = []  # of this process, one at most
@@ -122,8 +143,8 @@ def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
     yield
     pytest_sessionfinish()
-    if "tclab.sweeps.execution._run" in sys.modules:  # children that are kept warm for the next point
-        sys.modules["tclab.sweeps.execution._run"].close_workers()
+    if "tclab.sweeps._run" in sys.modules:  # children that are kept warm for the next point
+        sys.modules["tclab.sweeps._run"].close_workers()
     left = left_behind(os.environ[MARK])
     assert not left, f"processes were left behind: {left}"
 
@@ -146,7 +167,7 @@ what_a_test_registers_is_forgotten = pytest.fixture(forget_what_is_registered, a
 @pytest.fixture(autouse=True)
 def a_sweep_of_a_test_does_not_look_who_else_is_busy(monkeypatch):
     """It would warn, and advice would begin, by what else the machine does; tests of that say what is to be found."""
-    for module in ("_sweep", "analysis._advise"):
+    for module in ("_sweep", "_advise"):
         monkeypatch.setattr(f"tclab.sweeps.{module}.others_now", lambda: "")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tclab.sweeps.store._rows import mean_columns
+from tclab.sweeps._rows import mean_columns
 
 # what the stages of host and worker take, in ms, for three ways
 HOST = {

@@ -1,6 +1,5 @@
 """What to change: from steps whose every second is known, from rows made by hand, and once from runs."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +12,8 @@ from test_compare import rows, step, thrice
 import tclab
 from tclab import InputError, Point, lab, timing
 from tclab.message_passing._view import NEEDS_EDGES
-from tclab.sweeps.analysis import _advise
-from tclab.sweeps.store._rows import frame, table
+from tclab.sweeps import _advise
+from tclab.sweeps._rows import frame, table
 from tclab.timing._advice import MEASURED, MODEL, ONCE_EACH, Advice, StepTimes, Suggestion, suggestions_from
 from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import BatchTiming
@@ -360,13 +359,3 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open(capsys)
     assert done.missing == ("what 'two' gives when it runs: no such device",)
     assert "--measure" in str(advice)
     assert "--measure" not in str(done)
-
-
-def test_the_chart_has_predicted_beside_measured():
-    advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
-    assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])
-    pair = Pair("changed", "now", FASTER, ratio=0.12, interval=(0.11, 0.13))
-    tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
-    assert "'kind': 'measured'" in str(lab.charts.result_chart(tried).to_dict())
-    empty = str(lab.charts.result_chart(tclab.advise(rows(step()))).to_dict())
-    assert "nothing to change that the evidence supports" in empty

@@ -16,9 +16,9 @@ from test_compare import step
 from test_notebooks import FOLDER, ROOT
 
 from tclab import lab
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, table
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, table
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -147,7 +147,8 @@ def notebook(folder, name, **parameters):
 
 @pytest.mark.clock
 def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, folder):
-    name = notebook(folder, "live.ipynb", batch_sizes="1,2,4,8,16", results="runs/live/rows")
+    few = {"scale": 0.05, "networks": 3, "steps": 8, "strategies": "edge_mask,gpu_mask,node_mask"}
+    name = notebook(folder, "live.ipynb", batch_sizes="1,2,4,8,16", results="runs/live/rows", **few)
     results = Results(folder / "runs" / "live" / "rows")
     open_notebook(page, name)
     choose(page, "runmenu:run-all")
@@ -184,6 +185,7 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     page.click(".tclab-run:enabled")
     wait_for_text(page, ".tclab-status", "12 of 12 points in ", seconds=600)
     page.wait_for_selector(".tclab-answer b")
+    page.wait_for_selector(".tclab-measure-again:enabled")
     picture(page, "through")
     for tab, shown in (("Table", ".tclab-table"), ("Findings", ".tclab-findings")):
         page.click(f".lm-TabBar-tab:has-text('{tab}')")

@@ -10,11 +10,10 @@ import tclab
 from tclab import Point, case_study, lab
 from tclab.lab.reports._cells import stage_parts
 from tclab.masking import get, register
-from tclab.sweeps import race_points
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution import _measure
-from tclab.sweeps.execution._measure import measure
-from tclab.sweeps.store._rows import frame, table
+from tclab.sweeps import _measure, race_points
+from tclab.sweeps._measure import measure
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._rows import frame, table
 from tclab.timing._environment import conditions
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

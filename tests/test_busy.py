@@ -12,10 +12,9 @@ import tclab
 from tclab import lab, timing
 from tclab.command._point_verbs import _end
 from tclab.lab.reports._findings import answer
-from tclab.sweeps.execution import _run
-from tclab.sweeps.predict._epoch import Costs, Epoch, Prediction
-from tclab.sweeps.store._machine_label import busy_text, graph_text, this_machine
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps import _run
+from tclab.sweeps._rows import busy_text, graph_text, not_measured, this_machine
+from tclab.sweeps.predict import Costs, Epoch, Prediction
 from tclab.timing._environment import conditions
 from tclab.timing._race import Races
 
@@ -148,7 +147,7 @@ def test_a_sweep_says_it_as_a_sentence_unless_it_is_silent(monkeypatch, tmp_path
     tclab.sweep(points, results=tmp_path)  # the first cannot run
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" batch")[0] for line in said] == [
-        "[1/3] dango node_mask", "other processes keep 2.0 of 2 cores busy now", "[2/3] hetero_cell node_mask",
+        "other processes keep 2.0 of 2 cores busy now", "[1/3] dango node_mask", "[2/3] hetero_cell node_mask",
         "[3/3] hetero_cell node_mask",
     ]  # fmt: skip
     tclab.sweep(points, results=tmp_path, retry=True, progress=None)

@@ -11,7 +11,7 @@ import tclab
 from tclab import InputError, masking
 from tclab.graph import Network
 from tclab.message_passing import SharedView
-from tclab.message_passing._edge_list_view import EdgeListView
+from tclab.message_passing._view import EdgeListView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
 from tclab.training import _check, _equivalence

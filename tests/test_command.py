@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from test_compare import rows, step
 
 import tclab
+from tclab import Point, lab
 from tclab.command import main
 from tclab.command._point_verbs import _end, _points
 
@@ -130,6 +132,33 @@ def test_values_make_every_combination_but_names_of_networks_are_one_choice():
     assert {point.networks for point in points.values()} == {("tflink", "regulatory")}
 
 
+@pytest.mark.parametrize("folder", ["data (copy)", "my,folder", "[copy]", "a b"])
+def test_a_path_is_never_split_or_stripped(folder, tmp_path, root, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(root / "data_samples" / "cell", folder)
+    screen = f"{folder}/aao1729_data_s1.tsv"
+    assert _points({"graph": folder, "perturbations": screen}) == {"": Point(graph=folder, perturbations=screen)}
+    given = {"graph": folder, "perturbations": screen, "gpus": 0, "batch_sizes": 1, "strategies": "node_mask"}
+    assert {(p.graph, p.perturbations) for p in tclab.grid(**given)} == {(folder, screen)}
+    panel = lab.Panel(**given, results=str(tmp_path / "rows"))
+    assert {(p.graph, p.perturbations) for p in panel.points()} == {(str(tmp_path / folder), str(tmp_path / screen))}
+    assert lab.project_path(folder) == tmp_path / folder
+    assert [p.perturbations for p in tclab.grid(**given | {"perturbations": "1, 3", "networks": 1})] == [1, 3]
+
+
+def test_a_relative_path_is_of_the_project_or_of_the_notebooks_folder(tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "sweep.ipynb").touch()
+    (tmp_path / "notebooks" / "mine").touch()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert lab.project_path("mine") == tmp_path / "notebooks" / "mine"
+    (tmp_path / "mine").touch()
+    assert lab.project_path("mine") == tmp_path / "mine"
+    assert lab.project_path("new") == tmp_path / "new"
+    for same in ("synthetic", 3, "3", "1, 3", [1, 3]):
+        assert lab.project_path(same) == same
+
+
 def test_a_trace_is_read_and_two_are_compared(capsys):
     example = tclab.trace.example()
     code, tables = answer(capsys, "trace", example)
@@ -183,6 +212,8 @@ def test_the_panel_has_a_notebook_in_its_folder_and_jupyter_gets_what_follows(tm
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
         (["run", "--batch-size", "1,2"], "batch_size 1 and batch_size 2: several values, expected one"),
         (["swep"], "sweep"),
+        (["run", "--models", "dangoo"], "did you mean 'dango'?"),
+        (["run", "--hang-seconds", "-5"], "hang_seconds is -5"),
     ],
 )
 def test_a_wrong_argument_is_a_sentence_and_an_exit_code(words, said, capsys, tmp_path, monkeypatch):

@@ -45,11 +45,25 @@ def train_as_rank(rank, folder):
         for _ in ledger.steps(range(1)):
             with model.no_sync():  # the number of the dropped step, and no exchange
                 train(8)
-        communication.finish()
+    frame = communication.frame().to_dict("records")  # it ended with its ledger
+    uneven = train_unevenly(rank, DistributedDataParallel(torch.nn.Linear(64, 64)))
     distributed.destroy_process_group()
     seconds = {name: ledger.seconds()[name] for name in ("communication", "rank_wait", "backward")}
-    frame = communication.frame().to_dict("records")
-    return {"frame": frame, "late": communication.late, "steps": len(ledger), **seconds}
+    return {"uneven": uneven, "frame": frame, "late": communication.late, "steps": len(ledger), **seconds}
+
+
+def train_unevenly(rank, model):
+    """Return what `model.join()` lets a rank of three steps, and one of five, see."""
+    ledger = Ledger()
+    communication = Communication(model, ledger)
+    with pytest.raises(RuntimeError, match="call finish"):
+        communication.frame()
+    with ledger, model.join():
+        for _ in ledger.steps(range(3 + 2 * rank)):
+            with ledger.stage("backward"):
+                model(torch.ones(2, 64)).sum().backward()
+    communication.finish()  # again: nothing comes twice
+    return communication.frame().to_dict("records"), dict(communication.late)
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +108,13 @@ def test_each_rank_records_its_trace_and_their_collectives_are_matched(ranks, fo
     shared = report.collectives.dropna(subset="own_us")
     assert len(shared) == sum(step["buckets"] for rank in ranks for step in rank["frame"][3:5])
     assert (shared.groupby("index")["wait_us"].min() == 0).all()
+
+
+def test_ranks_of_different_lengths_end_and_are_compared_where_both_had_a_step(ranks):
+    for rank, (frame, late) in enumerate(each["uneven"] for each in ranks):
+        assert [row["step"] for row in frame] == list(range(3 + 2 * rank))
+        assert sum(late.values()) == sum(row["buckets"] for row in frame)
+        assert all(row["exposed_rank_wait_seconds"] >= 0 for row in frame)
+    frames = [each["uneven"][0] for each in ranks]
+    for step in range(5):
+        assert min(frame[step]["exposed_rank_wait_seconds"] for frame in frames[step > 2 :]) == 0.0

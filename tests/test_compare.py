@@ -7,9 +7,9 @@ from stage_rows import row
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps.analysis._compare_runs import StepRuns, ratio_of_runs
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame, mean_columns, not_measured, table
+from tclab.sweeps._compare import StepRuns, ratio_of_runs
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import frame, mean_columns, not_measured, table
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, explain
 
 
@@ -148,7 +148,7 @@ def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))
     (pair,) = tclab.compare(dead, dead).pairs
     assert (pair.verdict, explain(pair)) == (UNDECIDED, "no time in first: oom")
-    assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"
+    assert pair.cell == "hetero_cell, node_mask, batch 4, 9 networks"
 
 
 @pytest.mark.parametrize("mixed", [{"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}, {"threads": 2}])

@@ -15,10 +15,10 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store import _row_files
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, table
+from tclab.sweeps import _row_files
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, table
 
 POINTS = [Point(scale=0.02, batch_size=size, networks=2, device="cpu") for size in (1, 2, 3)]
 

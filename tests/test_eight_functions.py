@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import tclab
 from tclab.message_passing.kernels import _spmm
-from tclab.sweeps.execution import _run, _worker
+from tclab.sweeps import _run, _worker
 
 # "3. in it `main` in `_worker.py` …": a function, and the file that it is in, or "there", in that of the one before
 LINE = re.compile(r"^\d\. (?:in it )?`([\w.]+)`(?: \([^)]*\))? (?:in `([\w/]+\.py)`|there)", re.MULTILINE)
@@ -44,7 +44,7 @@ def way_to(frame):
 
 def worker_here():
     """Return a worker whose `main` runs in this process: it reads a request and then none, and sends the rows."""
-    worker = Mock(alive=True, has_read={})
+    worker = Mock(alive=True, code={})
 
     def ask(request, **options):
         worker.receive.side_effect = [request, None]

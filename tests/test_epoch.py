@@ -8,8 +8,8 @@ import pytest
 
 from tclab import InputError, Point
 from tclab.sweeps import run_epoch
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.predict._epoch import TRAINING_SAMPLES, Costs, full_steps, predict_epoch, read_epoch
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps.predict import TRAINING_SAMPLES, Costs, full_steps, predict_epoch, read_epoch
 
 # ---- the prediction
 

@@ -225,7 +225,7 @@ def test_rows_of_deleted_nodes_reach_nothing_and_single_edges_are_those_of_the_s
             sums = view.neighbour_sum(name, x)
             assert torch.equal(sums[kept], view.neighbour_sum(name, poisoned)[kept]), strategy
             try:
-                (source, target), mask = view.edges(name)
+                (source, target), mask, _ = view.edges(name)
             except tclab.InputError as error:
                 assert "needs single edges" in str(error)  # noqa: PT017
                 continue

@@ -9,9 +9,9 @@ from torch.profiler import ProfilerActivity, profile
 import tclab
 from tclab import Point, masking
 from tclab import run as run_point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import setup
-from tclab.sweeps.predict._fits import fits
+from tclab.sweeps._measure import setup
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps.predict import fits
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 

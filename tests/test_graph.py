@@ -20,9 +20,8 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._dataset import steps_per_epoch
-from tclab.perturbation._deletions import removed_by
-from tclab.sweeps.config._point_inputs import cell_graph_of
+from tclab.perturbation._deletions import removed_by, steps_per_epoch
+from tclab.sweeps._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.02)
 NODES = SMALL.num_nodes["gene"]
@@ -319,7 +318,7 @@ def test_a_cascade_goes_on_through_any_relation_in_any_order(order):
     graph = CellGraph(
         {"station": 5, "house": 2}, {name: {"feeds": line, "lights": lights}[name] for name in order}, "station"
     )
-    for strategy in ("subgraph", "node_mask", "gene_mask_cache"):
+    for strategy in ("subgraph", "node_mask", "edge_mask"):
         with view(graph, [[0], [4], []], strategy) as copies:
             assert [nodes.tolist() for nodes in copies.deleted] == [[0, 1, 2, 3], [4], []]
     removed = removed_by(graph, Deletions.of([[0], [4], []], num_nodes=5))

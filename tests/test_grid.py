@@ -4,11 +4,10 @@ import pytest
 
 import tclab
 from tclab import InputError
+from tclab.sweeps._grid import grid
+from tclab.sweeps._point import applicable_overheads, ranks_of
+from tclab.sweeps._point_inputs import cell_graph_of
 from tclab.sweeps.config import in_each_mode, scaling_points, with_each_overhead
-from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import applicable_overheads
-from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.timing._step_means import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
@@ -25,15 +24,21 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     assert point.skipped() == "skipped: dango reads no masked graph"  # asked for by name: its row says why
 
 
-def test_the_answer_comes_first_then_batch_sizes_then_networks():
+def test_the_answer_comes_first_then_networks_then_batch_sizes_then_all_other_strategies():
     points = grid(scale=0.02, gpus=0, batch_sizes="[1, 2, 4]")  # as papermill's -p may carry a list
+    key = ["node_mask", "delta", "edge_mask", "subgraph"]
     exact = [name for name in tclab.masking.names() if tclab.masking.get(name).exact]
-    answer, lines, fewer = points[: len(exact)], points[len(exact) : 3 * len(exact)], points[3 * len(exact) :]
-    assert {(p.batch_size, p.networks) for p in answer} == {(2, 9), (2, None)}
-    assert [p.strategy for p in answer[:3]] == ["edge_mask", "node_mask", "delta"]  # a short budget covers them
-    assert {(p.batch_size, p.networks) for p in lines} == {(1, 9), (4, 9), (1, None), (4, None)}
-    assert {p.strategy for p in fewer} == {"edge_mask", "node_mask", "delta"}
-    assert {p.networks for p in fewer} == {1, 3}
+    sizes = [(p.strategy, p.batch_size, p.networks) for p in points]
+    answer = [*((name, 2, 9) for name in key[:3]), ("indices", 2, None), (key[3], 2, 9)]
+    assert sizes[:5] == answer
+    networks = [(name, 2, count) for count in (1, 3) for name in key]
+    batches = [(name, size, count) for size in (1, 4) for name, _, count in answer]
+    assert sizes[5 : 5 + 8 + 10] == networks + batches
+    rest = {(name, 2, 9) for name in exact if name not in (*key, "indices")}
+    assert set(sizes[23 : 23 + len(rest)]) == rest
+    named = grid(scale=0.02, gpus=0, models="hetero_cell", strategies="dense,edge_mask", networks="1,9")
+    assert [p.strategy for p in named[:4]] == ["dense", "edge_mask"] * 2  # those that are named come first
+    assert [p.networks for p in named[:4]] == [9, 9, 1, 1]
 
 
 def small_grid(**parameters):
@@ -79,8 +84,10 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
     ],
 )  # fmt: skip
 def test_bad_parameters_are_one_clear_line(parameters, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as error:
         grid(**{"scale": 0.02, "gpus": 0, **parameters})
+    (*_, name) = parameters
+    assert error.value.name in (name, name.removesuffix("s"), "model", "parameter of a grid")
 
 
 def test_each_model_has_batch_sizes_of_its_own():
@@ -103,7 +110,7 @@ def test_each_model_has_batch_sizes_of_its_own():
     ],
 )  # fmt: skip
 def test_gpus_become_device_and_ranks(gpus, asked, device_and_ranks, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: gpus)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: gpus)
     if isinstance(device_and_ranks, tuple):
         assert ranks_of(*asked) == device_and_ranks
     else:

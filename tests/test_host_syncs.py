@@ -1,10 +1,12 @@
 """Where the host waits for the device, by line and by stage; what each stage asks of the device."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tclab.timing import Ledger, syncs
-from tclab.timing._host_syncs import Wait
+from tclab.timing._host_syncs import Wait, _waits
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,80 @@ def test_waits_are_found_with_their_line_and_predicted_on_a_cpu(call, operation)
     assert (times, seconds, found.cuda) == (1, None, False)
     assert "1 wait predicted" in str(found)
     assert "A forecast" in str(found)
+
+
+SQUARE = torch.eye(3) + 0.1
+# an entry comes twice
+TWICE = torch.sparse_coo_tensor(torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.ones(3), (3, 3), check_invariants=False)
+ONCE = TWICE.coalesce()
+LINALG = [
+    "cholesky", "cond", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor", "matrix_rank", "pinv",
+    "svd", "svdvals",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(pytest.param(partial(getattr(torch.linalg, name), SQUARE), id=name) for name in LINALG),
+        lambda: torch.linalg.solve(SQUARE, SQUARE), lambda: torch.linalg.inv_ex(SQUARE, check_errors=True),
+        lambda: torch.argwhere(SQUARE), lambda: torch.normal(torch.zeros(3), torch.ones(3)),
+        lambda: torch.normal(0.0, torch.ones(3)), lambda: torch.repeat_interleave(torch.tensor([1, 2])),
+        lambda: SQUARE[[0, 1]], lambda: SQUARE[:, [0, 1]], lambda: SQUARE.clone().__setitem__([0], 1.0),
+        lambda: torch.where(SQUARE > 0), lambda: torch.histc(SQUARE), lambda: torch.allclose(SQUARE, SQUARE),
+        lambda: torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1)), lambda: TWICE.coalesce(),
+        SQUARE.to_sparse, SQUARE.to_sparse_csr, TWICE.to_sparse_csr, lambda: torch.sparse.mm(TWICE, SQUARE),
+        lambda: torch.sparse.mm(ONCE, ONCE), lambda: torch.sparse.sum(TWICE, 0), lambda: torch.sparse.softmax(TWICE, 1),
+        lambda: ONCE * ONCE, lambda: torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1)),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_what_torchs_documentation_says_waits_and_what_sparse_tensors_need_to_know_is_foreseen(call):
+    with syncs() as found:
+        call()
+    assert found.count == 1
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_that_are_coalesced_or_have_a_size_make_no_one_wait():
+    rows = torch.tensor([0, 1, 1, 1]), torch.tensor([2]), torch.ones(1)
+    with syncs() as found:
+        torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (3, 3))
+        torch.sparse_csr_tensor(*rows, (3, 3))
+        torch.sparse.mm(ONCE, SQUARE)
+        ONCE.coalesce().to_sparse_csr()
+        torch.sparse.sum(ONCE, 0)
+        torch.linalg.inv_ex(SQUARE)
+        torch.normal(torch.zeros(3), 1.0)
+        torch.histc(SQUARE, 4, -1, 1)
+        (SQUARE[0], SQUARE[0:1], SQUARE[..., 0], SQUARE * SQUARE, ONCE * 2, SQUARE.masked_fill(SQUARE > 0, 1.0))
+    assert found.count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "waits"),
+    [
+        ("copy_", ("cpu", "cuda"), {}, True), ("copy_", ("cuda", "cpu"), {}, True),
+        ("copy_", ("cuda", "cuda"), {}, None),
+        ("copy_", ("cuda", "cpu", True), {}, None), ("copy_", ("cuda", "cpu"), {"non_blocking": True}, None),
+        ("_to_copy", ("cuda",), {"device": "cpu"}, True), ("_to_copy", ("cpu",), {"device": "cuda"}, True),
+        ("_to_copy", ("cpu",), {"device": "cuda", "non_blocking": True}, None), ("_to_copy", ("cuda",), {}, None),
+        ("_to_copy", ("cpu",), {"dtype": torch.float16}, None), ("nonzero", ("cuda",), {}, True),
+        ("nonzero", ("cpu",), {}, False),
+    ],
+)  # fmt: skip
+def test_beside_a_gpu_copies_wait_in_both_directions_unless_they_are_asked_not_to(name, args, kwargs, waits):
+    class On(torch.Tensor):  # there is no GPU here
+        device = property(lambda tensor: torch.device(tensor.kind))
+        is_cuda = property(lambda tensor: tensor.kind == "cuda")
+
+    def on(kind):
+        tensor = torch.ones(1).as_subclass(On)
+        tensor.kind = kind
+        return tensor
+
+    given = tuple(on(each) if isinstance(each, str) else each for each in args)
+    assert _waits(name, "", given, kwargs) is waits
 
 
 def test_what_makes_no_one_wait_is_not_counted():

@@ -7,7 +7,7 @@ from clock import Clock
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.sweeps import inside
-from tclab.sweeps.analysis._inside import timed_parts
+from tclab.sweeps._race_points import timed_parts
 from tclab.timing import Ledger
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}

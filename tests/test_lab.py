@@ -11,8 +11,8 @@ from stage_rows import HOST, RUN, WORKER, drawn, every_mode, lost, point_rows, r
 import tclab
 from tclab import lab
 from tclab.lab.reports._cells import one_point_each, stage_parts
-from tclab.lab.reports._findings import answer
-from tclab.sweeps.store._rows import frame, mean_columns, table
+from tclab.lab.reports._findings import answer, axis_sentences
+from tclab.sweeps._rows import frame, mean_columns, table
 
 
 def framed(*made):
@@ -44,13 +44,16 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
             row("edge_mask", 0.32, networks=networks, batch_bytes=1_150_000_000),
             row("gpu_mask_loop", 0.4, networks=networks, host_syncs=108),
         ]
-    first, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
+    first, axis, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
     assert first.startswith("On cpu · 2 cores · Made Up, at batch 4 with 9 networks, hetero_cell: node_mask ")
     assert (
         "has the highest throughput, 100 samples/s, but its lead is not certain over edge_mask (no time in edge_mask: "
         in first
     )
     assert "Batch size: 200 B (edge_mask: 1.15 GB)" in first
+    assert axis.startswith(
+        "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
+    )
     assert second == "1 point (hetero_cell stored_mask, batch 4): oom."
 
 
@@ -99,6 +102,52 @@ def test_of_six_equal_strategies_in_one_run_each_none_is_called_faster():
         assert "The best of 6 looks better than it is: repeat them, or race " in text
         assert "one run each, which decides nothing" in text
         assert not any(word in text for word in ("is the fastest:", "FASTER", "faster"))
+
+
+def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
+    seconds = {"node_mask": {1: 0.1, 2: 0.1, 8: 0.1}, "dense": {1: 0.1, 2: 0.15, 8: 0.4}, "edge_mask": {1: 0.1, 8: 0.8}}
+    rows = [row(name, took, batch_size=size) for name, each in seconds.items() for size, took in each.items()]
+    few = [(name, count) for name in ("node_mask", "dense") for count in (1, 3)]
+    rows += [row(name, 0.01 * count, batch_size=8, networks=count) for name, count in few]
+    made = framed(*rows, row("khop_1", 0.001, batch_size=8, exact=False), lost("subgraph", "oom"))
+    (first,) = axis_sentences(made)
+    assert first == "node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10, one run each."
+    (sizes,) = axis_sentences(made, "batch_size")
+    ahead = "from batch 2 on node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10 at batch 8"
+    assert sizes == f"At batch 1 all 3 strategies are level; {ahead}, one run each."
+    (counts,) = axis_sentences(made, "networks")
+    level = "At 1 network and 3 networks node_mask and dense are level"
+    assert counts.startswith(f"{level}; at 9 networks node_mask has the highest throughput: 80 ")
+    assert [*lab.findings(made)][1:3] == [sizes, counts]
+    for by, sentence in (("strategy", first), ("batch_size", sizes), ("networks", counts)):
+        title = lab.charts.throughput(made, by).to_dict()["title"]["text"]
+        assert " ".join(" ".join(title).split()) == sentence
+    lone = framed(row("node_mask", 0.1))
+    assert axis_sentences(lone) == ["node_mask alone was measured: 40 samples/s, one run each."]
+    thrice = framed(*(row("node_mask", 0.1, seed=seed) for seed in range(3)))
+    assert axis_sentences(thrice) == ["node_mask alone was measured: 40 samples/s."]
+    alone = "Measured at 9 networks alone: {}, for a line over the number of networks."
+    assert axis_sentences(lone, "networks") == [alone.format("set networks 1,3,9")]
+    cut = framed(row("node_mask", 0.1, contention="9.0 s"), lost("node_mask", "not run: the budget of 9 s was spent"))
+    again = "run the sweep again, whose budget left others out"
+    assert axis_sentences(cut, "networks") == [alone.format(again)]
+    busy = axis_sentences(framed(*({**one, "contention": "9.0 s"} for one in rows)), "batch_size")
+    why = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
+    assert busy == [why]
+
+
+def test_the_answer_and_its_chart_are_of_the_same_cell():
+    """A setting that was run at another size has an answer of its own, and its bar says the size."""
+    wide = [row(name, took, hidden=16) for name, took in (("node_mask", 0.1), ("dense", 0.2), ("edge_mask", 0.3))]
+    other = [row(name, took, hidden=32, batch_size=2) for name, took in (("node_mask", 0.2), ("edge_mask", 0.1))]
+    made = framed(*wide, *other)
+    two = ("node_mask", "edge_mask")
+    of_both = {"hidden 16 · batch 4": (*two, "dense"), "hidden 32 · batch 2": two}
+    dots = drawn(lab.charts.throughput(made), "sure")
+    assert {dot["line"] for dot in dots} == {f"{name} · {size}" for size, names in of_both.items() for name in names}
+    for sentences in (answer(made), axis_sentences(made)):
+        for one, setting in zip(sentences, ("hidden 16", "hidden 32"), strict=True):
+            assert one.partition(": ")[0].endswith(f"hetero_cell, {setting}")
 
 
 def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():

@@ -10,7 +10,7 @@ from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from tclab.sweeps.store._rows import frame, mean_columns, table
+from tclab.sweeps._rows import frame, mean_columns, table
 
 
 def verdicts(made):

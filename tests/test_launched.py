@@ -11,8 +11,8 @@ from test_sweep import tiny as of_one_rank
 
 import tclab
 from tclab import InputError
-from tclab.sweeps.execution import _run
-from tclab.sweeps.store._machine_label import where_measured
+from tclab.sweeps import _run
+from tclab.sweeps._rows import where_measured
 
 
 def tiny(**fields):
@@ -32,7 +32,7 @@ def no_rank_is_left():
 
 def processes_of_ranks():
     """The processes of two ranks, and of their torchrun."""
-    ours = {pid for pid, command in marked(os.environ[MARK]).items() if "execution._worker 2 " in command}
+    ours = {pid for pid, command in marked(os.environ[MARK]).items() if "_worker 2 " in command}
     return ours - _of_others
 
 
@@ -118,7 +118,7 @@ def test_what_ranks_cannot_do_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(InputError, match="this process is no rank: torchrun starts"):
         tclab.sweeps.run_as_rank(tiny())
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 3)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match="4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):
         _run.ask(tiny(ranks=4, device="cuda"), {})
 

@@ -243,3 +243,13 @@ def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     moved = ledger.seconds("device")
     assert (moved["backward"][0], moved["communication"]) == (pytest.approx(0.003), [0.001])
     assert "communication" not in ledger.seconds()
+
+
+def test_what_is_to_be_called_at_the_end_is_called_unless_an_exception_ends_the_block():
+    called = []
+    with Ledger() as ledger:
+        ledger.at_exit.append(lambda: called.append("ended"))
+    with suppress(ValueError), Ledger() as ledger:
+        ledger.at_exit.append(lambda: called.append("failed"))
+        raise ValueError
+    assert called == ["ended"]

@@ -1,98 +1,157 @@
-"""The ledger, and the times of loaders, around a Lightning trainer that knows nothing of them."""
+"""The ledger, and the times of loaders, around a Lightning trainer that knows nothing of them.
 
-import time
+The clock is the test's own: each hook takes a time of its own, whole seconds of training and hundreds of validation.
+"""
 
 import pytest
 import torch
+from clock import Clock
+from torch.utils.data import DataLoader
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
 
 from tclab.timing import Ledger, lightning_callback, loader_times  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore")
+TRAINING = {"transfer": 1, "forward": 2, "loss": 4, "backward": 8, "optimizer": 16, "log": 32, "data_wait": 64}
+
 
 class Module(lightning.LightningModule):
-    def __init__(self, ledger, fails_at=None):
+    fails_at = None
+
+    def __init__(self, ledger, clock):
         super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-        self.ledger, self.fails_at = ledger, fails_at
+        self.layer, self.other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        self.ledger, self.clock = ledger, clock
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        self.clock.work(1 if self.trainer.training else 100)
+        return batch
+
+    def shared_step(self, batch):
+        self.clock.work(2 if self.trainer.training else 200)
+        with self.ledger.stage("loss"):
+            self.clock.work(4 if self.trainer.training else 400)
+        return self.layer(batch).square().mean()
 
     def training_step(self, batch, index):
         if index == self.fails_at:
             raise ValueError("no")
-        time.sleep(0.004)
-        output = self.layer(batch)
-        with self.ledger.stage("loss"):
-            time.sleep(0.003)
-            return output.square().mean()
+        return self.shared_step(batch)
 
     def validation_step(self, batch, index):
-        return self.layer(batch).mean()
+        self.log("loss", self.shared_step(batch))
 
-    def backward(self, loss):
-        time.sleep(0.005)
+    test_step = validation_step
+
+    def backward(self, loss, *given, **options):
+        self.clock.work(8)
         loss.backward()
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        clock = self.clock
+
+        class Slow(torch.optim.SGD):
+            def step(self, closure=None):
+                found = super().step(closure)
+                clock.work(16)
+                return found
+
+        made = [Slow(part.parameters(), lr=0.1) for part in (self.layer, self.other)]
+        return made if not self.automatic_optimization else made[0]
 
 
-def slow(rows):
-    time.sleep(0.005)
-    return torch.stack(rows)
+class Manual(Module):
+    """Two optimizers, stepped by hand."""
+
+    automatic_optimization = property(lambda self: False, lambda self, value: None)
+
+    def training_step(self, batch, index):
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+            self.manual_backward(self.shared_step(batch))
+            optimizer.step()
 
 
-def starting(worker):
-    time.sleep(0.2)
+class Failing(Module):
+    fails_at = 2
 
 
-def trained(module, **options):
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    sleeps = lightning.callbacks.LambdaCallback(on_train_batch_end=lambda *given: time.sleep(0.002))
-    callbacks = [sleeps, lightning_callback(module.ledger)]
-    trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", num_sanity_val_steps=0, callbacks=callbacks, **quiet, **options
-    )
-    rows = list(torch.ones(8, 4))
-    training = torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=slow)
-    trainer.fit(module, training, torch.utils.data.DataLoader(rows, num_workers=1, worker_init_fn=starting))
-    return trainer
+@pytest.fixture
+def trained(monkeypatch):
+    """A function that trains a module on four batches, and returns its ledger, stage → seconds, and the trainer."""
+
+    def train(kind=Module, fit=True, **options):
+        clock, ledger = Clock().set_in(monkeypatch), Ledger()
+
+        def slow(rows):
+            clock.work(64)
+            return torch.stack(rows)
+
+        works = lightning.callbacks.LambdaCallback(on_train_batch_end=lambda *given: clock.work(32))
+        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+        options = {"max_epochs": 1, "accelerator": "cpu", "callbacks": [works, lightning_callback(ledger)], **options}
+        trainer, rows = lightning.Trainer(**quiet | options), list(torch.ones(4, 4))
+        module = kind(ledger, clock)
+        try:
+            if fit:
+                trainer.fit(module, DataLoader(rows, collate_fn=slow), DataLoader(rows[:2], num_workers=1))
+            else:
+                trainer.test(module, DataLoader(rows), verbose=False)
+        finally:
+            assert not ledger.muted
+            assert not vars(trainer.profiler).keys() & {"start", "stop"}  # put back
+        return ledger, {stage: [round(s) for s in seconds] for stage, seconds in ledger.seconds().items()}, trainer
+
+    return train
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "validation"),
+    [
+        ({"num_sanity_val_steps": 0}, [1400]),  # after the last step: two batches of 100 + 200 + 400
+        ({"val_check_interval": 0.5, "num_sanity_val_steps": 2}, [1400, 1400]),
+        ({"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 1}, [700] * 4),
+        ({"limit_val_batches": 0}, []),
+    ],
+)
+def test_validation_within_an_epoch_takes_no_time_from_the_stages_of_training(trained, options, validation):
+    ledger, seconds, _ = trained(**options)
+    assert {name: seconds[name] for name in TRAINING} == {name: [took] * 4 for name, took in TRAINING.items()}
+    assert seconds.get("validation", []) == validation
+    assert len(ledger) == 4
+    assert sum(seconds["step"]) == 4 * sum(TRAINING.values()) + sum(validation)
 
 
-@pytest.mark.clock
-def test_each_stage_of_a_trainer_and_each_worker_of_its_loaders_is_where_its_time_went():
-    ledger = Ledger()
+def test_every_second_of_two_epochs_is_on_a_stage_and_each_loader_has_its_times(trained):
     with loader_times() as found:
-        trainer = trained(Module(ledger), gradient_clip_val=1.0, profiler="simple")
-    assert len(ledger) == 8  # two epochs of four batches
-    seconds = ledger.seconds()
-    least = {"data_wait": 0.002, "forward": 0.004, "loss": 0.003, "backward": 0.005, "log": 0.002}
-    for stage, slept in least.items():  # the module's own stage is taken out of `forward`
-        assert len(seconds[stage]) == 8
-        assert min(seconds[stage]) >= slept, stage
-    assert len(seconds["clip"]) == len(seconds["optimizer"]) == 8
-    # the closure that runs inside the optimizer's step, forward and backward, is not in it
-    assert min(seconds["optimizer"]) < min(seconds["backward"])
-    parts = ledger.frame().query("stage != 'step'").groupby("step").seconds.sum()
-    assert parts.tolist() == pytest.approx(seconds["step"])  # nothing counts twice
+        ledger, seconds, trainer = trained(max_epochs=2, gradient_clip_val=1.0, profiler="simple")
+    assert len(ledger) == len(seconds["clip"]) == 8
     assert ledger.adds_up()
     assert ledger.begins == [0, 4]  # an epoch is one block
-    assert not vars(trainer.profiler).keys() & {"start", "stop"}  # put back, and it went on
-    assert trainer.profiler.recorded_durations["run_training_batch"]
-    training, validating = found.by_loader()
+    assert trainer.profiler.recorded_durations["run_training_batch"]  # the trainer's own went on
+    validating, training = found.by_loader()  # a sanity check comes first
     rows = {loader: of_worker[:3] for loader, *of_worker in found.rows()}
-    assert (rows[training][:2], rows[validating]) == ([None, 8], [0, 16, 2])
-    (again,) = found.restarts()[validating]
-    assert (again.workers, again.training, found.by_loader()[training][0].training) == (1, False, True)
-    assert again.starts[0] > 0.2  # what a worker does before its first sample
-    waited = sum(one.wait_seconds for one in found.by_loader()[training])
-    assert 8 * 0.005 <= waited <= sum(seconds["data_wait"])  # at least what `slow` takes, and a part of the stage
+    assert (rows[training][:2], rows[validating]) == ([None, 8], [0, 6, 3])
+    again = found.restarts()[validating]
+    assert [(each.workers, each.training) for each in again] == [(1, False)] * 2
+    assert found.by_loader()[training][0].training
 
 
-def test_a_step_that_fails_is_no_step():
+def test_two_optimizers_stepped_by_hand_and_accumulated_gradients_are_on_their_stages(trained):
+    _, seconds, _ = trained(Manual)
+    assert (seconds["forward"], seconds["loss"]) == ([4] * 4, [8] * 4)
+    assert (seconds["backward"], seconds["optimizer"]) == ([16] * 4, [32] * 4)
+    ledger, seconds, _ = trained(accumulate_grad_batches=2)
+    assert (seconds["backward"], [*filter(None, seconds["optimizer"])], len(ledger)) == ([8] * 4, [16] * 2, 4)
+
+
+def test_a_step_that_fails_is_no_step_and_a_test_without_training_is_not_timed(trained, monkeypatch):
     ledger = Ledger()
+    monkeypatch.setattr(f"{__name__}.Ledger", lambda: ledger)
     with pytest.raises(ValueError, match="no"):
-        trained(Module(ledger, fails_at=2))
+        trained(Failing)
     assert len(ledger) == 2
+    monkeypatch.undo()
+    ledger, seconds, _ = trained(fit=False)
+    assert (len(ledger), seconds) == (0, {})

@@ -22,8 +22,8 @@ import tclab
 from tclab import masking
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import setup
+from tclab.sweeps._measure import setup
+from tclab.sweeps._point_inputs import resolve
 from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)

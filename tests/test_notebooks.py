@@ -17,7 +17,7 @@ from test_compare import sweep as made_by_hand
 
 from tclab import InputError, Point, lab, timing
 from tclab.lab.charts._style import empty_chart
-from tclab.sweeps.store._row_files import Results
+from tclab.sweeps._row_files import Results
 from tclab.timing._step_means import MIN_OBSERVATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,6 +118,9 @@ def test_sweep_takes_lists_and_keeps_its_rows(tmp_path):
     assert (steps["status"] == "ok").sum() == 2 * 2 * 2 + 2 * 2  # hetero_cell by two ways; dango by one
     assert run.has_pictures("overview", "by-batch-size", "by-networks")
     assert "node_mask" in run.text("answer")
+    for cell in ("overview", "by-batch-size", "by-networks"):  # a chart says its finding
+        assert re.match(r"chart: .*(has the highest throughput|was measured|are level|Other programs)", run.text(cell))
+    assert run.text("points").startswith("12 points")
     assert "What to change, from 2 steps of hetero_cell with edge_mask" in run.text("advice")
     assert len(pd.read_csv(tmp_path / "rows" / "rows.csv")) == len(Results(tmp_path / "rows").frame())
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000

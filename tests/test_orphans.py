@@ -10,7 +10,7 @@ from orphans import MARK, left_behind, marked
 KILLED_AT_ONCE = """
 import os, subprocess
 from tclab._child_process import ChildProcess
-child = ChildProcess(["tclab.sweeps.execution._worker", "1", "cpu"], os.environ)
+child = ChildProcess(["tclab.sweeps._worker", "1", "cpu"], os.environ)
 print(subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, start_new_session=True).pid, flush=True)
 os.kill(os.getpid(), 9)
 """

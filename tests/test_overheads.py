@@ -11,9 +11,9 @@ from torch_geometric.nn import LayerNorm
 import tclab
 from tclab import InputError, masking
 from tclab.perturbation import Perturbations
+from tclab.sweeps._overheads import BatchWideLayerNorm, add_overheads
+from tclab.sweeps._point import OVERHEADS, applicable_overheads
 from tclab.sweeps.config import with_each_overhead
-from tclab.sweeps.config._point import OVERHEADS, applicable_overheads
-from tclab.sweeps.execution._overheads import BatchWideLayerNorm, add_overheads
 from tclab.timing import Ledger
 from tclab.training._loading import Batches, LoadedBatch
 from tclab.training._loops import run_plain

@@ -1,11 +1,11 @@
 """A user's own files: read anew after an edit, and never mistaken for what they were before."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +13,11 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
-from tclab.sweeps.analysis._race_points import _factory, race_arm
-from tclab.sweeps.config._point_inputs import cell_graph_of, screen_of
-from tclab.sweeps.store import _code_fingerprint as code_fingerprint
-from tclab.sweeps.store._row_files import Results
+from tclab.sweeps._fingerprint import loaded_code, unchanged
+from tclab.sweeps._point_inputs import cell_graph_of, screen_of
+from tclab.sweeps._race_points import _factory, race_arm
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured, with_code
 from tclab.timing import _environment
 
 RIGHT = """
@@ -67,30 +68,65 @@ def point(**fields):
 @pytest.mark.slow
 def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(own, tmp_path):
     kept = []
-    for text, status in ((RIGHT, "ok"), (WRONG, "wrong"), (RIGHT, "ok")):
+    helper = own.with_name("helper_of_a_test.py")
+    uses = RIGHT.replace("import tclab", "import helper_of_a_test, tclab", 1)
+    for text, helps, status in ((RIGHT, "1", "ok"), (WRONG, "1", "wrong"), (RIGHT, "1", "ok"), (uses, "1", "ok"),
+                                (uses, "2", "ok"), (uses, "1", "ok")):  # fmt: skip
         own.write_text(textwrap.dedent(text))
+        helper.write_text(f"HELPS = {helps}")
         lab.import_file(own)
         rows = tclab.sweep([point()], results=tmp_path / "rows", progress=lambda progress: kept.append(progress.kept))
         assert {text.split(":")[0] for text in rows["status"]} == {status}
         assert set(rows["model"]) == {"model_of_a_test"}
-    assert kept == [False, False, True]  # the third is read, not run
+    assert kept == [False, False, True, False, False, True]  # rows of code that is there again are read, not run
+    assert len(tclab.rows(tmp_path / "rows").query("stage == 'step'")) == 4  # the others stay, too
+    sys.modules.pop("helper_of_a_test")
+    own.unlink()
+    with pytest.raises(InputError, match=r"the strategy 'mine_of_a_test' was read from .*, which is no longer there"):
+        tclab.sweep([point(seed=1)], results=tmp_path / "rows", progress=None)
 
 
-def test_rows_are_of_the_code_that_a_point_runs(own, tmp_path, monkeypatch):
-    plain, mine = Point(scale=0.01, device="cpu"), point()
-    before, of_mine = Results.name(plain), Results.name(mine)
-    own.write_text("# coding: latin-1\n# Zürich" + textwrap.dedent(WRONG), encoding="latin-1")
-    assert Results.name(plain) == before
-    assert Results.name(mine) != of_mine
-    read = Path.read_bytes
-    for package in ("graph", "masking", "message_passing", "models", "perturbation", "training"):
-        edited = Path(tclab.__file__).parent / package / "__init__.py"
-        code_fingerprint._digest.cache_clear()
-        with monkeypatch.context() as other:
-            other.setattr(Path, "read_bytes", lambda path, edited=edited: read(path) + b"# edited" * (path == edited))
-            assert Results.name(plain) != before, package
-        code_fingerprint._digest.cache_clear()
-    assert Results.name(plain) == before
+SLOW = """
+import sys, time
+import tclab
+from tclab import Point
+point = Point(scale=0.01, networks=1, batch_size=1, steps=1, warmup=0, workers=0, device="cpu", overheads="print_loss")
+kept = []
+for edit in ("", "", "import time\\ntime.sleep(0)\\n"):
+    with open(sys.argv[1], "a") as file:
+        file.write(edit)
+    tclab.sweep(point, results=sys.argv[2], progress=lambda progress: kept.append(progress.kept))
+print(kept)
+"""
+
+
+def test_an_overhead_that_was_edited_is_measured_again(tmp_path, root):
+    """In a copy of the package: the worker that is warm has loaded the older file."""
+    shutil.copytree(root / "tclab", tmp_path / "tclab")
+    (overheads,) = (tmp_path / "tclab").rglob("_overheads.py")
+    command = [sys.executable, "-c", SLOW, str(overheads), str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""})
+    assert done.stdout.split("\n")[-2] == "[False, True, False]", done.stderr[-2000:]
+
+
+def test_rows_stand_for_each_file_that_measured_them(own, tmp_path):
+    results, name = Results(tmp_path / "rows"), Results.name(point())
+    helper = tmp_path / "helper_of_a_test.py"
+    helper.write_text("HELPS = 1")
+    own.write_text("import helper_of_a_test\n" + textwrap.dedent(RIGHT))
+    lab.import_file(own)
+    plain, mine = loaded_code(), loaded_code(["mine_of_a_test"])
+    assert {"tclab/models/_hetero_cell.py", "tclab/message_passing/_view.py"} < set(plain)
+    assert set(mine) - set(plain) >= {str(own), str(helper)}
+    assert not [file for file in mine if "site-packages" in file]
+    for code, stands in ((plain, True), (mine, True), (mine | {str(helper): "older"}, False), (mine, True)):
+        results.write(with_code(not_measured(point(), "ok"), code), name)
+        assert (results.read(name) is not None) is stands
+    assert len(results.frame()) == 2  # those of the older helper, and the last
+    helper.unlink()
+    assert results.read(name) is None
+    assert unchanged(plain)
+    sys.modules.pop("helper_of_a_test")
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

@@ -23,7 +23,10 @@ FOLDER = Path(tclab.__file__).parent
 PACKAGES = ["timing", "trace", "graph", "perturbation", "readers", "message_passing", "masking", "models", "training",
             "sweeps", "lab", "case_study", "command"]  # fmt: skip
 STANDALONE = {"timing", "trace"}  # serve somebody without a graph: they import only the single modules
-SWEEPS = ["config", "store", "execution", "predict", "analysis", "slurm", "_sweep"]
+# modules of `tclab/sweeps/`, in the order in which they may import one another
+SWEEPS = ["_fields", "_point", "_point_inputs", "_grid", "config", "_rows", "_fingerprint", "_row_files", "_overheads",
+          "_ranks", "_measure", "_progress", "_run", "_worker", "_race_points", "predict", "_compare",
+          "_advise", "_slurm", "_sweep"]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(FOLDER.rglob("*.py"))
@@ -50,7 +53,7 @@ def imports(module):
 
 
 def part(module, depth):
-    """Return the name at some depth of a dotted one: of tclab.sweeps.store._rows at 1 sweeps; "" where none is."""
+    """Return the name at some depth of a dotted one: of tclab.sweeps._rows at 1 sweeps; "" where none is."""
     names = module.split(".")
     return names[depth] if names[0] == "tclab" and len(names) > depth else ""
 

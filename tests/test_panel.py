@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shlex
 import time
 from dataclasses import replace
@@ -15,9 +16,11 @@ from test_notebooks import FOLDER, defaults
 import tclab
 from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
-from tclab.lab.panel._panel import PanelView
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.store._row_files import Results
+from tclab.lab._panel import PanelView
+from tclab.sweeps._point_inputs import cell_graph_of, resolve
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, table
+from tclab.timing._verdict import sentence_of
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}
 
@@ -70,6 +73,8 @@ PARAMETERS = [
     {"networks": "1,3,9", "batch_sizes": [8, 9], "strategies": "subgraph", "seed": 3, "budget_seconds": 2.5, "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
     {"compile": True, "retry": True, "gpus": 0, "perturbations": "data_samples/cell/aao1729_data_s1.tsv"},
+    {"workers": "0,2", "mode": "step,data", "store": "memory,json", "repeats": 2, "hang_seconds": "60", "gpus": 0},
+    {"imports": "tests/own_strategies.py", "strategies": "counts,node_mask", "perturbations": "1, 3", "gpus": 0},
 ]
 
 
@@ -88,7 +93,7 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
     given = {n: v if flag == "-r" else _resolve_type(v) for flag, n, v in zip(*[iter(pairs)] * 3, strict=True)}
     cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
     of_the_cell = defaults(cells)
-    assert set(of_the_cell) - {"more"} <= set(given)
+    assert set(of_the_cell) - {"more", "race_seconds"} <= set(given)
     names = of_the_cell | {n: v for n, v in given.items() if n in of_the_cell}
     names["more"] = {n: v for n, v in given.items() if n not in of_the_cell}
     first = [cell for cell in cells if cell["cell_type"] == "code"][:3]
@@ -98,7 +103,9 @@ def test_form_papermill_and_python_are_the_same_points(parameters, root, monkeyp
             exec("".join(cell["source"]), names)
     assert {resolve(point) for point in names["points"]} == {resolve(point) for point in points}
     assert given["results"] == panel.parameters["results"]
-    assert {"budget_seconds": given["budget_seconds"] or None, "retry": given["retry"]} == options
+    named = {name: given[name] for name in options}
+    assert {**named, "budget_seconds": named["budget_seconds"] or None} == options
+    assert ("import_file" in panel.python()) == ("imports" in parameters)
 
     swept = {}
     code = panel.python().replace("import tclab", "").replace("tclab.sweep", "swept")
@@ -115,12 +122,16 @@ WRONG = [  # parameter, value, the error
     ("compile", "perhaps", "compile is 'perhaps', expected True or False"),
     ("graph", "nowhere", "nowhere', expected 'synthetic' or a folder or file that exists"),
     ("results", "", "results is '', expected a folder"),
+    ("gpus", "4", "4 ranks need 4 GPUs, and this machine has 3 GPUs"),
     ("modes", "step", "unknown parameter 'modes'; did you mean 'mod"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
-def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(tmp_path, name, value, words):
+def test_a_wrong_value_is_refused_and_its_field_is_framed_says_why_and_cannot_be_run(
+    tmp_path, name, value, words, monkeypatch
+):
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match=words):
         lab.Panel(**{**SMALL, name: value})
     if name in ("compile", "modes"):  # no value of their fields is wrong
@@ -148,7 +159,7 @@ def test_a_model_offers_the_strategies_that_serve_it_each_explained(tmp_path):
     assert strategies.value == "indices"
     assert "node_mask" not in strategies.widget.options
     set_to(view, "models", ("hetero_cell",))
-    assert "node_mask" in strategies.widget.options
+    assert {"node_mask", "delta", "edge_mask", "subgraph"} == {*strategies.widget.options[:4]}  # above the fold
     assert "indices" not in strategies.widget.options
 
 
@@ -174,7 +185,9 @@ def test_parameters_that_no_cell_names_go_to_the_function_that_takes_them(ran):
     ran('batch_sizes = "1,2"\ngraph = "synthetic"\n')
     assert lab.check_parameters() == []
     ran('steps = 4\nmode = "data"\nretry = True\nslurm = "time:5"\n', mode="data", retry=True, slurm="time:5")
-    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb"})
+    own = str(FOLDER.parent / "tests" / "own_strategies.py")
+    points, sweep = lab.check_parameters(tclab.grid, lab.LiveSweep, more={"store": "lmdb", "imports": own})
+    assert "crashes" in tclab.masking.names()
     assert points == {"mode": "data", "store": "lmdb"}
     assert sweep == {"retry": True, "slurm": "time:5"}
 
@@ -191,6 +204,30 @@ def test_a_parameter_that_there_is_not_is_refused_with_the_nearest(ran):
 
 
 # Running
+
+
+def test_a_folder_is_opened_with_its_own_settings(tmp_path, root):
+    """Those of the panel that measured into it, or else of its rows, by a cell that names the folder alone."""
+
+    def opened(**parameters):
+        panel = lab.Panel(**parameters, results=str(tmp_path))
+        panel.take_over()
+        return panel.parameters
+
+    results = Results(tmp_path)
+    every = tclab.grid(
+        models="dango", strategies="indices", batch_sizes="2,8", networks=4, scale=0.03, gpus=0, hidden=8
+    )
+    for point in every:
+        row = {**columns_of(point), "network_names": ",".join(cell_graph_of(point).networks), "stage": "step"}
+        results.write(table([row]), results.path(point).name)
+    found = opened()
+    wanted = {"models": "dango", "batch_sizes": "2,8", "networks": "4", "scale": "0.03", "hidden": "8", "gpus": "0"}
+    assert {name: found[name] for name in wanted} == wanted
+    assert opened(scale=0.5)["batch_sizes"] == "1,2,4"  # a cell that sets something else means it
+    saved = {"given": {"scale": "0.07"}, "parameters": {"scale": "0.07", "strategies": "dense", "steps": "3"}}
+    (tmp_path / "panel.json").write_text(json.dumps(saved))
+    assert (opened()["strategies"], opened()["steps"]) == ("dense", "3")
 
 
 @pytest.mark.parametrize("text", ["{", '{"given": %s, "parameters": {"scale": "x"}}'])
@@ -226,6 +263,45 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     assert "which cannot be written" in marked(view)["results"]
 
 
+def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_grey(tmp_path, monkeypatch):
+    """A slow edge_mask beside node_mask: a change may pay; the race says whether it does."""
+    raced = []
+
+    def measure(advice, **options):
+        raced.append(options)
+        first, *others = advice.suggestions or advice.unsure
+        return replace(advice, suggestions=(replace(first, measured=pair),), unsure=tuple(others))
+
+    made = rows(step("edge_mask", 0.9, seed=0), step("node_mask", 0.1, seed=1))
+    pair = tclab.compare(made, made).pairs[0]
+    monkeypatch.setattr("tclab.timing._advice.Advice.measure", measure)
+    monkeypatch.setattr("tclab.lab._panel.PanelView._able", lambda view: 1 - len(raced))
+    view = view_of(tmp_path)
+    assert view.again_button.disabled
+    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    view.choice.value = view.choice.options[1]
+    drawn(view)
+    assert view.offer.value == "1 change may pay: race it"
+    assert "<b>node_mask has the highest throughput: 40 samples/s" in view.answer.value
+    assert not view.race_button.disabled
+    view.race_button.click()
+    while view._racing:
+        time.sleep(0.01)
+    assert raced == [{"budget_seconds": 60.0, "progress": False}]
+    drawn(view)
+    assert view.race_button.disabled
+    assert view.offer.value == sentence_of(pair)
+    before = view.fields["scale"].widget.value
+    set_to(view, "scale", "-1")
+    assert "tclab-stale" in view._results._dom_classes
+    set_to(view, "scale", before)
+    assert "tclab-stale" not in view._results._dom_classes
+    started = []
+    monkeypatch.setattr(view.panel, "start", lambda listener: started.append(view.panel.parameters["repeats"]))
+    view.again_button.click()
+    assert started == ["2"]
+
+
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
     view = view_of(tmp_path)
     assert "Nothing to show" in title_of(view)
@@ -240,7 +316,7 @@ def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatc
     assert "ZeroDivisionError" in drawn(view).message.value
 
 
-# ---- the sweep beside the notebook: its bar, its stop button, its errors
+# ---- the sweep beside the notebook: its lines, its stop, its errors
 
 
 POINT = Point(scale=0.02, batch_size=1, networks=2, steps=1, warmup=0, device="cpu")
@@ -253,7 +329,6 @@ def points(number):
 def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     sweep = lab.LiveSweep(points(2), results=tmp_path)
-    assert sweep.panel() is None
 
     async def cell():
         return await sweep.start()
@@ -265,12 +340,12 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     assert len(sweep.rows()) == len(rows)
     dango = Point(model="dango", strategy="node_mask", scale=0.02)
     words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()
-    assert words == "2 of 4 points measured · 1 cannot run (dango reads no masked graph)"
+    foretold = r"2 of 4 points measured · the others take about 0:\d\d:\d\d · "
+    assert re.fullmatch(foretold + r"1 cannot run \(dango reads no masked graph\)", words)
 
 
 def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_none(monkeypatch, tmp_path):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    sweep = lab.LiveSweep(points(1), results=tmp_path)
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     asyncio.run(lab.Panel(scale=0.02, gpus=0, results=str(tmp_path)).show(live=True))
@@ -282,23 +357,19 @@ def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_no
     monkeypatch.delenv("JPY_SESSION_NAME")
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
     monkeypatch.setattr(front_end, "_shell", lambda: shell)
-    assert sweep.panel() is not None
-    assert sweep.panel(live=False) is None
+    assert front_end.has_front_end()
 
 
-def test_with_a_front_end_the_bar_moves_until_a_stop_and_nothing_is_printed(tmp_path, capsys):
-    for stop, bars, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
-        sweep = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop))
-        row, label = sweep.panel(live=True).children
-        bar, button = row.children
-        assert (bar.value, bar.max) == (0, 2 + stop)
+def test_a_stop_before_the_first_point_runs_none_and_a_listener_is_called_instead_of_printing(tmp_path, capsys):
+    for stop, done, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
+        sweep, seen = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop)), []
+        sweep.listener = lambda sweep=sweep, seen=seen: seen.append(len(sweep.tables))
         if stop:
-            button.click()  # before the first point
+            sweep.stop()
         rows = sweep.start().join()
-        assert bar.value == bars
-        assert label.value.startswith(words)
+        assert (seen[-1], sweep.running) == (done, False)
+        assert sweep.status().startswith(words)
         assert set(rows["status"]) == {"not run: stopped" if stop else "ok"}
-        assert button.disabled  # there is nothing left to stop
     assert capsys.readouterr().out == ""
 
 

@@ -14,11 +14,11 @@ import torch
 import tclab
 from tclab import InputError, Point
 from tclab.models._hetero_cell import METABOLISMS
-from tclab.sweeps.config._fields import Options, declarations, option_choices
-from tclab.sweeps.config._point import ALLOCATORS
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps.execution._measure import setup
-from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
+from tclab.sweeps._fields import Options, declarations, option_choices
+from tclab.sweeps._measure import setup
+from tclab.sweeps._point import ALLOCATORS
+from tclab.sweeps._point_inputs import cell_graph_of, resolve, samples_of, screen_of
+from tclab.sweeps._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 
 DECLARED = declarations(Point)

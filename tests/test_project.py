@@ -164,7 +164,7 @@ def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch)
     from tclab.command import main
 
     measure = Mock(side_effect=NotImplementedError)
-    for name in ("_sweep.sweep", "analysis._race_points.race_points", "predict._fits.fits"):
+    for name in ("_sweep.sweep", "_race_points.race_points", "predict.fits"):
         monkeypatch.setattr(f"tclab.sweeps.{name}", measure)
     text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
     (begins,) = re.findall(r"alias sweep='.venv/bin/tclab (.*)'", text)

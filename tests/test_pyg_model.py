@@ -16,18 +16,17 @@ from tclab import InputError, Point, masking, models
 from tclab.graph._cell_graph import keep_graph
 from tclab.models import PygModel, _model_registry
 from tclab.perturbation import Perturbations
-from tclab.sweeps import race_points
-from tclab.sweeps.analysis import _race_points
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._measure import _equivalence_columns
-from tclab.sweeps.execution._worker import _status_of
+from tclab.sweeps import _race_points, race_points
+from tclab.sweeps._measure import _equivalence_columns
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._worker import _status_of
 from tclab.training._memory_estimate import estimate_memory, meta_batch
 from tclab.training._step import Step
 
 NODES = 60
 DELETIONS = [[3, 17, 18], [], [5], [3, 17, 18]]
 LOSSES = {"mse": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}
-WITH_EDGES = ("subgraph", "edge_mask", "gene_mask_cache", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
+WITH_EDGES = ("subgraph", "edge_mask", "gpu_mask_loop", "gpu_mask", "gpu_mask_cached", "gpu_filter")
 
 
 class Gin(nn.Module):

@@ -6,11 +6,14 @@ The commands print their seconds and the race reads a clock of the test's own, s
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from compileall import compile_file
 from functools import partial
 from itertools import count
+from statistics import median
 
 import pytest
 from clock import Clock
@@ -32,12 +35,11 @@ def git(folder, *words):
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """A repository whose commits print 0.1, 0.12 and again 0.12 s; temporary files in a folder of its own."""
-    folder = tmp_path / "repository"
-    (folder / "bench").mkdir(parents=True)
-    (tmp_path / "temporary").mkdir()
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory):
+    """A repository whose commits print 0.1, 0.12 and again 0.12 s."""
+    folder = tmp_path_factory.mktemp("commits")
+    (folder / "bench").mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")
     for tag, seconds in (("fast", "0.1"), ("slow", "0.12"), ("readme", "0.12")):
         (folder / "seconds.txt").write_text(f"warming up\n{seconds}\n{seconds}\n9.5\n")
@@ -45,10 +47,17 @@ def repository(tmp_path, monkeypatch):
         git(folder, "add", "-A")
         git(folder, "commit", "--quiet", "-m", tag)
         git(folder, "tag", tag)
-    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def repository(commits, tmp_path, monkeypatch):
+    """A copy of it that is this folder; temporary files are in a folder of its own, in which nothing is left."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(shutil.copytree(commits, tmp_path / "repository"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    yield folder
-    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    yield tmp_path / "repository"
+    assert len(git(tmp_path / "repository", "worktree", "list").splitlines()) == 1
     assert os.listdir(tmp_path / "temporary") == []
 
 
@@ -90,12 +99,125 @@ def test_each_side_finds_its_own_code_first_in_the_folder_that_corresponds_to_th
     assert raced(["sh", "-c", own], base="fast", head="main").pairs[0].ratio == pytest.approx(1.0)
 
 
+# ---- which files a side runs
+
+
+HOOK = """
+import importlib.util, sys
+class Redirect:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.util.spec_from_file_location(name, {file!r}) if name == "own" else None
+sys.meta_path.insert(0, Redirect)
+"""
+
+
+@pytest.fixture
+def sides(raced, tmp_path):
+    """Two folders whose module `own` prints 0.1 in base and 0.2 in head, and a function that races them."""
+    for side, seconds in (("base", 0.1), ("head", 0.2)):
+        (tmp_path / side / "src" / "space").mkdir(parents=True)
+        (tmp_path / side / "own.py").write_text(f"print({seconds})\n")
+        (tmp_path / side / "src" / "space" / "inner.py").write_text(f"print({seconds})\n")
+    (tmp_path / "hook").mkdir()
+
+    def race_sides(code, *words, **options):
+        folders = {"base": str(tmp_path / "base"), "head": str(tmp_path / "head")}
+        words = ["python", *words, *([] if code is None else ["-c", code])]
+        return raced(words, budget_seconds=1.0, **folders | options)
+
+    race_sides.folder = tmp_path
+    return race_sides
+
+
+def ratio_of(found):
+    """Return head's median over base's; a race of a few runs has no verdict."""
+    head, base = ([each["seconds"] for each in found.samples() if each["arm"] == side] for side in ("head", "base"))
+    return median(head) / median(base)
+
+
+def test_each_side_imports_its_own_files_also_in_a_namespace_package(sides, monkeypatch):
+    for file in ("own", "space/inner", "space/other"):  # as an installed version has them
+        (sides.folder / "hook" / file).parent.mkdir(exist_ok=True)
+        (sides.folder / "hook" / f"{file}.py").write_text("print(9)" if "other" not in file else "")
+    monkeypatch.setenv("PYTHONPATH", str(sides.folder / "hook"))
+    assert ratio_of(sides("import own")) == pytest.approx(2)
+    assert ratio_of(sides("import space.other, space.inner")) == pytest.approx(2)
+
+
+def test_no_verdict_stands_on_sides_that_ran_one_file_or_on_what_cannot_be_known(sides, monkeypatch):
+    head, words = sides.folder / "head", r"^base imported .*head/own.py, expected its own own.py, in .*base: keep a"
+    finder = HOOK.format(file=str(head / "own.py"))
+    (head / "bench.py").write_text("import own")
+    with pytest.raises(InputError, match=words):  # a script's own folder
+        sides(None, str(head / "bench.py"))
+    with pytest.raises(InputError, match=words):
+        sides(finder + "import own")
+    (sides.folder / "hook" / "sitecustomize.py").write_text(finder)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(sides.folder / "hook"))
+        with pytest.raises(InputError, match=words):  # an editable install's finder
+            sides("import own")
+    with pytest.raises(InputError, match=r"^head: what python -I -c 'print\(1\)' imports cannot be checked"):
+        sides("print(1)", "-I")
+    assert ratio_of(sides("import json; print(1)")) == pytest.approx(1)
+
+
+def test_compiled_bytecode_is_as_new_on_both_sides(sides, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for side in ("base", "head"):  # one of them has some, and nothing can be written to the other
+        (sides.folder / side / "own.py").write_text("import pathlib; print(0.1 + pathlib.Path(__cached__).exists())")
+    compile_file(sides.folder / "head" / "own.py", quiet=1)
+    assert list((sides.folder / "head" / "__pycache__").iterdir())
+    (sides.folder / "base" / "__pycache__").write_text("nothing can be written here")
+    assert {each["seconds"] for each in sides("import own").samples()} == {1.1}
+    assert len(list((sides.folder / "head" / "__pycache__").iterdir())) == 1
+
+
+@pytest.mark.parametrize("left", ["sleep 600 &", "(sleep 600; echo) &", "setsid -f sleep 5;"])
+def test_a_process_that_a_command_leaves_behind_is_not_waited_for(raced, left):
+    found = raced(["sh", "-c", f"{left} echo 0.1"], base="fast", head="slow", budget_seconds=1.0)
+    assert ratio_of(found) == pytest.approx(1)
+
+
+def test_the_index_of_a_commit_under_way_is_left_alone_by_a_race_in_its_hook(raced, repository, monkeypatch):
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    said = ["sh", "-c", "env | grep -q ^GIT_[DI] && echo 9 || cat seconds.txt"]
+    assert ratio_of(raced(said, base="fast", head="slow", budget_seconds=1.0)) == pytest.approx(1.2)
+    monkeypatch.undo()
+    assert git(repository, "status", "--short") == ""
+
+
+def test_a_revision_that_a_shallow_clone_lacks_says_so(raced, repository, tmp_path, monkeypatch):
+    git(repository, "clone", "--quiet", "--depth=1", f"file://{repository}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+    with pytest.raises(InputError, match=r"base is 'fast', .*; this clone is shallow, git fetch --unshallow"):
+        raced(base="fast")
+
+
+def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: detected dubious ownership .*safe\."):
+        raced(base="fast")
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    (repository / ".git" / "config").write_text("[core\n")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: bad config line 1 in file .git/config"):
+        raced(base="fast")
+    (repository / ".git" / "config").write_text("[core]\n")
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: not a git repository"):
+        raced(base="fast")
+    monkeypatch.chdir(repository)
+
+
 @pytest.mark.slow  # two Python environments are made
 def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
     line = 'python -c "import sys; print(sys.prefix)" > prefix && test "$VIRTUAL_ENV" = "$(cat prefix)$PYTHONPATH"'
-    check = ["python", "-c", "import sys; print(0.1 if sys.prefix == open('prefix').read().strip() else 'no')"]
-    found = raced(check, base="fast", head="slow", setup=line)
-    assert found.verdict("head", "base") == "SAME"
+    check = "import sys; print(open('seconds').read() if sys.prefix == open('prefix').read().strip() else 'no')"
+    setups = {"setup": f"echo 0.2 > seconds && {line}", "setup_base": f"echo 0.1 > seconds && {line}"}
+    found = raced(["python", "-c", check], base="fast", head="slow", **setups)
+    assert found.pair("head", "base").ratio == pytest.approx(2)
     with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):
         raced(base="fast", head="slow", setup="echo no; false")
 
@@ -139,9 +261,10 @@ def test_what_cannot_be_raced_is_told_in_one_line_and_leaves_nothing(raced, comm
     assert "\n" not in str(caught.value)
 
 
-def test_a_commit_raced_with_itself_is_said(raced):
-    with pytest.warns(UserWarning, match="head and base run the same command on the same code: nothing can differ"):
-        raced(base="fast", head="fast")
+def test_a_commit_raced_with_itself_has_two_worktrees_and_says_what_differs_on_this_machine(raced):
+    with pytest.warns(UserWarning, match="run the same code: what differs between them is the machine"):
+        found = raced(["sh", "-c", "case $PWD in *head) echo 0.3;; *) echo 0.1;; esac"], base="fast", head="fast")
+    assert found.verdict("head", "base") == "SLOWER"
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
-from tclab import CellGraph, InputError, masking, models
+from tclab import CellGraph, InputError, SharedGraph, masking, models
 from tclab._child_process import end_with_parent
+from tclab.message_passing import ChangedRows, SharedGATv2Conv, SharedSAGEConv
 from tclab.models import MleWassSupCR
 from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.perturbation import Deletions, Perturbations
-from tclab.sweeps.execution._run import threads_of
-from tclab.training._distributed import Exchange
+from tclab.sweeps._run import threads_of
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_plain
-from tclab.training._step import Step
+from tclab.training._step import Exchange, Step
 
 STEPS, BATCH = 3, 2
 EXACT = [n for n in masking.names() if masking.get(n).exact and n != "indices"]
@@ -93,6 +94,56 @@ def gathered(rank, ranks):
     return True
 
 
+class OfChangedRows(torch.nn.Module):
+    """Features, two layers of the rows that differ, and a loss that is a mean over samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.randn(200, 4))
+        self.convs = torch.nn.ModuleList([SharedSAGEConv(4, 4), SharedGATv2Conv(4, 4)])
+
+    def forward(self, shared, failed):
+        rows = ChangedRows(self.x, failed)
+        for conv in self.convs:
+            rows = conv(rows, shared).map(torch.tanh)
+        assert rows.keys is not None
+        return rows.mean().square().mean()
+
+
+class Weighed(torch.nn.Module):
+    """A parameter times the sums over a graph that the module holds."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.scale, self.shared = torch.nn.Parameter(torch.ones(1)), shared
+
+    def forward(self, x):
+        return self.shared(x) * self.scale
+
+
+def sums_over_its_own_graph(rank):
+    """Return what DDP computes of a graph that is another on each rank: it broadcasts buffers before each forward."""
+    ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    shared = SharedGraph(ring.flip(0) if rank % 2 else ring, 3, weight=torch.full((3,), rank + 1.0))
+    model = DistributedDataParallel(Weighed(shared))
+    for _ in range(2):
+        out = model(torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1))
+        out.sum().backward()
+    return out.flatten().tolist()
+
+
+def gradients_of_changed_rows(rank, ranks):
+    """Whether DDP's gradients are those of one process with all ranks' samples, whose numbers of rows differ."""
+    torch.manual_seed(0)
+    model, shared = OfChangedRows().double(), SharedGraph(torch.randint(200, (2, 240)), 200)
+    failed = [[*range(b)] for b in range(2 * ranks)]  # the first fails nothing
+    expected = torch.autograd.grad(model(shared, failed), list(model.parameters()))
+    together = DistributedDataParallel(model)
+    together(shared, failed[2 * rank : 2 * rank + 2]).backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], [*expected], rtol=1e-10, atol=1e-12)
+    return True
+
+
 def main(rank, ranks, folder, names):
     """Return of each case whether all ranks have the same parameters, what is refused, and what is gathered."""
     end_with_parent()  # with the tests, if they are killed
@@ -108,6 +159,7 @@ def main(rank, ranks, folder, names):
         if rank == 0:
             torch.save((losses / ranks, parameters), folder / f"{name}.pt")
         found[name] = all(torch.equal(parameters, other) for other in every)
+    found |= {"own graph": sums_over_its_own_graph(rank), "changed rows": gradients_of_changed_rows(rank, ranks)}
     try:
         train({**HETERO, "model": "with_unused"}, rank, ranks, folder / "refused")
     except InputError as error:
@@ -150,11 +202,17 @@ def test_ranks_train_as_one_process_with_batches_of_all(trained, tmp_path):
             assert not torch.equal(together[1], torch.load(folder / "strategy node_mask.pt")[1])
 
 
-def test_unused_parameters_are_refused_by_name_and_batches_of_other_ranks_are_remembered(trained):
+def test_unused_parameters_are_refused_changed_rows_averaged_and_batches_of_other_ranks_remembered(trained):
     for found in trained[1]:
         assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every")
         assert "find_unused_parameters, or static_graph" in found["refused"]
         assert found["gathered"]
+        assert found["changed rows"]
+
+
+def test_each_rank_sums_over_the_graph_that_its_module_holds(trained):
+    for rank, found in enumerate(trained[1]):
+        assert found["own graph"] == [(rank + 1) * x for x in ((4.0, 1.0, 2.0), (2.0, 4.0, 1.0))[rank % 2]]
 
 
 def test_ranks_share_the_cores(monkeypatch):

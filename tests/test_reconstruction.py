@@ -10,11 +10,10 @@ from torch.profiler import ProfilerActivity, profile
 import tclab
 from tclab import masking, models
 from tclab.graph import Network
-from tclab.models._dango import DangoOutput
-from tclab.models._losses import zero_weight
-from tclab.models._reconstruction import Reconstruction, ReconstructionLoss
+from tclab.models._dango import DangoOutput, Reconstruction
+from tclab.models._losses import ReconstructionLoss, zero_weight
 from tclab.perturbation import Perturbations
-from tclab.sweeps.execution._overheads import add_overheads
+from tclab.sweeps._overheads import add_overheads
 from tclab.training._loading import Batches, LoadedBatch
 from tclab.training._loops import run_plain
 from tclab.training._step import Step

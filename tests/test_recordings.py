@@ -7,7 +7,7 @@ from stage_rows import row as made_up
 
 import tclab
 from tclab import masking
-from tclab.sweeps.store._rows import frame, table
+from tclab.sweeps._rows import frame, table
 
 
 def row(strategy, batch_size, **fields):

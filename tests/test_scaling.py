@@ -4,9 +4,9 @@ import pytest
 from stage_rows import row
 
 from tclab import InputError, lab
+from tclab.sweeps._measure import RankMeasurement, rows_of_ranks
+from tclab.sweeps._rows import columns_of, frame, table
 from tclab.sweeps.config import scaling_points
-from tclab.sweeps.execution._ranks import RankMeasurement, rows_of_ranks
-from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
 
@@ -54,6 +54,8 @@ def test_speed_up_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
     points = scaling_points("weak", ranks="1,2", batch_size=4, models="hetero_cell", **HOW)
     chart = lab.charts.speed_up(rows, points, points)
     assert "cpu · gloo · 1 and 2 ranks · 2 cores · Made Up" in str(chart.to_dict()["title"])
+    text = "Weak scaling: hetero_cell · node_mask has 1.6× the samples/s on 2 ranks, an efficiency of 80%"
+    assert text in chart.to_dict()["title"]["text"]
     found = drawn(chart)
     one, two = (found["hetero_cell · node_mask", ranks] for ranks in (1, 2))
     assert (one["y"], two["y"]) == pytest.approx((1.0, 1.6))

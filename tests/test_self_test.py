@@ -4,13 +4,12 @@ On a clock that advances by work and by being read; part (e) of `make gpu` does 
 """
 
 import random
-from functools import partial
 
 import pytest
 from clock import Clock
 
 from tclab import InputError
-from tclab.timing import _race, receipt, spike_in
+from tclab.timing import receipt, spike_in
 
 
 @pytest.fixture
@@ -54,7 +53,6 @@ def test_delays_that_there_cannot_be_are_one_clear_line(loop):
 def test_the_receipt_says_what_a_ledger_costs(monkeypatch):
     reading = 5e-4  # seconds that a reading of the clock takes, a ledger's only cost
     clock = Clock(reading=reading).set_in(monkeypatch)
-    monkeypatch.setattr(_race, "race", partial(_race.race, clock=clock.nanoseconds))
 
     def loop(ledger):
         for _ in ledger.steps(range(2)):
@@ -62,12 +60,9 @@ def test_the_receipt_says_what_a_ledger_costs(monkeypatch):
                 with ledger.stage(stage):
                     clock.work(0.001)
 
-    found = receipt(loop, budget_seconds=6.0)
+    found = receipt(loop)
     # wait and three stages begin and end, so does a step, and the last is followed by one that is dropped
     assert found.cut_seconds == pytest.approx(9 * reading, rel=0.02)
     assert found.step_seconds == pytest.approx(0.003 + found.cut_seconds, rel=0.02)
-    pair = found.race.pair("instrumented", "bare")
-    assert pair.interval[0] <= pair.ratio <= pair.interval[1]
-    assert pair.ratio == pytest.approx(1 + 11 * reading / 0.003, rel=0.1)
     assert found.share == found.cut_seconds / found.step_seconds
     assert f"{found.cut_seconds * 1e6:.1f} µs a step, {found.share:.3%} of" in " ".join(str(found).split())

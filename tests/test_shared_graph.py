@@ -4,8 +4,6 @@ import copy
 import doctest
 import io
 import pickle
-import subprocess
-import sys
 
 import drawn
 import pytest
@@ -140,44 +138,6 @@ def test_an_exported_program_is_the_module_which_stays_right(name, strict):
     expected = Holder(holder.layer, drawn.ring()[0])(x, keep)
     torch.testing.assert_close(program.module()(x, keep), expected)
     assert torch.equal(holder(x, keep), expected)
-
-
-RANKS = """
-import sys
-import torch, tclab
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
-
-class Model(torch.nn.Module):
-    def __init__(self, shared):
-        super().__init__()
-        self.scale, self.shared = torch.nn.Parameter(torch.ones(1)), shared
-
-    def forward(self, x):
-        return self.shared(x) * self.scale
-
-rank = int(sys.argv[1])
-store = distributed.FileStore(sys.argv[2], 2)
-distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-edges = [[0, 1, 2], [1, 2, 0]] if rank == 0 else [[0, 1, 2], [2, 0, 1]]
-shared = tclab.SharedGraph(torch.tensor(edges), 3, weight=torch.full((3,), rank + 1.0))
-model = DistributedDataParallel(Model(shared))
-x = torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1)
-for _ in range(2):
-    out = model(x)
-    out.sum().backward()
-print(out.flatten().tolist())
-distributed.destroy_process_group()
-"""
-
-
-def test_ranks_keep_their_own_graphs_under_ddp(tmp_path):
-    def start(rank):
-        command = [sys.executable, "-c", RANKS, str(rank), str(tmp_path / "store")]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    said = [process.communicate(timeout=300)[0].strip() for process in [start(0), start(1)]]
-    assert said == ["[4.0, 1.0, 2.0]", "[4.0, 8.0, 2.0]"]
 
 
 # ---- under torch's function transforms

@@ -13,7 +13,7 @@ from test_compare import rows, step, thrice
 import tclab
 from tclab import lab, timing, trace
 from tclab._display import Display, Shown
-from tclab.sweeps.store._rows import frame_html, without_time
+from tclab.sweeps._rows import frame_html, without_time
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._verdict import Pair
 

@@ -20,17 +20,19 @@ from slurm_box import slurm as real_slurm
 import tclab
 from tclab import InputError, Point
 from tclab.lab import LiveSweep
-from tclab.sweeps.slurm import _slurm_executor as slurm
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import not_measured
+from tclab.sweeps import _slurm as slurm
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import not_measured
 
 submitit = pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
 
 _COMMANDS = {
     "sbatch": 'for last; do true; done\n[ "$last" = --version ] && exit 0\nenv > given\n'
-    '[ -e refuse ] && { cat refuse >&2; exit 1; }\necho x >> sent\nn=$(wc -l < sent)\n'
+    '[ -e refuse ] && { cat refuse >&2; exit 1; }\n'
+    "echo >> sent\nn=$(wc -l < sent)\n"
     'cp "$last" "script-$n"\necho "Submitted batch job $n"',
-    "squeue": "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
+    "squeue": 'env | grep -q ^SQUEUE_ && { echo "9_9 None"; exit 0; }\n'
+    "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "srun": "exit 0",
 }  # fmt: skip
 
@@ -130,6 +132,40 @@ def test_what_is_missing_or_refused_is_said(fake, monkeypatch):
     refused("there is no sbatch on this machine")
     monkeypatch.setitem(sys.modules, "submitit", None)
     refused(r"needs submitit: in tclab's folder, pip install '\.\[slurm\]'")
+
+
+@pytest.mark.parametrize("variable", ["SQUEUE_PARTITION", "SQUEUE_FORMAT", "SQUEUE_STATES"])
+def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, variable):
+    monkeypatch.setenv(variable, "gpu")
+    fake.send(points(2))
+    fake.queue(j1_0="RUNNING", j1_1="PENDING")
+    fake.send(points(2))
+    assert fake.sent == 1
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, size)",
+        "sbatch: error: QOSMaxSubmitJobPerUserLimit",
+        "sbatch: error: Batch job submission failed: Invalid job array specification",
+    ],
+)
+def test_more_points_than_a_site_takes_at_once_are_refused_with_the_words_of_sbatch_and_what_to_do(fake, why):
+    (fake.folder / "refuse").write_text(why)
+    words = re.escape(why.removeprefix("sbatch: error: "))
+    with pytest.raises(InputError, match=f"refused 7 jobs: {words}; where these are too many, sweep a part"):
+        fake.sweep(points(7))
+
+
+def test_a_limit_that_keeps_jobs_waiting_for_ever_is_named(fake):
+    fake.send(points(2), slurm="time:90")
+    for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit"):
+        (fake.folder / "queue").write_text(f"1_0 {reason}\n1_1 {reason}\n")
+        with pytest.warns(UserWarning, match=f"does not start job 1_0 because of {reason}; it was sent with time:90"):
+            fake.send(points(2), slurm="time:90")
+    (fake.folder / "queue").write_text("1_0 Priority\n1_1 Resources\n")
+    fake.send(points(2), slurm="time:90")  # without a warning
 
 
 def test_options_reach_sbatch_and_what_the_notebook_s_own_job_was_given_does_not(fake, monkeypatch):

@@ -9,12 +9,12 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._progress import Progress, print_progress
-from tclab.sweeps.execution._run import close_workers
-from tclab.sweeps.store._code_fingerprint import import_file
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import columns_of, not_measured, table
+from tclab.sweeps._fingerprint import import_file
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import Progress, print_progress
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import columns_of, not_measured, table
+from tclab.sweeps._run import close_workers
 
 
 def tiny(**fields):
@@ -210,13 +210,13 @@ def test_rows_of_another_machine_never_stand_in(monkeypatch):
 
 def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
     points = [tiny(batch_size=b) for b in (1, 2)]
-    with pytest.raises(InputError, match="budget_seconds is 0"):
-        tclab.sweep(points, results=tmp_path, budget_seconds=0)
+    with pytest.raises(InputError, match="budget_seconds is -1, expected a number from 0 up"):
+        tclab.sweep(points, results=tmp_path, budget_seconds=-1)
     frame = tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)
     assert frame["status"].str.startswith("not run: the budget").tolist() == [True, True]
     assert not list(tmp_path.glob("*.parquet"))
     capsys.readouterr()
-    assert (tclab.sweep(points, results=tmp_path)["status"] == "ok").all()
+    assert (tclab.sweep(points, results=tmp_path, budget_seconds=0)["status"] == "ok").all()  # 0 is no limit
     assert capsys.readouterr().err.startswith("[1/2] hetero_cell")  # a script says how far it is
     assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
     print_progress(Progress(1, 3, points[0], not_measured(points[0], "not run"), kept=False, seconds_left=130.0))
@@ -235,7 +235,7 @@ def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(o
 
 
 def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab.sweeps.config._gpus.gpu_count", lambda: 0)
+    monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
         ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),

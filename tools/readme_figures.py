@@ -1,7 +1,8 @@
-"""What README.md and docs/gpu.md say of a GPU, from the recordings: `python tools/readme_figures.py [FOLDER]`.
+"""Figures of README.md and docs/gpu.md, written from recordings: `python tools/readme_figures.py [FOLDER]`.
 
-`make gpu` runs it at its end. Between two marks each page says what was measured, on what, at which commit; without a
-recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. It needs pandas and pyarrow alone.
+`make gpu` runs it at its end. Between two marks each page says what was measured on a GPU, on which one, at which
+commit; without a recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. The picture
+`docs/pictures/steps.svg` (and `steps-dark.svg`) shows `data_samples/steps.csv`. It needs pandas and pyarrow alone.
 """
 
 import json
@@ -13,6 +14,9 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data_samples" / "recordings"
+STEPS = ROOT / "data_samples" / "steps.csv"
+PICTURE = ROOT / "docs" / "pictures" / "steps.svg"
+COLOURS = {"subgraph": "#999999", "edge_mask": "#d55e00", "node_mask": "#009e73", "delta": "#e0729a"}
 PAGES = (ROOT / "README.md", ROOT / "docs" / "gpu.md")
 BEGIN, END = "<!-- recordings: tools/readme_figures.py writes this -->", "<!-- end of recordings -->"
 NOTHING = (
@@ -71,8 +75,34 @@ def written(text: str, found: str) -> str:
     return f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}"
 
 
+def drawn(steps: pd.DataFrame, ink: str) -> str:
+    """Return an SVG of bars: a panel for each machine, the time of a training step by each strategy."""
+    panels = []
+    for k, (machine, rows) in enumerate(steps.groupby("machine", sort=False)):
+        seconds = rows.set_index("strategy")["seconds"]
+        best = seconds.idxmin()
+        title = f"{best} is fastest: {seconds['subgraph'] / seconds[best]:.2g}× faster than subgraph"
+        lines = [
+            f'<g transform="translate({16 + 432 * k}, 0)">'
+            f'<text y="24" font-size="14" font-weight="bold">{title}</text>'
+            f'<text y="44">{machine}; seconds per training step, less is better</text>'
+        ]
+        for i, (strategy, value) in enumerate(seconds.items()):
+            y, width = 58 + 30 * i, 250 * value / seconds.max()
+            lines.append(
+                f'<text x="76" y="{y + 15}" text-anchor="end">{strategy}</text>'
+                f'<rect x="84" y="{y}" width="{width:.1f}" height="22" fill="{COLOURS[strategy]}"/>'
+                f'<text x="{90 + width:.1f}" y="{y + 15}">{value:.2f} s</text>'
+            )
+        panels.append("".join([*lines, "</g>"]))
+    style = f'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="{ink}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 186" {style}>{"".join(panels)}</svg>\n'
+
+
 def write(folder: Path = FOLDER) -> None:
-    """Write both pages."""
+    """Write both pages and both pictures."""
+    for name, ink in (("steps.svg", "#333333"), ("steps-dark.svg", "#d0d0d0")):
+        PICTURE.with_name(name).write_text(drawn(pd.read_csv(STEPS), ink), encoding="utf-8")
     for page in PAGES:
         found = figures(folder, short=page.name == "README.md")
         page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -12,10 +12,10 @@ from tclab._display import Display, Shown, counted, seconds_text
 from tclab.case_study._published import judged, measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._cells import one_point_each, records, times_text
-from tclab.perturbation._dataset import steps_per_epoch
-from tclab.sweeps.analysis._advise import step_times
-from tclab.sweeps.store._machine_label import where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.perturbation._deletions import steps_per_epoch
+from tclab.sweeps._advise import step_times
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import where_measured
 from tclab.timing._step_means import MIN_OBSERVATIONS, made_ahead, mean_step
 
 HOLDS, FAILS = "holds here", "does not hold here"

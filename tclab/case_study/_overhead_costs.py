@@ -11,8 +11,8 @@ import pandas as pd
 from tclab._display import counted
 from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of, empty_chart
-from tclab.sweeps.config._point import OVERHEADS
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps._point import OVERHEADS
+from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._step_means import Estimate, cycle_means
 
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]

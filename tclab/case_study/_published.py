@@ -14,21 +14,17 @@ from tclab.lab.charts._marks import ratios
 from tclab.lab.charts._style import chart_title, colours_of
 from tclab.lab.reports._cells import one_point_each, ratio_of_rows, records, stage_parts, times_text
 from tclab.masking._strategy import BASELINES
-from tclab.perturbation._dataset import steps_per_epoch
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.perturbation._deletions import steps_per_epoch
+from tclab.sweeps._row_files import Runs, rows_of
 from tclab.training._step import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
 # Pairs of figures, one of each model → the modes here that run what they named. 086a's "data pipeline only" ran
 # a dummy backward and the optimizer in Lightning's loop: `empty` is nearer to it than `data`.
 _PAIRS = {
-    "086a": ("data", "empty"),
-    "524": ("data", "empty"),
-    "086b": ("model",),
-    "epochs": ("step",),
-    "trace": ("step",),
+    "086a": ("data", "empty"), "524": ("data", "empty"), "086b": ("model",), "epochs": ("step",), "trace": ("step",),
     "full_step": ("fixed_batch",),
-}
+}  # fmt: skip
 _PUBLISHED_COLOUR = "#9a9a9a"
 # of a timeline and stage, the key of the published figure of the same
 _COMPONENTS = {
@@ -141,9 +137,10 @@ def artefacts_chart(wrong: Mapping[str, float], right: Mapping[str, float], rows
     """
     both = pd.DataFrame({"wrong": wrong, "right": right}).rename_axis("line").reset_index()
     found = both.melt("line", var_name="kind").assign(low=None, high=None)
-    found["text"] = found["value"].map("{:.3g} × ".format) + found["kind"]
+    found["text"], found["line"] = found["value"].map("{:.3g} ×".format), found["line"] + ", " + found["kind"]
+    colours = dict(zip(found["line"], found["kind"].map({"wrong": "#d55e00", "right": "#009e73"}), strict=True))
     title = chart_title("The same runs, five mistakes", rows=rows_of(rows))
-    return ratios(found, title, axis="times as slow (logarithmic)", colours={"wrong": "#d55e00", "right": "#009e73"})
+    return ratios(found.sort_values("line"), title, axis="times as slow (logarithmic)", colours=colours)
 
 
 def judged(strategies: Iterable[str]) -> str | None:

@@ -30,7 +30,8 @@ from tclab._version import __version__
 from tclab.errors import InputError
 
 Own = Annotated[
-    list[Path] | None, Parameter(name="--import", help="a Python file that registers a strategy or model of yours.")
+    list[Path] | None,
+    Parameter(name=("--import", "--imports"), help="a Python file that registers a strategy or model of yours."),
 ]
 Verb = Callable[..., int]
 WRONG = 2  # the exit code for an argument that is none
@@ -94,7 +95,7 @@ def taking(options: Mapping[str, Any]) -> Callable[[Verb], Verb]:
 
 def import_own(files: Iterable[Path] | None) -> None:
     """Import the files of `--import`."""
-    from tclab.sweeps.store._code_fingerprint import import_file
+    from tclab.sweeps._fingerprint import import_file
 
     for file in files or ():
         import_file(file)

@@ -15,29 +15,35 @@ from cyclopts import Group, Parameter
 from tclab._display import Sentences, bullets
 from tclab.command._app import Own, import_own, show, taking
 from tclab.errors import InputError, MissingExtraError
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._grid import axis
-from tclab.sweeps.config._grid import grid as grid_of
-from tclab.sweeps.config._point import Point
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._grid import axis
+from tclab.sweeps._grid import grid as grid_of
+from tclab.sweeps._point import Point
 from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
 
 
-def _option(help: str, default: Any, group: Group) -> Any:
-    """Return the type of an option: a text that is not there unless it was given."""
+def _option(help: str, default: Any, group: Group, *names: str) -> Any:
+    """Return the type of an option, by some names: a text that is not there unless it was given."""
+    name = [f"--{name.replace('_', '-')}" for name in dict.fromkeys(names)] or None
     shown = False if default in (None, "", ()) or str(default) == "" else lambda _: str(default)
-    return Annotated[str | None, Parameter(help=help, group=group, allow_leading_hyphen=True, show_default=shown)]
+    return Annotated[
+        str | None, Parameter(name=name, help=help, group=group, allow_leading_hyphen=True, show_default=shown)
+    ]
 
 
 def _field_options(named: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a point's fields, by their own names ("name") or a grid's ("grid"), with these defaults."""
+    """Return the options of a point's fields, by their own names ("name") or a grid's ("grid"), with these defaults.
+
+    Both names of a field are taken: `--strategy` and `--strategies`.
+    """
     found = {}
     for one in declarations(Point).values():
         name, unit = getattr(one, named), f" Unit: {one.unit}." if one.unit else ""
         group = _USUAL if one.panel else _RARE
-        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group)
+        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group, name, one.name, one.grid)
     return found
 
 
@@ -87,7 +93,7 @@ def _end(rows: Any, as_json: bool) -> int:
 @taking(_OF_GRID)
 def sweep(
     *, results: Path, budget_seconds: float | None = None, retry: bool = False, repeats: int = 1,
-    slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
+    hang_seconds: float | None = None, slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
 ) -> int:  # fmt: skip
     """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
 
@@ -95,30 +101,34 @@ def sweep(
     parameters of `notebooks/sweep.ipynb`, by the same names.
 
     - `results`: the folder that rows are kept in; the same command goes on with it.
-    - `budget_seconds`: start no point after so long.
+    - `budget_seconds`: run no point that would end later.
     - `retry`: run points again that failed.
     - `repeats`: runs of each point; compare judges by what they differ by.
+    - `hang_seconds`: end a point that takes longer.
     - `slurm`: run as jobs of a cluster, with these options of sbatch: partition:gpu,gpus_per_node:4,time:60
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
     import_own(own)
     rows = sweep_points(
-        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds, slurm=slurm
-    )
+        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
+        hang_seconds=hang_seconds, slurm=slurm,
+    )  # fmt: skip
     return _end(rows, json)
 
 
 @taking(_OF_POINT)
-def run(*, own: Own = None, json: bool = False, **point: str) -> int:
+def run(*, hang_seconds: float | None = None, own: Own = None, json: bool = False, **point: str) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
+
+    - `hang_seconds`: end it if it takes longer.
     """
-    from tclab.sweeps.execution._run import run as run_point
+    from tclab.sweeps._run import run as run_point
 
     import_own(own)
-    return _end(run_point(_point(point)), json)
+    return _end(run_point(_point(point), hang_seconds=hang_seconds), json)
 
 
 @taking(_OF_POINT)
@@ -137,7 +147,7 @@ def race(
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
     - `record`: a file, with which the same command goes on after an interrupt (budget included).
     """
-    from tclab.sweeps.analysis._race_points import race_points
+    from tclab.sweeps._race_points import race_points
     from tclab.timing._verdict import explain
 
     import_own(own)
@@ -154,7 +164,7 @@ def fits(*, memory_bytes: int | None = None, own: Own = None, json: bool = False
 
     - `memory_bytes`: bytes that a process may take.
     """
-    from tclab.sweeps.predict._fits import fits as fits_of
+    from tclab.sweeps.predict import fits as fits_of
 
     import_own(own)
     found = fits_of(_point(point), memory_bytes=memory_bytes)

@@ -26,7 +26,7 @@ def _rows(path: Path) -> Any:
 
     **Raises:** `InputError` where there are none: for a program an empty folder is no answer.
     """
-    from tclab.sweeps.store._row_files import rows_of
+    from tclab.sweeps._row_files import rows_of
 
     rows = rows_of(path)
     if rows.empty:
@@ -47,7 +47,7 @@ def advise(
     - `budget_seconds`: of all races together; making their arms comes on top.
     - `margin`: a share of the time below which nothing is called better.
     """
-    from tclab.sweeps.analysis._advise import advise as advise_on
+    from tclab.sweeps._advise import advise as advise_on
 
     import_own(own)
     advice = advise_on(_rows(rows), now=now, margin=margin)
@@ -64,7 +64,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
     - `stage`: step, or one stage of it.
     - `margin`: a share that is no difference; what repeats spread by if more, 0.05 without them.
     """
-    from tclab.sweeps.analysis._compare_runs import compare as compare_runs
+    from tclab.sweeps._compare import compare as compare_runs
 
     show(compare_runs(_rows(first), _rows(second), stage=stage, margin=margin), as_json=json)
     return 0
@@ -73,8 +73,8 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
 @helped
 def race_commands(
     *command: str, base: str = ".", head: str = ".", base_command: str | None = None, setup: str | None = None,
-    printed: bool = False, budget_seconds: float = 120.0, margin: float = MARGIN, record: Path | None = None,
-    markdown: bool = False, json: bool = False,
+    setup_base: str | None = None, printed: bool = False, budget_seconds: float = 120.0,
+    margin: float = MARGIN, record: Path | None = None, markdown: bool = False, json: bool = False,
 ) -> int:  # fmt: skip
     """Race a command at one commit against the same at another, in turn, and print the verdict on head.
 
@@ -86,6 +86,7 @@ def race_commands(
     - `head`: the same, of what the verdict is about.
     - `base_command`: of base, where it is another: 'python old.py'.
     - `setup`: run in each side in a Python environment of its own: 'pip install .'.
+    - `setup_base`: of base, if it is another, so that two versions of a dependency race.
     - `printed`: the command prints its seconds, a number a line; else it is timed whole.
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
@@ -100,7 +101,8 @@ def race_commands(
     say("making head and base ready")
     found = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
-        setup=setup, printed=printed, budget_seconds=budget_seconds, margin=margin, record=record, progress=True,
+        setup=setup, setup_base=setup_base, printed=printed, budget_seconds=budget_seconds,
+        margin=margin, record=record, progress=True,
     )  # fmt: skip
     pair = found.pair(*SIDES)
     if json:

@@ -57,6 +57,22 @@ def csr_of(rows: Tensor, columns: Tensor, num_rows: int, values: Tensor | None =
     return Csr(ptr.int(), columns[order].int(), None if values is None else values[order])
 
 
+def entries(ptr: Tensor, rows: Tensor, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return the entries of some rows, one row after the other.
+
+    **Arguments:**
+
+    - `ptr`: [N + 1], where each row's entries begin, as in `Groups` and `Csr`. `rows`: [n] int64.
+    - `count`: how many entries they have, so that the device need not be asked.
+
+    **Returns:** of each entry which of `rows` it is of, and where it stands among all, [count] int64 each.
+    """
+    begin = ptr[rows].long()
+    length = ptr[rows + 1].long() - begin
+    which = torch.arange(len(rows), device=rows.device).repeat_interleave(length, output_size=count)
+    return which, torch.arange(len(which), device=rows.device) + (begin - length.cumsum(0) + length)[which]
+
+
 @contextmanager
 def plain_tensors(like: Tensor) -> Iterator[None]:
     """Make tensors that may be kept, whatever mode or transform the call is in.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pandas as pd
 
 from tclab._display import Shown
 from tclab.errors import require
-from tclab.sweeps.store._rows import frame_html
+from tclab.sweeps._fingerprint import import_file
+from tclab.sweeps._grid import names_numbers
+from tclab.sweeps._rows import frame_html
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
 _VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs
@@ -98,15 +101,18 @@ def drawn_by_jupyter(spec: dict[str, Any]) -> dict[str, Any]:
     return {_DRAWN: {**spec, "$schema": _SCHEMA}}
 
 
-def project_path(path: str) -> Path:
+def project_path(path: Any) -> Any:
     """Return a path relative to the folder that holds `notebooks/`, wherever the kernel was started.
 
-    JupyterLab starts a kernel in the notebook's folder, `notebooks/` or one in it, papermill where it was called.
-    `TCLAB_RUNS`, where it is set, takes the place of a leading `runs`. A folder `notebooks` of the user's own, without
-    `sweep.ipynb`, is a folder like any other.
+    What names no file is returned as it is: "synthetic", a number, or several as text. JupyterLab starts a kernel in
+    the notebook's folder, `notebooks/` or one in it, papermill where it was called: what is not there in the project is
+    looked for in this folder. `TCLAB_RUNS`, where it is set, takes the place of a leading `runs`. A folder `notebooks`
+    of the user's own, without `sweep.ipynb`, is a folder like any other.
 
     **Raises:** `InputError` for what is no path: papermill reads `-p graph None` as None.
     """
+    if path == "synthetic" or names_numbers(path):
+        return path
     require("a notebook's parameter", path, (str, os.PathLike), "the path of a file or a folder")
     given = Path(path).expanduser()
     runs = os.environ.get("TCLAB_RUNS")
@@ -119,4 +125,22 @@ def project_path(path: str) -> Path:
         folder for folder in (here, here.parent) if folder.name == "notebooks" and (folder / "sweep.ipynb").exists()
     ]
     root = ours[0].parent if ours else here
-    return root / given
+    return here / given if (here / given).exists() and not (root / given).exists() else root / given
+
+
+def import_own(files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Import files that register strategies or models of one's own, and return their paths.
+
+    **Arguments:**
+
+    - `files`: a path, or several, as a list or with commas between; relative ones as `project_path` takes them.
+
+    **Raises:** `InputError` where there is no such file.
+    """
+    if isinstance(files, (str, os.PathLike)):
+        text = str(files)
+        files = [text] if not text or project_path(text).exists() else [part.strip() for part in text.split(",")]
+    paths = [str(project_path(file)) for file in files if str(file)]
+    for path in paths:
+        import_file(path)
+    return paths

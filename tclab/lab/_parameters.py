@@ -9,16 +9,18 @@ from dataclasses import fields
 from typing import Any
 
 from tclab.errors import unknown
-from tclab.lab.panel._panel import Panel
-from tclab.lab.panel._panel_sweep import parameter_defaults
-from tclab.sweeps.config._grid import grid
-from tclab.sweeps.config._point import Point
+from tclab.lab._notebook import import_own
+from tclab.lab._panel import LiveSweep, Panel, known_parameters
+from tclab.sweeps._grid import grid
+from tclab.sweeps._point import Point
+from tclab.sweeps._progress import OPTIONS
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 # what a function's `**` argument stands for
 _PASSED_ON: dict[Any, tuple[str, ...]] = {
     grid: tuple(field.name for field in fields(Point)),
-    Panel: tuple(parameter_defaults()),
+    LiveSweep: OPTIONS,
+    Panel: known_parameters(),
 }
 
 
@@ -31,8 +33,8 @@ def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | N
     **Arguments:**
 
     - `functions`: those whose keyword arguments can be given to papermill although no cell names them
-      (`-p mode data`); none unless given. `tclab.grid` and `Panel` take further names, which their `**` argument
-      stands for.
+      (`-p mode data`); none unless given. `tclab.grid`, `LiveSweep` and `Panel` take further names, which their `**`
+      argument stands for. A sweep's notebook takes `imports`, too: files of one's own, which are imported here.
     - `more`: further arguments of these functions, name → value, as a notebook's `parameters` cell gives them.
 
     Returns one dict for each of `functions`, name → value; a name that two of them take is in both.
@@ -52,6 +54,8 @@ def check_parameters(*functions: Callable[..., Any], more: Mapping[str, Any] | N
         else:
             named += _assigned(cell)
     known = list(dict.fromkeys(name for names in takes for name in names))
+    if LiveSweep in functions and "imports" in others:
+        import_own(others.pop("imports"))
     for name in others:
         if name not in known:
             raise unknown("parameter", name, [*named, *known])

@@ -4,14 +4,13 @@ by one.
 
 from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
-from tclab.masking._edge_masks import EdgeMask, GeneMaskCache, StoredIndex, StoredMask
-from tclab.masking._node_mask import Dense, Indices, NodeMask
-from tclab.masking._on_device import GpuFilter, GpuMask, GpuMaskCached, GpuMaskLoop
+from tclab.masking._edge_masks import EdgeMask, StoredIndex, StoredMask
+from tclab.masking._on_device import Dense, GpuFilter, GpuMask, GpuMaskCached, GpuMaskLoop, Indices, NodeMask
 from tclab.masking._strategy import Strategy, get, names, register
 from tclab.masking._subgraphs import OneHop, SampledEdges, Subgraph, ThreeHops, TwoHops
 
 for _class in (
-    *(Subgraph, EdgeMask, GeneMaskCache, StoredIndex, StoredMask),
+    *(Subgraph, EdgeMask, StoredIndex, StoredMask),
     *(GpuMaskLoop, GpuMask, GpuMaskCached, GpuFilter),
     *(NodeMask, Dense, Delta),
     *(OneHop, TwoHops, ThreeHops, SampledEdges, Indices),

@@ -1,8 +1,8 @@
 """Strategies whose workers make or read a boolean for every edge of every sample, and send it with all the edges.
 
-`edge_mask` looks up which edges the removed nodes touch, `gene_mask_cache` combines masks of single nodes,
-`stored_index` and `stored_mask` read from LMDB. Collation replicates all edges B times: `collation="pyg"` is PyG's; the
-lean one writes the same tensors once, into the one that travels.
+`edge_mask` looks up which edges the removed nodes touch, `stored_index` and `stored_mask` read from LMDB. Collation
+replicates all edges B times: `collation="pyg"` is PyG's; the lean one writes the same tensors once, into the one that
+travels.
 
 Sizes: B samples, N nodes of a type, E edges of a relation, n edges that are removed, S samples of a data set.
 """
@@ -21,17 +21,17 @@ from torch import Tensor
 from tclab.errors import need
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.graph._csr import entries
 from tclab.masking._batch import Batch, Packed, Piece, shared_memory
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
-from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
+from tclab.message_passing._view import EdgeList, EdgeListView
 from tclab.message_passing.kernels._row_ops import keep_mask
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import Int64s
 from tclab.perturbation._sample_store import build_store
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
-NODES_CACHED = 1024  # whose masks `gene_mask_cache` keeps: 0.3 MB each on the real graph
 
 
 # ---- the edges of B copies of a graph, and those that deletions remove
@@ -96,12 +96,8 @@ def removed_edges(
     parts = []
     for kind in dict.fromkeys((network.source, network.target)):
         ptr, items = network.incidence(kind)
-        nodes, samples = removed[kind].nodes, removed[kind].samples()
-        begin, length = ptr[nodes], ptr[nodes + 1] - ptr[nodes]
-        count = None if counts is None else counts[kind]
-        i = torch.arange(len(nodes), device=nodes.device).repeat_interleave(length, output_size=count)
-        within = torch.arange(len(i), device=nodes.device) - (length.cumsum(0) - length)[i]
-        parts.append(items[begin[i] + within] + samples[i] * network.num_edges)
+        which, position = entries(ptr, removed[kind].nodes, None if counts is None else counts[kind])
+        parts.append(items[position] + removed[kind].samples()[which] * network.num_edges)
     return torch.cat(parts)
 
 
@@ -145,45 +141,6 @@ class EdgeMask(Strategy):
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
         return EdgeListView(self.graph, batch.deletions, edge_lists(self.graph, batch.tensors))
-
-
-class GeneMaskCache(EdgeMask):
-    """As `edge_mask`, from masks that are made when a node is first deleted; a worker keeps the last nodes'.
-
-    Each is one bit an edge; a sample's masks are the AND of its nodes'.
-    """
-
-    name = "gene_mask_cache"
-
-    def __init__(self, graph: CellGraph, **options: Any) -> None:
-        super().__init__(graph, **options)
-        self._packed: dict[int, dict[str, np.ndarray]] = {}  # by node, the one that was used last at the end
-
-    def _packed_masks(self, node: int) -> dict[str, np.ndarray]:
-        """Return relation → [E / 8] uint8, the edges that are left when one node is deleted, a bit each."""
-        packed = self._packed.pop(node, None)
-        if packed is None:
-            alone = Deletions.of([[node]], num_nodes=self.graph.num_nodes[self.graph.deleted_type])
-            (masks,) = super().encode([0], self.removed_by(alone))
-            packed = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
-        self._packed[node] = packed
-        if len(self._packed) > NODES_CACHED:
-            del self._packed[next(iter(self._packed))]
-        return packed
-
-    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
-        """Return for each sample: relation → [E] bool, the edges that every deleted node leaves."""
-        deleted = removed[self.graph.deleted_type]
-        return [self._combined(deleted[sample].tolist()) for sample in range(len(indices))]
-
-    def _combined(self, nodes: list[int]) -> dict[str, Tensor]:
-        packed = [self._packed_masks(node) for node in nodes]
-        masks = {}
-        for name, network in self.graph.relations.items():
-            every = np.full(-(-network.num_edges // 8), 255, dtype=np.uint8)
-            left = np.bitwise_and.reduce([every, *(masks_of_node[name] for masks_of_node in packed)])
-            masks[name] = torch.from_numpy(np.unpackbits(left, count=network.num_edges).view(np.bool_))
-        return masks
 
 
 # ---- masks read from disk

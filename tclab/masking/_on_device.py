@@ -1,25 +1,30 @@
-"""Strategies that send node ids alone and make the masks, or drop the edges, on the device.
+"""Strategies that send node ids alone: some mask or drop each sample's edges on the device, others share the graph.
 
-The edges are replicated there once, for the largest batch so far, whose first copies serve smaller ones, such as the
-last slice of a batch; `collation="edges"` sends them with every batch instead, as the case study did.
+`gpu_mask`, `gpu_mask_loop`, `gpu_mask_cached` and `gpu_filter` replicate the edges on the device once, for the largest
+batch so far, whose first copies serve smaller ones, such as the last slice of a batch; `collation="edges"` sends them
+with every batch instead, as the case study did.
+
+Under `node_mask` and `dense` samples share the graph: no edge is copied or masked. `node_mask` sums over neighbours by
+one sparse matrix a network for all samples, K·A·(K·X), `dense` by one dense matrix; see `SharedView`. `indices` serves
+models that read which nodes are deleted and no copy of the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_lists, edge_pieces, removed_counts, removed_edges
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import View
-from tclab.message_passing._edge_list_view import EdgeListView
+from tclab.message_passing import SharedView, View
+from tclab.message_passing._view import EdgeListView
 from tclab.perturbation import Deletions
 
 
@@ -74,7 +79,7 @@ class _Replicated(Strategy):
     ) -> EdgeListView:
         """Return the view that multiplies each message by the mask of its relation's replicated edges."""
         edges = edge_lists(self.graph, self.edges(batch))
-        masked = {name: replace(edges[name], mask=mask) for name, mask in masks.items()}
+        masked = {name: edges[name]._replace(mask=mask) for name, mask in masks.items()}
         return EdgeListView(self.graph, batch.deletions, masked, on_close=on_close)
 
 
@@ -197,3 +202,49 @@ class GpuFilter(_Replicated):
                 if key in edges:
                     left[key] = edges[key][..., kept]
         return EdgeListView(self.graph, batch.deletions, edge_lists(self.graph, left))
+
+
+# ---- samples that share the graph
+
+
+class NodeMask(Strategy):
+    """One sparse matrix a network for all samples; the view makes a 0/1 for each node and sample of the removed ids."""
+
+    name = "node_mask"
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that multiplies by the shared matrices."""
+        return SharedView(self.graph, batch.deletions)
+
+
+class Dense(Strategy):
+    """One dense matrix a network for all samples and a 0/1 for each node.
+
+    On a CPU it is faster than `node_mask` where about half of all possible edges are there, or more.
+    """
+
+    name = "dense"
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that multiplies by the shared dense matrices."""
+        return SharedView(self.graph, batch.deletions, dense=True)
+
+
+class _WildTypeOnly(SharedView):
+    """The samples' deleted nodes and the wild type; it has no rows."""
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        raise InputError("the strategy 'indices' makes no node-deleted graph; this model needs one")
+
+    lift = neighbour_sum = neighbour_sums = with_wild_type = _refuse
+
+
+class Indices(Strategy):
+    """What DANGO needs: the whole graph once a step, and which nodes each sample deletes."""
+
+    name = "indices"
+    masks_graph = False
+
+    def view(self, batch: Batch) -> View:
+        """Return a view that has a wild type and deleted nodes alone."""
+        return _WildTypeOnly(self.graph, batch.deletions)

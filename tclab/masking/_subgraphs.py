@@ -22,7 +22,7 @@ from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_lists, pyg_batch
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
-from tclab.message_passing._edge_list_view import EdgeListView
+from tclab.message_passing._view import EdgeListView
 from tclab.message_passing.kernels._row_ops import keep_mask
 from tclab.perturbation import Deletions
 

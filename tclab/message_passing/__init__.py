@@ -12,8 +12,7 @@ from tclab.message_passing._shared_convs import (
     to_grid,
     to_rows,
 )
-from tclab.message_passing._shared_view import SharedView
-from tclab.message_passing._view import View
+from tclab.message_passing._view import SharedView, View
 
 __all__ = [
     "ChangedRows", "SharedGATv2Conv", "SharedGCNConv", "SharedGINConv", "SharedHeteroConv", "SharedSAGEConv",

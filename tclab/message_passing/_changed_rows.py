@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import InputError, require
-from tclab.graph._csr import Csr, SparseMatrix, group
+from tclab.graph._csr import Csr, SparseMatrix, csr_of, entries, group
 from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, edges_of, matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, take_rows
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
 
 # What a layer takes, in units of what one row's products take, at a width of 64 (`benchmarks/sparse.py --share`).
@@ -245,17 +246,6 @@ def is_in(keys: Tensor, among: Tensor) -> Tensor:
     return search(keys, among)[1]
 
 
-def entries(csr: Csr, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the entries of some rows of a matrix, one row after the other.
-
-    **Returns:** of each entry which of `rows` it is of, and where it stands in `csr.col`, [n] int64 each.
-    """
-    begin = csr.crow[rows].long()
-    length = csr.crow[rows + 1].long() - begin
-    which = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), length)
-    return which, torch.arange(len(which), device=rows.device) + (begin - length.cumsum(0) + length)[which]
-
-
 def reach(
     shared: SharedGraph, sources: Any, targets: Any, cut: Tensor | None, *, degrees: bool, every: bool
 ) -> tuple[ChangedRows, ChangedRows, Tensor | None]:
@@ -297,7 +287,7 @@ def _reached(
 ) -> Tensor:
     """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
     by_source = shared._kept(matrix_of, keys.device, None).transposed
-    which, position = entries(by_source, keys % max(sources.num_nodes, 1))
+    which, position = entries(by_source.crow, keys % max(sources.num_nodes, 1))
     sample = (keys // max(sources.num_nodes, 1))[which]
     parts = [*more, sample * targets.num_nodes + by_source.col[position]]
     if cut is not None:
@@ -323,7 +313,8 @@ class Joined(SharedGraph):
         self._shared = shared
         by_target = shared._kept(matrix_of, keys.device, None).csr
         n_s, n_t = max(sources.num_nodes, 1), max(targets.num_nodes, 1)
-        row, position = entries(by_target, keys % n_t)  # of each edge which of `keys` it goes into; where it stands
+        # of each edge which of `keys` it goes into, and where it is
+        row, position = entries(by_target.crow, keys % n_t)
         sample = (keys // n_t)[row]
         from_keys = sample * sources.num_nodes + by_target.col[position]
         left = ~is_in(from_keys, sources.deleted)
@@ -340,7 +331,7 @@ class Joined(SharedGraph):
             self._among_targets = torch.cat([nodes, targets.num_nodes + torch.searchsorted(keys, sources.keys)])
         self.bipartite, self.weighted = shared.bipartite, shared.weighted
         self.num_sources, self.num_targets = len(sources.rows), targets.num_nodes + len(keys)
-        self._matrices: dict[torch.dtype | None, SparseMatrix] = {}  # made once a dtype of weights
+        self._matrices: dict[torch.dtype | None, tuple[SparseMatrix, SparseMatrix]] = {}  # made once a dtype of weights
 
     def of_targets(self, x: Tensor) -> Tensor:
         """Return the rows of targets, [N_t + T, ...], of their rows before the layer, as `ChangedRows` hold them."""
@@ -362,35 +353,23 @@ class Joined(SharedGraph):
         new._shared, new.weighted, new._matrices = shared, shared.weighted, {}
         return new
 
-    def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
+    def _product(self, x: Tensor, *, weighted: bool = True, **masks: Tensor | None) -> Tensor:
+        """Return the sums of the wild type's rows and of those that differ; no mask, as tables hold kept rows alone."""
+        return torch.cat(spmm(self._wild_type_and_changed(x, weighted), x), dim=1)
+
+    def _wild_type_and_changed(self, x: Tensor, weighted: bool) -> tuple[SparseMatrix, SparseMatrix]:
+        """Return two matrices, [N_t, N_s + D] and [T, N_s + D]; what is sorted are the edges of the latter alone."""
         dtype, shared = x.dtype if weighted and self.weighted else None, self._shared
-        if dtype in self._matrices:
-            return self._matrices[dtype]
-        by_target, by_source, _ = shared._matrix(x, weighted=weighted)
-        values = None if by_target.values is None else torch.cat([by_target.values, by_target.values[self._position]])
-        lengths = torch.bincount(self._row, minlength=self.num_targets - shared.num_targets)
-        crow = torch.cat([by_target.crow, by_target.crow[-1] + lengths.cumsum(0)]).int()
-        csr = Csr(crow, torch.cat([by_target.col, self._source.int()]), values)
-        self._matrices[dtype] = SparseMatrix(csr, self._transposed(by_source, values), lasting=False)
+        if dtype not in self._matrices:
+            by_target, by_source, _ = shared._matrix(x, weighted=weighted)
+            differing, rows = self.num_sources - shared.num_sources, self.num_targets - shared.num_targets
+            crow = torch.cat([by_source.crow, by_source.crow[-1:].expand(differing)])  # from those go no edges of its
+            values = None if by_target.values is None else by_target.values[self._position]
+            ptr = torch.searchsorted(self._row, torch.arange(rows + 1, device=x.device), out_int32=True)
+            changed = Csr(ptr, self._source.int(), values), csr_of(self._source, self._row, self.num_sources, values)
+            wild_type = SparseMatrix(by_target, by_source._replace(crow=crow), lasting=False)
+            self._matrices[dtype] = wild_type, SparseMatrix(*changed, lasting=False)
         return self._matrices[dtype]
-
-    def _transposed(self, by_source: Csr, values: Tensor | None) -> Csr:
-        """Return the matrix by source: each source's edges of the wild type, then those into rows that differ."""
-        ptr, order = group(self._source, self.num_sources)
-        before = by_source.crow.new_full((self.num_sources + 1,), int(by_source.crow[-1]), dtype=torch.int64)
-        before[: len(by_source.crow)] = by_source.crow
-        n = len(by_source.col)
-        shift = torch.repeat_interleave(ptr[:-1], before.diff(), output_size=n)
-        index_of_added = torch.arange(len(order), device=ptr.device) + before[1:][self._source[order]]
-        index = torch.cat([torch.arange(n, device=ptr.device) + shift, index_of_added])
-
-        def spread(given: Tensor, added: Tensor) -> Tensor:
-            return given.new_empty(len(index)).index_copy_(0, index, torch.cat([given, added[order]]))
-
-        columns = spread(by_source.col, (self._row + self._shared.num_targets).int())
-        if by_source.values is None or values is None:
-            return Csr((before + ptr).int(), columns, None)
-        return Csr((before + ptr).int(), columns, spread(by_source.values, values[n:]))
 
     def edges(self, sides: Sides, cut: Tensor | None, x: Tensor, *, loops: bool = False) -> Edges:
         """Return the single edges, for an operation that goes through them by blocks; what is deleted or cut is not."""

@@ -134,8 +134,7 @@ class SharedGraph:
         # a difference of two sums that were each rounded to two bytes may have no digit left
         exact = x if cut is None else in_float32(x)
         sources, targets = (None if mask is None else mask.t() for mask in sides)
-        (summed,) = spmm([self._matrix(exact)], exact.transpose(0, 1), sources=sources, targets=targets)
-        summed = summed.transpose(0, 1)
+        summed = self._product(exact.transpose(0, 1), sources=sources, targets=targets).transpose(0, 1)
         if cut is not None:
             summed = summed - kept_grid(self._sum_of_cut(kept_grid(exact, sides[0]), cut), sides[1])
         if reduce == "mean":  # a bfloat16 has no degrees above 256
@@ -167,11 +166,10 @@ class SharedGraph:
             shape, device = (self.num_sources, size), device or self._edge_index.device
             keep = torch.ones(shape, dtype=torch.bool, device=device)
         ones = keep.to(dtype)
-        # one product in which the samples are the features
-        (degree,) = spmm([self._matrix(ones, weighted=weighted)], ones.unsqueeze(0))
+        degree = self._product(ones.unsqueeze(0), weighted=weighted)[0]  # the samples are its features
         if cut is None:
-            return degree[0]
-        return degree[0] - self._sum_of_cut(ones.unsqueeze(-1), cut, weighted=weighted).squeeze(-1)
+            return degree
+        return degree - self._sum_of_cut(ones.unsqueeze(-1), cut, weighted=weighted).squeeze(-1)
 
     def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool = True) -> Tensor:
         """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
@@ -254,6 +252,10 @@ class SharedGraph:
     def of_sources(self, x: Tensor) -> Tensor:
         """Return the rows of sources, of the rows of all nodes as targets; for a graph of one kind of nodes."""
         return x
+
+    def _product(self, x: Tensor, *, weighted: bool = True, **masks: Tensor | None) -> Tensor:
+        """Return the sums [B, N_target, H] of features `x: [B, N_source, H]`; `masks` are those of `spmm`."""
+        return spmm([self._matrix(x, weighted=weighted)], x, **masks)[0]
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""

@@ -1,23 +1,44 @@
-"""The view that a model reads: B node-deleted copies of one graph, however a strategy made them."""
+"""`View`, what a model reads: B node-deleted copies of one graph, however a strategy made them.
+
+`EdgeListView` holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do. `SharedView` has
+one sparse matrix for all samples: K·A·(K·X), without copying or masking edges.
+
+Deleting nodes needs no edge mask. An edge counts where both its ends are kept, `mask[e] = keep[source] ·
+keep[target]`, so the masked neighbour sum is `K·A·(K·X)`: A is the whole graph's adjacency, the same for all
+samples, and K zeroes the rows of deleted nodes, at every layer. Only the inner K is computed: a sum into a deleted node
+has no meaning, and the next layer's K and `pool` leave it out.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, require, unknown
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, summable, take_rows
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
 
 RowFunction: TypeAlias = Callable[[Tensor], Tensor]
 """Of rows [R, H]; what it does to a row may depend on that row alone."""
 
 NEEDS_EDGES = "the model needs single edges; layers such as SharedGINConv for GINConv do not (docs/your_model.md)"
+
+
+class EdgeList(NamedTuple):
+    """One relation's edges in every sample."""
+
+    edge_index: Tensor  # [2, E] int64, ends are rows of all samples, not nodes
+    mask: Tensor | None = None  # [E] bool, which of them count; None where all do
+    weight: Tensor | None = None  # [E] float64; None where all are 1
 
 
 class View(Shown, ABC):
@@ -141,7 +162,6 @@ class View(Shown, ABC):
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each target row, [R_target] float32, weights not counted."""
 
-    @abstractmethod
     def pool(self, scores: Tensor, values: Tensor) -> Tensor:
         """Return the softmax-weighted sum over what is left of the deleted type in each sample.
 
@@ -150,8 +170,19 @@ class View(Shown, ABC):
         - `scores`: [R, 1]
         - `values`: [R, H]
 
-        **Returns:** [B, H]; 0 for a sample with nothing left. It is added up in float32 or more.
+        **Returns:** [B, H]; 0 for a sample with nothing left. It is added up in float32 or more, also under autocast.
         """
+        # a view that has not a row for each (sample, node) pair overrides it
+        keep = self.keep[self.graph.deleted_type].view(self.size, -1)
+        scores = in_float32(scores.view(keep.shape)).masked_fill(~keep, float("-inf"))
+        highest = scores.detach().amax(1, keepdim=True)
+        highest = highest.masked_fill(highest == float("-inf"), 0.0)
+        weights = (scores - highest).exp()
+        # the highest score adds exactly 1, so the clamp is for samples with nothing left alone
+        weights = weights / weights.sum(1, keepdim=True).clamp_min(0.5)
+        with torch.autocast(values.device.type, enabled=False):  # it would multiply in two bytes
+            rows = in_float32(values.view(*keep.shape, values.size(1)))
+            return torch.einsum("bn,bnh->bh", weights, rows).to(values.dtype)
 
     def emptied(self) -> Tensor:
         """Return which samples have nothing left of the deleted type, [B] bool."""
@@ -173,17 +204,8 @@ class View(Shown, ABC):
         """Return the first sample's rows of the deleted type, [N, H]; that sample must delete nothing."""
         return x[: self.graph.num_nodes[self.graph.deleted_type]]
 
-    def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
-        """Return single edges, for convolutions that need them (attention): rows and which of them count.
-
-        **Returns:** `edge_index: [2, E]` of rows, and `mask: [E] bool`, or `None` where every edge counts.
-
-        **Raises:** `NeedsEdgesError` where the view has no edges to give.
-        """
-        raise NeedsEdgesError(NEEDS_EDGES)
-
-    def edge_weight(self, relation: str) -> Tensor | None:
-        """Return the weights of the edges that `edges` gives, [E] float64; `None` where all are 1.
+    def edges(self, relation: str) -> EdgeList:
+        """Return single edges, for convolutions that need them (attention): rows, which of them count, and weights.
 
         **Raises:** `NeedsEdgesError` where the view has no edges to give.
         """
@@ -223,3 +245,220 @@ class View(Shown, ABC):
 
 class NeedsEdgesError(InputError):
     """The model needs single edges, which this strategy does not make."""
+
+
+class SharedView(View):
+    """Samples over one sparse matrix: rows [B·N], sample after sample, those of deleted nodes kept.
+
+    **Arguments:**
+
+    - `graph`: on the device.
+    - `removed`: node type → the deleted nodes of each sample, closed over dependants, on the device.
+    - `dense`: sum by products with dense matrices, N² numbers a relation. Such a product does 1 / density times the
+      work of a sparse one, at a higher rate: on a CPU it is faster from about half of all possible edges on. Zeros and
+      ones are exact in every dtype.
+    """
+
+    def __init__(self, graph: CellGraph, removed: Mapping[str, Deletions], *, dense: bool = False) -> None:
+        every = "Deletions, as of every node type; Deletions.nothing(B) deletes none"
+        for kind in graph.num_nodes:
+            require(f"removed[{kind!r}]", removed.get(kind), Deletions, every)
+        super().__init__(graph, removed[graph.deleted_type])
+        self.removed = removed
+        self.dense = dense
+        self._rows = {kind: d.rows(graph.num_nodes[kind]) for kind, d in removed.items()}
+        self._keep: dict[str, Tensor] | None = None
+        self._degrees: dict[tuple[str, bool], Tensor] = {}
+
+    @property
+    def keep(self) -> dict[str, Tensor]:
+        """Which rows are left: node type → [B·N] bool."""
+        if self._keep is None:
+            self._keep = {kind: keep_mask(self._rows[kind], n * self.size) for kind, n in self.graph.num_nodes.items()}
+        return self._keep
+
+    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
+        """Return one row for each (sample, node) pair, [B·N, H]."""
+        return x.expand(self.size, -1, -1).flatten(0, 1)
+
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
+        """Return the sum over kept edges into each row, A·(K·X); see `View.neighbour_sum`."""
+        weights = None if self_weight is None else [self_weight]
+        (summed,) = self._sums([relation], x, weights, transpose=transpose)
+        return summed
+
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
+    ) -> Iterable[Tensor]:
+        """Return the sums over several relations, whose gradients are added up in one tensor."""
+        return self._sums(relations, x, self_weights)
+
+    def _sums(
+        self, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor] | None, *, transpose: bool = False
+    ) -> Sequence[Tensor]:
+        networks = [self._relation(name) for name in relations]
+        x = autocast(x).unflatten(0, (self.size, -1))
+        kind = networks[0].target if transpose else networks[0].source
+        keep = self.keep[kind].view(self.size, -1) if self._rows[kind].numel() else None
+        weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
+        if self.dense:
+            x = kept_rows(x, keep)
+            sums = [dense_sum(network, x, transpose=transpose) for network in networks]
+            if weights is not None:
+                sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
+        else:
+            matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
+            sums = spmm(matrices, x, self_weights=weights, sources=keep)
+        return [summed.flatten(0, 1) for summed in sums]
+
+    def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
+        """Return how many kept edges go into each row, [R_target] float32; counted once."""
+        network = self._relation(relation).unweighted()
+        source = network.target if transpose else network.source
+        if (relation, transpose) not in self._degrees:
+            kept = self.keep[source].float().view(self.size, -1, 1)
+            (counted,) = spmm([network.matrix(torch.float32, transpose=transpose)], kept)
+            self._degrees[relation, transpose] = counted.flatten()
+        return self._degrees[relation, transpose]
+
+    @property
+    def wild_type(self) -> View:
+        """One copy of the graph with nothing deleted."""
+        nothing = Deletions.nothing(1, device=self.graph.device)
+        return SharedView(self.graph, dict.fromkeys(self.graph.num_nodes, nothing), dense=self.dense)
+
+    def with_wild_type(self) -> Sequence[View]:
+        """Return one view of B + 1 copies, the wild type first: one product serves them all."""
+        return [SharedView(self.graph, self.removed_after_wild_type(), dense=self.dense)]
+
+    def removed_after_wild_type(self) -> dict[str, Deletions]:
+        """Return what B + 1 copies remove, the wild type first."""
+        return {k: Deletions(d.nodes, torch.cat([d.ptr[:1], d.ptr]), d.most) for k, d in self.removed.items()}
+
+
+def dense_sum(network: Network, x: Tensor, *, transpose: bool = False) -> Tensor:
+    """Return A·X by one dense product for all samples, for `x: [B, N_source, H]`; see `SharedView`."""
+    matrix = network.dense(dtype=x.dtype)
+    wide = x.transpose(0, 1).flatten(1)  # [N, B·H]
+    product = (matrix.t() if transpose else matrix) @ wide
+    return product.unflatten(1, (x.size(0), -1)).transpose(0, 1)
+
+
+def autocast(x: Tensor) -> Tensor:
+    """Return `x` in autocast's dtype where it is on: a norm gives float32 there, twice what is to be gathered."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+class EdgeListView(View):
+    """Samples one after the other, each with its own rows and its own list of edges.
+
+    **Arguments:**
+
+    - `graph`, `on_close`: of every `View`.
+    - `removed`: node type → what each sample removes, on the graph's device.
+    - `edges`: relation → its edges, by rows.
+    - `rows`: node type → the sample and the node of each row, [R] int64 each, where only nodes that are left have rows;
+      unless given, every node of every sample has one, in order.
+    """
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        removed: Mapping[str, Deletions],
+        edges: Mapping[str, EdgeList],
+        *,
+        rows: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(graph, removed[graph.deleted_type], on_close)
+        self._edges = edges
+        self._rows = rows
+        if rows is None:
+            self._keep = {k: keep_mask(removed[k].rows(n), n * self.size) for k, n in graph.num_nodes.items()}
+        else:
+            self._keep = {kind: torch.ones_like(nodes, dtype=torch.bool) for kind, (_, nodes) in rows.items()}
+
+    @property
+    def keep(self) -> dict[str, Tensor]:
+        """Which rows are left: node type → [R] bool."""
+        return self._keep
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Return the sample and the node of each row of the deleted type."""
+        kind = self.graph.deleted_type
+        if self._rows is None:
+            return list(product(range(self.size), range(self.graph.num_nodes[kind])))
+        samples, nodes = self._rows[kind]
+        return list(zip(samples.tolist(), nodes.tolist(), strict=True))
+
+    def row_samples(self) -> Tensor:
+        """Return the sample of each row of the deleted type, [R]; samples are one after the other."""
+        kind = self.graph.deleted_type
+        if self._rows is not None:
+            return self._rows[kind][0]
+        return torch.arange(self.size, device=self.graph.device).repeat_interleave(self.graph.num_nodes[kind])
+
+    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
+        """Return one row for each (sample, node) pair; see `View.lift`."""
+        if self._rows is None:
+            return x.repeat(self.size, 1)
+        return take_rows(x, self._rows[node_type or self.graph.deleted_type][1])
+
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
+        """Return the sum over kept edges into each row, by gather, mask and scatter."""
+        edges = self._edges[relation]
+        source, target, rows = self._ends(relation, transpose)
+        message = take_rows(summable(x) if edges.weight is None else in_float32(x), source)
+        for factor in (edges.weight, edges.mask):
+            if factor is not None:
+                message = message * factor.unsqueeze(-1).to(message.dtype)
+        summed = add_rows(message, target, rows, scatter=True)
+        # autograd keeps `x` as it came, which all relations share, and not in float32
+        return (summed if self_weight is None else summed + self_weight * x).to(x.dtype)
+
+    def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
+        """Return how many kept edges go into each row, [R_target] float32."""
+        _, target, rows = self._ends(relation, transpose)
+        mask = self._edges[relation].mask
+        one = torch.ones_like(target, dtype=torch.float32) if mask is None else mask.float()
+        return add_rows(one, target, rows)
+
+    def _ends(self, relation: str, transpose: bool) -> tuple[Tensor, Tensor, int]:
+        """Return the row that each message comes from, [E], the row that it goes to, [E], and how many of these."""
+        network = self._relation(relation)
+        source, target = self._edges[relation].edge_index
+        if transpose:
+            return target, source, self._keep[network.source].numel()
+        return source, target, self._keep[network.target].numel()
+
+    def pool(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the softmax-weighted sum over what is left of each sample, [B, H]; of ragged rows by scatter."""
+        if self._rows is None:
+            return super().pool(scores, values)
+        sample, scores = self.row_samples(), in_float32(scores).flatten()
+        highest = scores.new_full((self.size,), float("-inf")).scatter_reduce(0, sample, scores.detach(), "amax")
+        weights = (scores - take_rows(highest, sample)).exp()
+        weights = weights / take_rows(add_rows(weights, sample, self.size), sample)
+        return add_rows(weights.unsqueeze(-1) * in_float32(values), sample, self.size).to(values.dtype)
+
+    def emptied(self) -> Tensor:
+        """Return which samples have no row of the deleted type, [B] bool."""
+        return super().emptied() if self._rows is None else keep_mask(self.row_samples(), self.size)
+
+    @property
+    def wild_type(self) -> View:
+        """One copy of the graph with nothing deleted."""
+        graph = self.graph
+        nothing = Deletions.nothing(1, device=graph.device)
+        edges = {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()}
+        return EdgeListView(graph, dict.fromkeys(graph.num_nodes, nothing), edges)
+
+    def edges(self, relation: str) -> EdgeList:
+        """Return a relation's edges of rows, which of them count, and the weights of all; see `View.edges`."""
+        self._relation(relation)
+        return self._edges[relation]

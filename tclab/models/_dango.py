@@ -17,9 +17,15 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._layers import HyperSAGNN, Linear, mlp
-from tclab.models._reconstruction import Reconstruction
 
 _LAYERS = 2
+
+
+class Reconstruction(NamedTuple):
+    """What a head gives for each pair of a source and a target, R = A·Bᵀ, [N, N], as its factors A and B."""
+
+    sources: Tensor  # A: [N, H + 1], the embeddings, and ones
+    targets: Tensor  # B: [N, H + 1], the head's weight, and its bias
 
 
 class DangoOutput(NamedTuple):

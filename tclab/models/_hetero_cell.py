@@ -12,7 +12,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import in_float32, take_rows
-from tclab.models._layers import GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, aggregation_of, mlp
+from tclab.models._layers import AGGREGATIONS, GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
@@ -81,6 +81,8 @@ class HeteroCell(nn.Module):
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")
+        if aggregation not in AGGREGATIONS:
+            raise unknown("aggregation", aggregation, AGGREGATIONS)
         if combine not in COMBINATIONS:
             raise unknown("combination", combine, COMBINATIONS)
         if metabolism not in METABOLISMS:
@@ -93,7 +95,7 @@ class HeteroCell(nn.Module):
         convolutions = [
             [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
         ]
-        aggregations = [aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck) for _ in range(layers)]
+        aggregations = [AGGREGATIONS[aggregation](width, len(networks), bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))
         self.gate = mlp(width, width // 2, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import add_rows, under_transform
 from tclab.perturbation import Deletions
@@ -275,7 +275,7 @@ class Pairwise(nn.Module):
     over each row follows.
     """
 
-    def __init__(self, width: int, networks: int, *, bottleneck: int) -> None:
+    def __init__(self, width: int, networks: int, bottleneck: int) -> None:
         super().__init__()
         self.pairs = list(combinations_with_replacement(range(networks), 2))
         self.mlps = nn.ModuleList(mlp(2 * width, bottleneck, width) for _ in self.pairs)
@@ -294,23 +294,12 @@ class Pairwise(nn.Module):
         return mixed
 
 
-AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
-
-
-def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
-    """Return the aggregation of a name.
-
-    **Raises:** `InputError` with the nearest name where there is none.
-    """
-    if name == "sum":
-        return Sum()
-    if name == "mean":
-        return Sum(networks)
-    if name == "cross_attention":
-        return CrossAttention(width, networks)
-    if name == "pairwise":
-        return Pairwise(width, networks, bottleneck=bottleneck)
-    raise unknown("aggregation", name, AGGREGATIONS)
+AGGREGATIONS: dict[str, Callable[[int, int, int], nn.Module]] = {  # of width, number of networks and bottleneck
+    "sum": lambda width, networks, bottleneck: Sum(),
+    "mean": lambda width, networks, bottleneck: Sum(networks),
+    "cross_attention": lambda width, networks, bottleneck: CrossAttention(width, networks),
+    "pairwise": Pairwise,
+}
 
 
 # ---- HyperSAGNN: Zhang et al., "Hyper-SAGNN: a self-attention based graph neural network for hypergraphs"

@@ -121,11 +121,10 @@ class PygModel(nn.Module):
         """Return the edges that are left, [2, E], by rows of the view, and their weights, [E], if there are any."""
         indices, weights, names = [], [], list(view.graph.networks)
         for name in names if self.networks is None else resolve_networks(self.networks, names):
-            index, mask = view.edges(name)
+            index, mask, weight = view.edges(name)
             kept = slice(None) if mask is None else mask.nonzero().squeeze(1)
-            weight = view.edge_weight(name) if self._takes_weights else None
             indices.append(index[:, kept])
-            weights.append(None if weight is None else weight[kept])
+            weights.append(weight[kept] if weight is not None and self._takes_weights else None)
         edge_index = torch.cat([view.row_samples().new_empty(2, 0), *indices], 1)  # of a graph without networks, too
         if all(weight is None for weight in weights):
             return edge_index, None

@@ -1,7 +1,10 @@
-"""`Deletions`: which nodes each sample deletes, and which it removes with their dependants."""
+"""`Deletions`: which nodes each sample deletes, and which it removes with their dependants; `Perturbations`, which have
+scores, too, synthetic ones, and how many steps an epoch of the published ones has.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,20 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.graph._csr import entries
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
 _NUMBERS = "expected the numbers of nodes (their positions among the names)"
-
-
-def ranges(begin: Int64s, length: Int64s) -> Int64s:
-    """Return the numbers `begin[i]` to `begin[i] + length[i] - 1` of every range, end to end, [Σ length] int64."""
-    end = np.cumsum(length)
-    return np.arange(end[-1] if len(end) else 0) + np.repeat(begin - end + length, length)
 
 
 def _short(value: object) -> str:
@@ -113,10 +111,8 @@ class Deletions:
         chosen = np.asarray(indices, dtype=np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise IndexError(f"samples {chosen.min()} to {chosen.max()} of {len(self)}")
-        ptr = self.ptr.numpy()
-        begin = ptr[chosen]
-        length = ptr[chosen + 1] - begin
-        return Deletions.joined(self.nodes.numpy()[ranges(begin, length)], length)
+        which, position = entries(self.ptr, torch.from_numpy(chosen))
+        return Deletions.joined(self.nodes[position].numpy(), np.bincount(which.numpy(), minlength=len(chosen)))
 
     def samples(self) -> Tensor:
         """Return the sample that each deleted node belongs to, [M] int64, without asking the device."""
@@ -172,8 +168,63 @@ def _split(keys: list[Int64s], size: int, num_nodes: int) -> Deletions:
 def _dependants(network: Network, keys: Int64s) -> Int64s:
     """Return the key of each target of some sources, a target as often as it has such a source."""
     crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
-    ptr, targets = crow.cpu().numpy(), col.cpu().numpy()
     sample, node = np.divmod(keys, network.num_sources)
-    begin = ptr[node].astype(np.int64)
-    length = ptr[node + 1] - begin
-    return np.repeat(sample * network.num_targets, length) + targets[ranges(begin, length)]
+    which, position = entries(crow.cpu(), torch.from_numpy(node))
+    return sample[which.numpy()] * network.num_targets + col.cpu()[position].numpy()
+
+
+# ---- deletions with their scores
+
+
+@dataclass(frozen=True, eq=False)
+class Perturbations:
+    """Samples: the nodes each deletes, and one score each.
+
+    **Arguments:**
+
+    - `deletions`: of S samples.
+    - `scores`: [S] float32, the interaction scores.
+    """
+
+    deletions: Deletions
+    scores: Tensor
+
+    @staticmethod
+    def synthetic(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:
+        """Return `number` samples that each delete `deleted` distinct nodes, drawn evenly, with N(0, 0.1) scores.
+
+        The same seed gives the same samples, and the first samples do not depend on `number`.
+
+        **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
+        """
+        nodes = graph.num_nodes[graph.deleted_type]
+        check_whole("the samples are", number)
+        check_whole("the seed is", seed)
+        check_whole(f"of {nodes} {graph.deleted_type} nodes a sample deletes", deleted, most=nodes)
+        rows, scores = [], []
+        for sample in range(number):
+            rng = np.random.default_rng([seed, sample])
+            rows.append(rng.choice(nodes, deleted, replace=False).tolist())
+            scores.append(rng.normal(0.0, 0.1))
+        return Perturbations(Deletions.of(rows, num_nodes=nodes), torch.tensor(scores, dtype=torch.float32))
+
+    def __len__(self) -> int:
+        return len(self.deletions)
+
+    def read(self, indices: Sequence[int]) -> Perturbations:
+        """Return some samples, in the order asked for."""
+        scores = self.scores.numpy()[np.asarray(indices, dtype=np.int64)]
+        return Perturbations(self.deletions.take(indices), torch.from_numpy(scores))
+
+
+TRAINING_SAMPLES = 265_851  # the training split of the published trigenic dataset
+
+
+def steps_per_epoch(batch_size: int, ranks: int, samples: int = TRAINING_SAMPLES) -> int:
+    """Return how many steps an epoch has; the last batch may be smaller.
+
+    **Raises:** `InputError` for a batch size or ranks below 1.
+    """
+    check_whole("batch_size is", batch_size, least=1)
+    check_whole("ranks is", ranks, least=1)
+    return math.ceil(samples / (batch_size * ranks))

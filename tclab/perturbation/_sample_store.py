@@ -19,8 +19,7 @@ import torch
 from tclab._display import bytes_text
 from tclab.errors import InputError, need
 from tclab.graph._cell_graph import CellGraph
-from tclab.perturbation._dataset import Perturbations, Samples
-from tclab.perturbation._deletions import Deletions, Int64s
+from tclab.perturbation._deletions import Deletions, Int64s, Perturbations
 
 T = TypeVar("T")
 
@@ -181,6 +180,9 @@ class StoredSamples:
         length = np.array([len(deleted) for _, deleted in samples], dtype=np.int64)
         scores = torch.tensor([score for score, _ in samples], dtype=torch.float32)
         return Perturbations(Deletions.joined(nodes, length), scores)
+
+
+Samples = Perturbations | StoredSamples  # read a batch at a time
 
 
 def stored(graph: CellGraph, perturbations: Perturbations, path: Path, store: str) -> Samples:

@@ -5,25 +5,87 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product
-from math import inf
+from math import inf, log
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.sweeps.config._fields import AtLeast1, checked
-from tclab.sweeps.config._point import Point, Points, points_of
-from tclab.sweeps.config._point_inputs import resolve
-from tclab.sweeps.execution._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._run import STOPPED, others_now, point_rows
-from tclab.sweeps.slurm._slurm_executor import run_on_slurm
-from tclab.sweeps.store._row_files import Results
-from tclab.sweeps.store._rows import frame, not_measured
+from tclab.sweeps._point import Point, Points, points_of, varying_fields
+from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._progress import Progress, SweepOptions, print_progress
+from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import frame, not_measured
+from tclab.sweeps._run import STOPPED, others_now, point_rows
+from tclab.sweeps._slurm import run_on_slurm
+
+_FIXED_SECONDS = 5.0  # around the steps, until a setting has shown it: the check, the graph, the workers
+_SIZES = ("batch_size", "networks")  # what the seconds of a step are taken to be proportional to
+
+
+class _Measured(NamedTuple):
+    point: Point
+    step_seconds: float
+    networks: int
+    edges: int
+    fixed_seconds: float | None  # of the run, around its steps; of rows that were kept nobody knows
+
+
+def _batches(point: Point) -> int:
+    """Return how many batches a run of a point trains on: the cold start, warm-up, counted waits, the timed steps."""
+    return point.warmup + point.steps + 2
+
+
+class Foresight:
+    """The settings that were measured, and by them the time of others.
+
+    A step's seconds are those of the setting that differs in the fewest fields, in proportion to the samples and
+    edges of a batch; of several that are as near, the slowest. Seconds around the steps are the median, or the least of
+    the same model and strategy, which has been checked already.
+    """
+
+    def __init__(self) -> None:
+        self._measured: list[_Measured] = []
+
+    def learn(self, point: Point, rows: pa.Table, seconds: float | None = None) -> None:
+        """Take note of a resolved point's rows, and of the seconds that its run took in all, unless they were kept."""
+        for row in rows.select(["stage", "mean_seconds", "networks", "edges"]).to_pylist():
+            if row["stage"] == "step" and (step := row["mean_seconds"]):
+                fixed = None if seconds is None else max(0.0, seconds - _batches(point) * step)
+                self._measured.append(_Measured(point, step, row["networks"] or 1, row["edges"] or 1, fixed))
+
+    def seconds(self, point: Point) -> float | None:
+        """Return how long a resolved point will take; `None` before any was measured."""
+        if not self._measured:
+            return None
+        edges = self._edges(point)
+
+        def of(near: _Measured) -> tuple[int, float, float]:
+            """Return how far a measured point is from this one, and minus the seconds of a step by it."""
+            pairs = zip(vars(near.point).items(), vars(point).values(), strict=True)
+            differ = sum(mine != other for (name, mine), other in pairs if name not in _SIZES)
+            ratio = point.batch_size / near.point.batch_size * edges / near.edges
+            return differ, abs(log(ratio)), -near.step_seconds * ratio
+
+        step = -min(map(of, self._measured))[-1]
+        of_all = [(one.point, one.fixed_seconds) for one in self._measured if one.fixed_seconds is not None]
+        alike = [s for one, s in of_all if (one.model, one.strategy) == (point.model, point.strategy)]
+        # whatever came first waited for its process to start
+        fixed = min([median([seconds for _, seconds in of_all] or [_FIXED_SECONDS]), *alike])
+        return fixed + _batches(point) * step
+
+    def _edges(self, point: Point) -> float:
+        """Return the edges of a point's graph: those of the same networks, or else by how many networks there are."""
+        known = {(one.point.model, one.point.networks): one.edges for one in self._measured}
+        if (point.model, point.networks) in known:
+            return known[point.model, point.networks]
+        largest = max(self._measured, key=lambda one: one.edges)
+        chosen = len(point.networks) if isinstance(point.networks, tuple) else point.networks or largest.networks
+        return largest.edges * chosen / largest.networks
 
 
 def sweep(
@@ -45,10 +107,12 @@ def sweep(
 
     **Arguments:**
 
-    - `points`: several, or one. `results`: the folder.
+    - `points`: several, or one.
+    - `results`: the folder that rows are kept in.
     - `retry`: run points again that ran out of memory or failed.
     - `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
+    - `budget_seconds`: run no point that would end later, by the time that others took; those left have a row
+      `not run: …`, which is not kept. 0 is no limit.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: ends the point under way, and starts no other; on Slurm it cancels the jobs.
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
@@ -69,57 +133,65 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    checked("repeats", repeats, AtLeast1)
-    if slurm is not None and (budget_seconds or repeats > 1):
-        raise InputError("budget_seconds and repeats are not for a sweep on Slurm; its time limits each job")
-    if budget_seconds is not None and not budget_seconds > 0:
-        raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
+    options = SweepOptions(retry, budget_seconds, hang_seconds, repeats, slurm, progress, stop or threading.Event())
     kept = Results(results)
-    options = SweepOptions(retry, hang_seconds, progress, stop or threading.Event(), repeats)
     with kept.swept():
-        if slurm is None:
-            tables = _run_here(wanted, kept, options, budget_seconds)
-        else:
-            tables = run_on_slurm(wanted, kept, options, slurm)
+        tables = (_run_here if options.slurm is None else run_on_slurm)(wanted, kept, options)
     return frame(*tables)
 
 
-def _run_here(points: Points, results: Results, options: SweepOptions, budget: float | None) -> list[pa.Table]:
-    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now.
+class _Run(NamedTuple):
+    """One run of a point of a sweep."""
 
-    - `budget`: seconds in which points may be started; `None` for no limit.
-    """
-    total, end = len(points) * options.repeats, inf if budget is None else monotonic() + budget
+    point: Point  # as it was given
+    definite: Point  # resolved
+    name: str  # of its file
+    repeat: int
+
+
+def _run_here(points: Points, results: Results, options: SweepOptions) -> list[pa.Table]:
+    """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
+    budget, foresight = options.budget_seconds, Foresight()
+    end = inf if budget is None else monotonic() + budget
     why: str | None = None  # no other point is run
-    took: list[float] = []  # seconds of points that were run
-    tables: list[pa.Table] = []
+    definite = list(map(resolve, points))  # a file that is missing is said before the first is run
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
-    for i, (repeat, point) in enumerate(product(range(options.repeats), points)):
-        if repeat and _status(tables[i % len(points)]) != "ok":
+    runs = [_Run(point, exact, results.name(exact, repeat), repeat)
+            for repeat in range(options.repeats) for point, exact in zip(points, definite, strict=True)]  # fmt: skip
+    kept = {run.name: rows for run in runs if options.stands(rows := results.read(run.name))}
+    for run in runs:
+        if run.name in kept:
+            foresight.learn(run.definite, kept[run.name])
+    varying = tuple(varying_fields(points))
+    new = [run for run in runs if run.name not in kept and not run.definite.skipped()]
+    if new and not options.stop.is_set() and (busy := others_now()):
+        options.say(busy)
+    tables: list[pa.Table] = []
+    for i, run in enumerate(runs):
+        if run.repeat and _status(tables[i % len(points)]) != "ok":
             continue  # its first run has no time, and no other would have one
         if options.stop.is_set():
-            tables.append(not_measured(point, STOPPED))
+            tables.append(not_measured(run.point, STOPPED))
             continue
-        definite = resolve(point)
-        name = results.name(definite, repeat)
-        rows = results.read(name)
-        kept = options.stands(rows)
-        if rows is None or not kept:
-            if why is None and monotonic() > end:
-                why = f"the budget of {budget:g} s was spent"
-            rows = not_measured(point, f"not run: {why}") if why else _run(definite, options, took)
+        rows = kept.get(run.name)
+        if rows is None and (reason := why or _beyond(run, foresight, end, budget)):
+            tables.append(not_measured(run.point, f"not run: {reason}"))
+            continue
+        if rows is None:
+            rows = _run(run.definite, options, foresight)
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
-        if not kept:
+        is_kept = run.name in kept
+        if not is_kept:
+            kept[run.name] = rows  # also for a point that is the same once it is resolved
             try:
-                results.write(rows, name)
+                results.write(rows, run.name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 why = str(error)
                 warnings.warn(f"{why}. The sweep returns what it measured, and runs no other point", stacklevel=3)
-        # the first that was run waited for its process to start, unlike the others
-        left = min((total - i - 1) * fmean(took[1:]), max(0.0, end - monotonic())) if took[1:] else None
-        options.report(Progress(i + 1, total, point, rows, kept, left))
+        left = _seconds_left([one for one in runs[i + 1 :] if one.name not in kept], foresight, end)
+        options.report(Progress(i + 1, len(runs), run.point, rows, is_kept, left, varying))
     return tables
 
 
@@ -127,14 +199,31 @@ def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _run(point: Point, options: SweepOptions, took: list[float]) -> pa.Table:
-    """Run a resolved point and return its rows; note the seconds that it took, unless it cannot be run."""
+def _beyond(run: _Run, foresight: Foresight, end: float, budget: float | None) -> str:
+    """Return why a run is not begun, where it would not end within the budget; empty where it would."""
+    if run.definite.skipped() or monotonic() + (foresight.seconds(run.definite) or 0.0) <= end:
+        return ""
+    return f"the budget of {budget:g} s was spent"
+
+
+def _seconds_left(runs: list[_Run], foresight: Foresight, end: float) -> float | None:
+    """Return how long those of some runs will take that the budget has time for; `None` where nothing tells."""
+    until = now = monotonic()
+    for run in runs:
+        if not run.definite.skipped():
+            took = foresight.seconds(run.definite)
+            if took is None:
+                return None
+            until += took if until + took <= end else 0.0
+    return until - now
+
+
+def _run(point: Point, options: SweepOptions, foresight: Foresight) -> pa.Table:
+    """Run a resolved point and return its rows; take note of the seconds that it took, unless it cannot be run."""
     if point.skipped():
         return point_rows(point)  # which says why
-    if not took and (busy := others_now()):
-        options.say(busy)
     begin = monotonic()
     # the runs of one process would share its luck
     rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, hang_seconds=options.hang_seconds)
-    took.append(monotonic() - begin)
+    foresight.learn(point, rows, monotonic() - begin)
     return rows

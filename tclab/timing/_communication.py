@@ -20,6 +20,7 @@ Moment = tuple[int, Any]
 class _Exchange:
     """One bucket's all-reduce, and the moments of its begin and end; see `tclab.timing._ledger.moment`."""
 
+    i: int  # number of the all-reduce, which is the same on every rank
     step: object  # the ledger's open step when its gradients were ready, which is kept alive by this
     stage: str  # then
     bytes: int
@@ -30,8 +31,11 @@ class _Exchange:
 class Communication:
     """Records the all-reduce of every bucket of a DDP model, in the completed steps of a ledger.
 
-    Make it before the first step, call `finish` on every rank after the last one (it is a collective), then read
-    `frame` and `late`. The columns of `frame`, for each step that exchanged:
+    Make it before the first step. As the ledger's `with` block ends, the ranks exchange their times (a collective, on
+    every rank); without such a block, call `finish` on every rank after the last step. Then read `frame` and `late`.
+    Ranks may have different numbers of steps, as under `model.join()`: a step is compared with those of the ranks that
+    had it. On CUDA two events a bucket are held until then, which is too much for millions of steps. The columns of
+    `frame`, for each step that exchanged:
 
     - `exposed_seconds`: from the last bucket's gradients to the end of the last all-reduce. Nothing is left to
       compute then, so the step waits.
@@ -55,6 +59,7 @@ class Communication:
 
         self._hook: Callable[[Any], Any] = hook or partial(allreduce_hook, None)  # type: ignore[arg-type]
         self._cuda = next(model.parameters()).is_cuda
+        self._calls = 0  # all-reduces of any step, or of none
         self.watch(ledger)
         model.register_comm_hook(self, lambda record, bucket: _all_reduce(record, bucket))  # DDP checks annotations
 
@@ -63,7 +68,9 @@ class Communication:
         self.ledger = ledger
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
         self._exchanges: list[_Exchange] = []
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] | None = None  # when the ranks have exchanged their times
+        if ledger is not None:
+            ledger.at_exit.append(lambda: self.finish() if self.ledger is ledger else None)
 
     def _seconds(self, begin: Moment, end: Moment) -> float:
         return float(begin[1].elapsed_time(end[1]) / 1e3 if self._cuda else (end[0] - begin[0]) / 1e9)
@@ -82,27 +89,32 @@ class Communication:
         import torch
         from torch import distributed
 
-        if self.ledger is None:
+        if self.ledger is None or self._rows is not None:
             return
         if self._cuda:
             torch.cuda.synchronize()
-        steps = self._steps(self.ledger)
+        steps, self._rows = self._steps(self.ledger), []
         spans = [self._spans(exchanges) for exchanges in steps.values()]
-        took = [self._seconds(one.ready, one.done) for exchanges in steps.values() for one in exchanges]
-        mine = torch.tensor([*took, *(exposed for _, exposed in spans)], dtype=torch.float64)
-        mine = mine.cuda() if self._cuda else mine
+        calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
+        distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many
+        mine = torch.full((2, int(calls)), torch.inf, dtype=torch.float64)  # of each all-reduce, and each step's last
+        for exchanges, (_, exposed) in zip(steps.values(), spans, strict=True):
+            for each in exchanges:
+                mine[0, each.i] = self._seconds(each.ready, each.done)
+            mine[1, exchanges[-1].i] = exposed
+        mine = mine.to(calls.device)
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
-        ranks = torch.stack(every).cpu()  # [ranks, all-reduces + steps]
-        self.late.update(ranks[:, : len(took)].argmin(0).tolist())  # the last rank to join waits least
-        least = ranks[:, len(took) :].min(0).values.tolist()
-        for (step, exchanges), (busy, exposed), shortest in zip(steps.items(), spans, least, strict=True):
-            waited, sizes = exposed - shortest, [one.bytes for one in exchanges]
+        ranks = torch.stack(every).cpu()  # [ranks, 2, all-reduces]
+        own = [each.i for exchanges in steps.values() for each in exchanges]
+        self.late.update(ranks[:, 0, own].argmin(0).tolist())  # the last rank to join waits least
+        for (step, exchanges), (busy, exposed) in zip(steps.items(), spans, strict=True):
+            shortest, sizes = float(ranks[:, 1, exchanges[-1].i].min()), [each.bytes for each in exchanges]
             row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
-            row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": waited}
+            row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": exposed - shortest}
             self._rows.append(row)
             if bool(self.ledger.cuda) == self._cuda:
-                moved = {"rank_wait": waited, "communication": shortest}
+                moved = {"rank_wait": exposed - shortest, "communication": shortest}
                 self.ledger.move(step, moved, out_of=exchanges[-1].stage)
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
@@ -117,19 +129,24 @@ class Communication:
     def frame(self) -> pd.DataFrame:
         """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes.
 
-        A step without an exchange, as under `no_sync`, has no row. Empty before `finish`.
+        A step without an exchange, as under `no_sync`, has no row.
+
+        **Raises:** `RuntimeError` before the ledger's `with` block has ended, or `finish` was called.
         """
         import pandas as pd
 
+        if self._rows is None:
+            raise RuntimeError("the ranks have not exchanged their times: end the ledger's with block or call finish()")
         return pd.DataFrame(self._rows)
 
 
 def _all_reduce(record: Communication, bucket: Any) -> Any:
     """Run the all-reduce of a bucket, and record its begin and end if it is in a step of the ledger."""
-    ledger = record.ledger
+    ledger, i = record.ledger, record._calls
+    record._calls += 1
     if ledger is None or not ledger.in_step:
         return record._hook(bucket)
-    exchange = _Exchange(ledger.open_step, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
+    exchange = _Exchange(i, ledger.open_step, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
     record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
 
 _ALWAYS = frozenset(  # operations whose result, or whose result's size, the host needs before it continues
     ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
-     "unique_dim_consecutive", "bincount", "equal")
+     "unique_dim_consecutive", "bincount", "equal", "allclose",
+     # of torch.linalg, whose documentation says so
+     "_linalg_check_errors", "_linalg_eigh", "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "_linalg_svd",
+     "linalg_pinv",
+     # of torch.sparse, which torch's own sync debug mode leaves out: how many entries are left
+     "_coalesce", "_sparse_sparse_matmul")
 )  # fmt: skip
+
+# Operations that first coalesce a sparse tensor that is not.
+_COALESCING = frozenset(("mm", "addmm", "_sparse_addmm", "_sparse_sum", "_sparse_softmax", "_sparse_log_softmax"))
 _READS = ("cpu", "tolist", "__repr__")  # methods that give a tensor to Python; not numpy: it refuses a device's
 _MOST = 10  # lines that are shown
 
@@ -81,10 +89,8 @@ class Syncs(Shown):
         lines = []
         for place, times, seconds in self.ranked()[:_MOST]:
             file, _, rest = place.rpartition(":")
-            code = source_of(file, int(rest.partition(" ")[0]))
-            lines.append(
-                ("" if seconds is None else seconds_text(seconds), str(times), f"{Path(file).name}:{rest}", code)
-            )
+            waited, line = "" if seconds is None else seconds_text(seconds), f"{Path(file).name}:{rest}"
+            lines.append((waited, str(times), line, source_of(file, int(rest.partition(" ")[0]))))
         title = f"{counted(self.count, 'wait')} predicted"
         note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
         if self.cuda:
@@ -107,21 +113,41 @@ def _place() -> str | None:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
-def _source(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the tensor that an operation waits for; `None` if it waits for none."""
+def _waits(name: str, overload: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Return whether an operation waits for a CUDA device; false where it would, `None` if it waits for nothing."""
     import torch
 
-    if name == "copy_":
-        return args[1] if args[1].is_cuda and not args[0].is_cuda else None
-    waits = name in _ALWAYS
-    if name == "repeat_interleave":
-        waits = kwargs.get("output_size") is None
-    elif name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    sparse = [each for each in tensors if each.layout is torch.sparse_coo]
+    unsorted = not all(each.is_coalesced() for each in sparse)
+    if name in ("copy_", "_to_copy"):  # a copy between host and device, which is not asked to go on beside the host
+        to = tensors[0].device if name == "copy_" else torch.device(kwargs.get("device") or tensors[0].device)
+        between = {to.type, tensors[-1].device.type} == {"cpu", "cuda"}
+        return True if between and not (args[2:3] == (True,) or kwargs.get("non_blocking")) else None
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         masked = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
         waits = masked and (name == "index" or args[2].numel() != 1)  # a masked fill with one value does not wait
-    elif name == "_to_copy":
-        waits = args[0].is_cuda and torch.device(kwargs.get("device") or args[0].device).type == "cpu"
-    return args[0] if waits else None
+    elif name.startswith("_to_sparse"):
+        waits = tensors[0].layout is torch.strided or unsorted
+    else:
+        waits = name in _ALWAYS or bool(kwargs.get("check_errors"))
+        waits |= name == "repeat_interleave" and kwargs.get("output_size") is None
+        waits |= name == "sparse_compressed_tensor" and overload == "comp_plain_value"  # without size
+        waits |= name == "normal" and overload.endswith("_Tensor")  # is any deviation below 0?
+        waits |= name == "histc" and args[2:] in ((), (0, 0))  # between which values?
+        waits |= name == "mul" and len(sparse) == 2
+        waits |= name in _COALESCING and unsorted
+    return any(each.is_cuda for each in tensors) if waits else None
+
+
+def _reads(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a function gives values to Python, or takes some from it, in parts that are not waits by name."""
+    if name == "sparse_coo_tensor":  # the size that is not given is the largest index
+        return len(args) < 3 and "size" not in kwargs
+    if name in ("__getitem__", "__setitem__"):  # a list of indices is copied to the device
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(each, list) for each in index)
+    return name in _READS
 
 
 @contextmanager
@@ -130,7 +156,8 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
 
     `with syncs() as counted: step()`, then `print(counted)`, `counted.count` and `counted.places`. It intercepts every
     operation that passes torch's dispatcher, backward included, and so slows the step down: do not count and time the
-    same steps. `.cpu()`, `.tolist()` and a printed tensor count once each. A compiled function runs eagerly inside.
+    same steps. `.cpu()`, `.tolist()`, a printed tensor and a list of indices count once each. A compiled function runs
+    eagerly inside. Beside a GPU a copy to it counts, too, unless it is `non_blocking`; on a CPU it cannot be foreseen.
 
     **Arguments:**
 
@@ -143,30 +170,31 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
     counted = Syncs()
     reading = False  # inside one of `_READS`: its parts are not counted again
 
-    def waited(name: str, tensor: Any, call: Callable[[], Any]) -> Any:
+    def waited(name: str, cuda: bool, call: Callable[[], Any]) -> Any:
         place, begin = _place(), perf_counter()
         result = call()
         if place is not None:
             stage = "other" if ledger is None else ledger.current
-            counted.waits.append(Wait(name, place, stage, bool(tensor.is_cuda), perf_counter() - begin))
+            counted.waits.append(Wait(name, place, stage, cuda, perf_counter() - begin))
         return result
 
     class Operations(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             name = op._schema.name.removeprefix("aten::")
-            source = None if reading else _source(name, args, kwargs)
-            return op(*args, **kwargs) if source is None else waited(name, source, lambda: op(*args, **kwargs))
+            cuda = None if reading else _waits(name, op._schema.overload_name, args, kwargs)
+            return op(*args, **kwargs) if cuda is None else waited(name, cuda, lambda: op(*args, **kwargs))
 
     class Reads(TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal reading
             kwargs, name = kwargs or {}, getattr(function, "__name__", "")
-            if reading or name not in _READS:
+            if reading or not _reads(name, args, kwargs):
                 return function(*args, **kwargs)
             reading = True
             try:
-                return waited(name, args[0], lambda: function(*args, **kwargs))
+                cuda = bool(getattr(args[0] if args else kwargs.get("indices"), "is_cuda", False))
+                return waited(name, cuda, lambda: function(*args, **kwargs))
             finally:
                 reading = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -140,6 +140,8 @@ class Ledger(Shown):
     Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
     up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
+    All cuts are kept, on CUDA an event with each: time thousands of steps, not millions.
+
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
 
@@ -152,8 +154,10 @@ class Ledger(Shown):
     def __init__(self, *, cuda: bool | None = None, marks: bool = False) -> None:
         self.cuda = cuda
         self.marks = marks
+        self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
         self._steps: list[list[Cut]] = []
+        self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
         self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
@@ -168,8 +172,10 @@ class Ledger(Shown):
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.end()
+        for call in self.at_exit if kind is None else ():
+            call()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -274,7 +280,7 @@ class Ledger(Shown):
         """
         if name in SUMS:
             raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
-        return _Stage(self, name)
+        return _NOTHING if self.muted else _Stage(self, name)
 
     def assign_next(self, name: str) -> None:
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""

@@ -1,8 +1,9 @@
 """What DataLoaders' time goes to, by worker, in any program and with no mark in it.
 
-While `loader_times` is open, `DataLoader.__iter__` is wrapped. It puts a timer around what makes a batch: in the
-process itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it before
-the loop gets it; so workers that are spawned, forked, kept or killed leave nothing behind.
+While `loader_times` is open, torch's iterators over a DataLoader are timed where they are made, whoever makes them: a
+loop, Lightning, or an iterator around them, such as PyG's. A timer is put around what makes a batch: in the process
+itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it as it leaves
+torch's iterator; so workers that are spawned, forked, kept or killed leave nothing behind.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from time import perf_counter_ns
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tclab._display import Display, Shown, counted, seconds_text
-from tclab.errors import InputError
 from tclab.timing._user_code import short_place, user_frame
 
 
@@ -122,10 +122,10 @@ class LoaderTimes(Shown):
             begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
             each = [seconds_text(seconds / batches) for seconds in parts]
             lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
+        columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait") if lines else ()
         passes = counted(len(self.passes), "pass", "passes")
-        columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
-        return Display(title, columns if lines else (), lines)
+        return Display(title, columns, lines)
 
 
 # ---- where a batch is made
@@ -159,34 +159,35 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
     return timed
 
 
-@dataclass(frozen=True)
-class _WorkerStart:
-    """The `worker_init_fn` of a timed loader: calls the user's, and puts the timer into the worker."""
+def _start_worker(users: Callable[[int], Any] | None, worker: int) -> None:
+    """Call, as the `worker_init_fn` of a timed loader, the user's, and put the timer into the worker."""
+    from torch.utils.data._utils import fetch
 
-    users: Callable[[int], Any] | None
-
-    def __call__(self, worker: int) -> None:
-        from torch.utils.data._utils import fetch
-
-        if self.users is not None:
-            self.users(worker)
-        ready = perf_counter_ns()
-        kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-        for kind in kinds:
-            kind.fetch = _timed(kind.fetch, worker, ready)
+    if users is not None:
+        users(worker)
+    ready = perf_counter_ns()
+    kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    for kind in kinds:
+        kind.fetch = _timed(kind.fetch, worker, ready)
 
 
 # ---- where a loop iterates
 
 
-class _Watch:
-    """The loaders that a program iterates over while `loader_times` is open."""
+_OPEN: list[LoaderTimes] = []  # the outermost first
 
-    def __init__(self, iterate: Callable[[Any], Any]) -> None:
-        self.iterate = iterate  # DataLoader.__iter__
-        self.found = LoaderTimes()
+
+class _Watch:
+    """The loaders that a program iterates over while `loader_times` is open.
+
+    **Arguments:**
+
+    - `make`: torch's `DataLoader._get_iterator`. `reset`: how an iterator with persistent workers begins anew.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], reset: Callable[..., None]) -> None:
+        self.make, self.reset = make, reset
         self.names = WeakKeyDictionary[Any, str]()
-        self.open = True
 
     def name(self, loader: Any) -> str:
         """Return a new loader's name."""
@@ -195,45 +196,48 @@ class _Watch:
         label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
         return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
-    def begin(self, loader: Any) -> Any:
-        """Begin a pass over a loader: return its iterator, which times it."""
+    def begin_again(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Begin a pass over a loader whose workers persist; its first is begun by `begin`."""
+        if first_iter:
+            self.reset(iterator, loader, first_iter)
+        else:
+            self.begin(loader, lambda: self.reset(iterator, loader) or iterator, fresh=False)
+
+    def begin(self, loader: Any, make: Callable[[], Any] | None = None, *, fresh: bool = True) -> Any:
+        """Begin a pass over a loader: return torch's iterator, which times it."""
         import torch
 
         made_anew = loader not in self.names
-        if made_anew:
-            self.names[loader] = self.name(loader)
-        workers = loader.num_workers
-        fresh = bool(workers) and not (loader.persistent_workers and loader._iterator is not None)
-        one = LoaderPass(self.names[loader], workers, fresh, made_anew, torch.is_grad_enabled(), perf_counter_ns())
-        users = loader.worker_init_fn
-        loader.worker_init_fn = _WorkerStart(users) if workers else users
+        name = self.names[loader] = self.names.get(loader) or self.name(loader)
+        workers, users = loader.num_workers, loader.worker_init_fn
+        begun = LoaderPass(name, workers, fresh and workers > 0, made_anew, torch.is_grad_enabled(), perf_counter_ns())
+        loader.worker_init_fn = partial(_start_worker, users) if workers else users
         try:
-            iterator = self.iterate(loader)
+            iterator = make() if make else self.make(loader)
         finally:
             loader.worker_init_fn = users
         if not workers:
             fetcher = iterator._dataset_fetcher
             fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
-        iterator._next_data = partial(self.next, ref(iterator), one)
-        self.found.passes.append(one)
+        iterator._next_data = partial(self.next, ref(iterator), begun)
+        for times in _OPEN:
+            times.passes.append(begun)
         return iterator
 
-    def next(self, iterator: ref[Any], one: LoaderPass) -> Any:
+    def next(self, iterator: ref[Any], of_pass: LoaderPass) -> Any:
         """Return an iterator's next batch without its times, which go to the pass."""
         now: Any = iterator()
         begin, times = perf_counter_ns(), None
         batch = type(now)._next_data(now)
         end = perf_counter_ns()
-        waited_ns = end - begin
+        wait_ns = end - begin
         if isinstance(batch, _Timed):
             batch, times = batch
-        if not self.open:
-            return batch
-        if one.fresh and not one.start_seconds:
-            one.start_seconds, waited_ns = (end - one.begin_ns) / 1e9, 0
-        one.wait_seconds += waited_ns / 1e9
-        if times is not None:
-            one.batches.append(times._replace(wait_ns=waited_ns, arrived_ns=end))
+        if _OPEN:
+            if of_pass.fresh and not of_pass.start_seconds:
+                of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
+            of_pass.wait_seconds += wait_ns / 1e9
+            of_pass.batches += [times._replace(wait_ns=wait_ns, arrived_ns=end)] if times else []
         return batch
 
 
@@ -241,21 +245,27 @@ class _Watch:
 def loader_times() -> Iterator[LoaderTimes]:
     """Time every DataLoader that a block of code iterates over: `with loader_times() as found: train()`.
 
-    Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's. A start is one of workers
-    that start inside the block; of workers that ran before it only waits are known.
-
-    **Raises:** `InputError` inside another `loader_times`.
+    Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's, and so do those inside an
+    iterator of another package, such as PyG's `NodeLoader`. A loader that makes no iterator of torch's, such as
+    torchdata's `StatefulDataLoader`, is left alone. A start is one of workers that start inside the block; of workers
+    that ran before it only waits are known. Inside another `loader_times`, or a script that `tclab profile` runs, both
+    have the passes that begin in them.
     """
-    from torch.utils.data.dataloader import DataLoader
+    from torch.utils.data import dataloader
 
-    original: Any = DataLoader.__iter__
-    if original.__module__ == __name__:
-        raise InputError("loader_times is open already; expected one at a time")
-    watch, begin = _Watch(original), perf_counter_ns()
-    DataLoader.__iter__ = lambda loader: watch.begin(loader)  # type: ignore[method-assign]
+    kind: Any = dataloader.DataLoader
+    several: Any = dataloader._MultiProcessingDataLoaderIter
+    found, begin, torchs = LoaderTimes(), perf_counter_ns(), (kind._get_iterator, several._reset)
+    if not _OPEN:
+        watch = _Watch(*torchs)
+        kind._get_iterator = lambda loader: watch.begin(loader)
+        several._reset = lambda *given, **options: watch.begin_again(*given, **options)
+    _OPEN.append(found)
     try:
-        yield watch.found
+        yield found
     finally:
-        DataLoader.__iter__ = original  # type: ignore[method-assign]
-        watch.found.seconds = (perf_counter_ns() - begin) / 1e9
-        watch.open = False
+        _OPEN.remove(found)
+        if not _OPEN:
+            kind._get_iterator, several._reset = torchs
+        found.passes = [replace(each, batches=[*each.batches]) for each in found.passes]  # they may go on for another
+        found.seconds = (perf_counter_ns() - begin) / 1e9

@@ -79,12 +79,9 @@ class Profile(Shown):
         from tclab.timing._advice import advise  # late: the script's process needs none of its imports
 
         found = advise(loaders=self.loaders, margin=0.1)
-        for (file, line), share in self.shares(WORKERS).items():
-            if file:
-                largest = f" {share:.0%} of the workers' time is in {short_place(file, line)}."
-                suggestions = [replace(one, why=one.why + largest) for one in found.suggestions]
-                return replace(found, suggestions=tuple(suggestions))
-        return found
+        largest = next((f" {share:.0%} of the workers' time is in {short_place(file, line)}."
+                        for (file, line), share in self.shares(WORKERS).items() if file), "")  # fmt: skip
+        return replace(found, suggestions=tuple(replace(each, why=each.why + largest) for each in found.suggestions))
 
     def _display(self) -> Display:
         lines = []
@@ -107,8 +104,8 @@ def read_samples(text: str) -> dict[str, Counter[Line]]:
     for sample in text.splitlines():
         stack, _, n = sample.rpartition(" ")
         frames = stack.split(";")
-        processes = [one.split(":")[0].split()[1] for one in frames if one.startswith("process ")]
-        thread = next((one for one in frames if one.startswith("thread (")), "")
+        processes = [frame.split(":")[0].split()[1] for frame in frames if frame.startswith("process ")]
+        thread = next((frame for frame in frames if frame.startswith("thread (")), "")
         if not processes or not (thread.endswith("MainThread") or thread == f"thread ({processes[-1]})"):
             continue
         where = MAIN if len(processes) == 1 else OTHERS

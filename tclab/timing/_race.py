@@ -10,7 +10,7 @@ blocks and collects between rounds, so its pauses are in no figure.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -76,7 +76,7 @@ class Race(Shown):
     @property
     def spent_seconds(self) -> float:
         """Seconds of the budget that are spent, until the end of the last round."""
-        return float(self._samples[-1]["spent_seconds"]) if self._samples else 0.0
+        return _spent(self._samples)
 
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
@@ -130,16 +130,10 @@ def last_notes(result: Race | Races) -> list[str]:
 
 
 def race(
-    arms: Mapping[str, ArmSource],
-    *,
-    budget_seconds: float,
-    margin: float = MARGIN,
-    processes: int | None = None,
-    record: str | Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    progress: bool = False,
+    arms: Mapping[str, ArmSource], *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
+    record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
     clock: Clock = perf_counter_ns,
-) -> Race:
+) -> Race:  # fmt: skip
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
 
     `torch.utils.benchmark.Timer` times each statement by itself; a race interleaves blocks of all arms, so that they
@@ -253,11 +247,15 @@ def _check_arms(arms: Any, processes: int | None) -> None:
         check_whole("processes is", processes, least=1)
     for name, arm in arms.items():
         is_pair = isinstance(arm, tuple) and len(arm) == 2 and isinstance(arm[0], Iterable) and callable(arm[1])
-        if not isinstance(arm, str) and (
-            processes is not None or not (is_pair or callable(arm) or isinstance(arm, Arm))
-        ):
+        is_here = processes is None and (is_pair or callable(arm) or isinstance(arm, Arm))
+        if not (is_here or isinstance(arm, str)):
             may_be = "a function, a pair (loader, step) or " if processes is None else "of a race of several processes "
             raise InputError(f"arm {name!r} is {shown(arm)}, expected {may_be}'module:function', a factory of it")
+
+
+def _spent(samples: Sequence[Sample]) -> float:
+    """Return the seconds of the budget that were spent at the end of the last round."""
+    return float(samples[-1]["spent_seconds"]) if samples else 0.0
 
 
 @dataclass
@@ -280,7 +278,7 @@ class _Session:
 
     def rounds(self) -> Iterator[list[Sample]]:
         """Run the turns that earlier sessions left, and yield the samples of each round."""
-        earlier, resumes = self._spent(), bool(self.samples)
+        earlier, resumes = _spent(self.samples), bool(self.samples)
         if self.budget_seconds - earlier <= self._last_seconds() / 2:
             return
         self._start()
@@ -294,12 +292,9 @@ class _Session:
             left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
-            how: dict[str, Any] = {
-                "first": first,
-                "least": least,
-                "round_seconds": self._last_seconds() or round_seconds,
-            }
-            for samples in self.runners[turn % n].rounds(left, calls, turn=turn, **how):
+            last = self._last_seconds() or round_seconds
+            rounds = self.runners[turn % n].rounds(left, calls, turn=turn, first=first, least=least, round_seconds=last)
+            for samples in rounds:
                 spent = earlier + self._since(begin)
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
@@ -310,11 +305,7 @@ class _Session:
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
         i = len(self.samples) // (2 * len(self.arms))
         needed = f" of {self.least} that a verdict needs" if i < self.least else ""
-        return f"round {i}{needed}, {self._spent():.0f} of {self.budget_seconds:g} s; median so far: {medians}"
-
-    def _spent(self) -> float:
-        """Return the seconds of the budget that were spent at the end of the last round."""
-        return float(self.samples[-1]["spent_seconds"]) if self.samples else 0.0
+        return f"round {i}{needed}, {_spent(self.samples):.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _last_seconds(self) -> float:
         """Return the seconds of the last round; 0 with fewer than two."""

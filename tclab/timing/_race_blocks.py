@@ -31,7 +31,8 @@ from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
-from tclab.errors import InputError, shown
+from tclab.errors import InputError
+from tclab.timing._loader_arm import loader_arm, wait_for_workers
 
 Clock = Callable[[], int]
 Sample = dict[str, Any]
@@ -70,10 +71,7 @@ class Arm:
 
 
 ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
-
-
-# calls of each arm in a block, and about how long a round is
-Plan = tuple[Mapping[str, int], float]
+Plan = tuple[Mapping[str, int], float]  # calls of each arm in a block, and about how long a round is
 
 
 def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
@@ -98,40 +96,6 @@ def _on_cuda(*calls: str) -> bool:
     for call in calls:
         getattr(torch.cuda, call)()
     return True
-
-
-def _of_loader(loader: Iterable[Any], step: Callable[[Any], Any]) -> Arm:
-    """Return an arm that calls `step` on the next batch of `loader`, epoch after epoch.
-
-    Where steps wait for the loader, each `num_workers` of them are a period.
-    """
-    workers = getattr(loader, "num_workers", 0)
-    ahead = workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
-    batches = endless(loader)
-
-    def call() -> None:
-        step(next(batches))
-
-    def settle() -> None:
-        """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
-
-        After that step a block begins as every `num_workers`-th step does.
-        """
-        for _ in range(ahead):
-            next(batches)
-        call()
-
-    return Arm(call, settle if ahead else None, max(1, workers))
-
-
-def endless(loader: Iterable[Any]) -> Iterator[Any]:
-    """Yield a loader's batches, epoch after epoch. **Raises:** `InputError` for an epoch without a batch."""
-    while True:
-        batch = nothing = object()
-        for batch in loader:
-            yield batch
-        if batch is nothing:
-            raise InputError(f"{shown(loader)} yields no batch, expected a loader that yields some in each epoch")
 
 
 class BlockRunner:
@@ -170,6 +134,7 @@ class BlockRunner:
     def _timed(self, name: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
         arm = self._arms[name]
+        wait_for_workers()
         if arm.settle is not None:
             arm.settle()
         if arm.returns_seconds:
@@ -256,6 +221,7 @@ class BlockRunner:
             if collects:
                 gc.enable()
             _on_cuda("empty_cache")
+            wait_for_workers()  # which would take processors from the next process
 
 
 class RaceProcess(ChildProcess):
@@ -317,7 +283,7 @@ def arm_from(given: ArmSource) -> Arm:
     if not isinstance(given, str):
         if isinstance(given, Arm):
             return given
-        return _of_loader(*given) if isinstance(given, tuple) else Arm(given)
+        return Arm(*loader_arm(*given)) if isinstance(given, tuple) else Arm(given)
     module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
     try:

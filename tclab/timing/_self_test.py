@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
-
-if TYPE_CHECKING:
-    from tclab.timing._race import Race
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -62,11 +57,10 @@ class SpikeIn(Shown):
         return fmean(trial.recovered() for trial in self.trials)
 
     def _display(self) -> Display:
-        lines = [
-            (one.stage, seconds_text(one.injected_seconds), seconds_text(one.recovered_seconds),
-             "yes" if one.recovered() else "NO")
-            for one in sorted(self.trials, key=lambda one: (one.stage, one.injected_seconds))
-        ]  # fmt: skip
+        lines = []
+        for trial in sorted(self.trials, key=lambda trial: (trial.stage, trial.injected_seconds)):
+            seconds = [seconds_text(trial.injected_seconds), seconds_text(trial.recovered_seconds)]
+            lines.append((trial.stage, *seconds, "yes" if trial.recovered() else "NO"))
         return Display(f"{self.share():.0%} recovered", ("stage", "delay", "measured", "recovered"), lines)
 
 
@@ -124,12 +118,9 @@ def _error(values: Sequence[float]) -> float:
 
 
 def spike_in(
-    loop: Callable[[Ledger], object],
-    *,
-    stages: Sequence[str],
-    seconds: Sequence[float] = _LENGTHS,
+    loop: Callable[[Ledger], object], *, stages: Sequence[str], seconds: Sequence[float] = _LENGTHS,
     most_steps: int = 400,
-) -> SpikeIn:
+) -> SpikeIn:  # fmt: skip
     """Run a loop repeatedly with delays of known length in known stages, in random order.
 
     In each trial, one step of every two adjacent ones, chosen at random, is delayed by spinning on the host. What
@@ -163,12 +154,10 @@ class Receipt(Shown):
 
     - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
     - `step_seconds`: the median step, with a ledger.
-    - `race`: of the loop with a ledger, `instrumented`, and without, `bare`.
     """
 
     cut_seconds: float
     step_seconds: float
-    race: Race
 
     @property
     def share(self) -> float:
@@ -176,11 +165,8 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds
 
     def _display(self) -> Display:
-        from tclab.timing._verdict import ratio_text
-
-        work = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-        work += f"{seconds_text(self.step_seconds)}; steps with it take {ratio_text(self.race.pairs[0])} of bare ones"
-        return Display(notes=[work, *busy_notes(self.race.busy_percent)])
+        of = f"{self.share:.3%} of {seconds_text(self.step_seconds)}"
+        return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
 def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
@@ -194,21 +180,16 @@ def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
     return median(outer.seconds()["other"]) / 100
 
 
-def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0) -> Receipt:
-    """Return what timing a loop costs, and race it under a ledger against the same loop without one.
+def receipt(loop: Callable[[Ledger], object]) -> Receipt:
+    """Return what timing a loop costs: the ledger's own work in a step of the same stages that does nothing else.
 
     **Arguments:**
 
-    - `loop`: takes a `Ledger` or a `NullLedger` and runs its steps under it; the same work each time.
-    - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
-      by more, the interval is wide, and `cut_seconds` is the better figure.
+    - `loop`: takes a `Ledger` and runs its steps under it.
     """
-    from tclab.timing._race import race
-
     ledger = Ledger()
     loop(ledger)
     seconds = ledger.seconds()
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
     cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(NullLedger(), stages))
-    arms = {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())}
-    return Receipt(cut, median(seconds["step"]), race(arms, budget_seconds=budget_seconds))
+    return Receipt(cut, median(seconds["step"]))

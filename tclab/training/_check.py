@@ -23,8 +23,8 @@ from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.timing._user_code import is_user_frame
-from tclab.training._distributed import without_gradient
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Variant
+from tclab.training._step import without_gradient
 
 Build = Callable[[CellGraph], nn.Module]
 _SAID_APART_SECONDS = 10.0  # lines of progress

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.masking._batch import SharedMemoryError, empty_bytes
-from tclab.perturbation._dataset import Samples
+from tclab.perturbation._sample_store import Samples
 from tclab.timing._ledger import BatchTiming
 
 

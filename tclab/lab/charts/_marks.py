@@ -25,7 +25,6 @@ _NARROW = 1.1  # the least such ratio: below it noise would fill the plot
 _SLIVER = 0.01  # the share of a bar below which a part can be neither seen nor pointed at
 _REST = {"rest": "#6b6b6b"}
 _OTHERS = {"others": GREY}  # faint lines
-_SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
 def ratios(
@@ -43,44 +42,33 @@ def ratios(
     **Arguments:**
 
     - `rows`: `line`, the row's name; `value`; `low` and `high` of its interval. Further columns, each optional:
-      `kind`, which of several dots of a row it is; `sure`, false for a hollow dot; `text`, the words; `why`, more of
-      them under the mouse.
+      `sure`, false for a hollow dot; `text`, the words; `why`, more of them under the mouse.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title; it is logarithmic.
-    - `colours`: kind → colour; without kinds a line's.
+    - `colours`: line → colour.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
     rows = _with_columns(rows, {"sure": True, "text": ""})
-    numbers, texts = ["value", "low", "high"], [name for name in ("line", "kind", "why") if name in rows]
+    numbers, texts = ["value", "low", "high"], [name for name in ("line", "why") if name in rows]
     rows[numbers] = rows[numbers].astype(float)
-    several = "kind" in rows
-    by = "kind" if several else "line"
-    channels, params = _picked(by, rows[by], colours, legend=several)
+    channels, _ = _picked("line", rows["line"], colours, legend=False)
     marked = [value for value in (one, *(band or ())) if value is not None]
     scale = _log_axis(np.append(rows[numbers], marked))
     x = alt.X("value:Q", title=axis, **scale)
-    order = list(dict.fromkeys(rows["line"]))
-    more: dict[str, Any] = {}
-    shape: dict[str, Any] = {}
-    if several:
-        kinds = list(dict.fromkeys(rows["kind"]))
-        more["yOffset"] = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(paddingOuter=0.4))
-        shape["shape"] = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_SHAPES[: len(kinds)]), legend=None)
-    of_rows = alt.Axis(labelLimit=380, grid=several, gridOpacity=0.4, ticks=False)
-    y = alt.Y("line:N", title=None, sort=order, axis=of_rows)
+    of_rows = alt.Axis(labelLimit=380, grid=False, ticks=False)
+    y = alt.Y("line:N", title=None, sort=list(dict.fromkeys(rows["line"])), axis=of_rows)
     tips = _tips(texts, value=axis, low="interval from", high="to")
-    base = alt.Chart(rows).encode(y=y, tooltip=tips, **channels, **more)
+    base = alt.Chart(rows).encode(y=y, tooltip=tips, **channels)
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
     hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
     layers = [
         *_references(one, band),
         base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
-        solid.encode(x=x, **shape),
-        hollow.encode(x=x, **shape),
+        solid.encode(x=x),
+        hollow.encode(x=x),
         base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(INK)),
     ]
-    chart = alt.layer(*layers).add_params(*params)
-    return chart.properties(width=width, height=alt.Step(14 if several else 24), title=title)
+    return alt.layer(*layers).properties(width=width, height=alt.Step(24), title=title)
 
 
 def _references(one: float | None, band: tuple[float, float] | None) -> list[Any]:
@@ -96,16 +84,9 @@ def _references(one: float | None, band: tuple[float, float] | None) -> list[Any
 
 
 def stacked(
-    parts: pd.DataFrame,
-    title: Any,
-    *,
-    axis: str,
-    colours: Mapping[str, str],
-    seconds: bool = True,
-    zoom: bool = False,
-    named: bool = True,
-    width: int = 520,
-) -> Any:
+    parts: pd.DataFrame, title: Any, *, axis: str, colours: Mapping[str, str],
+    zoom: bool = False, named: bool = True, width: int = 520,
+) -> Any:  # fmt: skip
     """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
 
     Parts of less than 1 % of their bar are one, "rest", which is listed under the mouse wherever that is on the bar.
@@ -115,15 +96,14 @@ def stacked(
     - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
       do not follow one another; `label`, a part's own name; `text`, words behind the bar.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
-    - `axis`: its title. `seconds`: values are seconds, and shown in ms where all are short; else shares of 1.
+    - `axis`: its title, with "[s]"; where all are short, values are shown in ms.
     - `colours`: part → colour, in the order of the legend.
     - `zoom`: the axis can be moved and zoomed.
     - `named`: the bars have their names at the left. The parts are named below, unless each bar is a part.
     """
-    parts = _placed(parts, list(colours), seconds)
+    parts = _placed(parts, list(colours))
     colours = {**colours, **_REST}
-    if seconds:
-        axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
+    axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
     begin = float(parts["start"].min())
     words = (parts["text"].str.len() + 2) * _LETTER / width  # the share of the axis that they take behind a bar
     domain = [begin, begin + float(((parts["text_at"] - begin) / (1 - words.clip(upper=0.7))).max())]
@@ -132,8 +112,7 @@ def stacked(
     parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
     several = parts["part"].nunique() > 1 and (parts["bar"] != parts["part"]).any()
     channels, params = _picked("part", parts["part"], colours, legend=bool(several))
-    shares: dict[str, Any] = {} if seconds else {"format": ".0%"}
-    ticks = alt.Axis(tickCount=6, gridOpacity=0.4, **shares)
+    ticks = alt.Axis(tickCount=6, gridOpacity=0.4)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
     of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
@@ -154,7 +133,7 @@ def stacked(
     return chart.facet(data=parts, row=panels, spacing=6).resolve_scale(y="independent").properties(title=title)
 
 
-def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFrame:
+def _placed(parts: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     """Return parts with `start`, `end`, `share` and `text_at`; seconds in the unit that `attrs["unit"]` names.
 
     The words behind a bar stand at its first part alone.
@@ -163,7 +142,7 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
     if "start" not in parts:
-        parts = _with_rest(parts, seconds)
+        parts = _with_rest(parts)
         ranks = parts["part"].map({name: place for place, name in enumerate(order)})
         # the rest stands first: behind a worker's idle time it would look like work after it
         inside = parts.assign(rank=ranks.fillna(-1)).sort_values("rank", kind="stable")
@@ -173,18 +152,22 @@ def _placed(parts: pd.DataFrame, order: list[str], seconds: bool) -> pd.DataFram
     parts["text"] = parts["text"].mask(parts.duplicated(bar), "")
     parts["text_at"] = parts.groupby(bar)["end"].transform("max")
     numbers = ["value", "start", "end", "text_at"]
-    unit, factor = ("s", 1.0) if not seconds or parts["end"].max() >= 1 else ("ms", 1e3)
+    unit, factor = ("s", 1.0) if parts["end"].max() >= 1 else ("ms", 1e3)
     parts[numbers] = factor * parts[numbers].astype(float)
     parts.attrs["unit"] = unit
     return parts
 
 
-def _with_rest(parts: pd.DataFrame, seconds: bool) -> pd.DataFrame:
+def _with_rest(parts: pd.DataFrame) -> pd.DataFrame:
     """Return parts with those of less than 1 % of their bar as one, and the column `rest`, which lists them."""
     bar = ["panel", "bar"]
     small = parts["value"] < _SLIVER * parts.groupby(bar)["value"].transform("sum")
-    figures = parts["value"].map(seconds_text if seconds else "{:.2%}".format)
-    listed = parts[bar].assign(rest=parts["label"] + " " + figures)[small].groupby(bar)["rest"].agg(", ".join)
+    listed = (
+        parts[bar]
+        .assign(rest=parts["label"] + " " + parts["value"].map(seconds_text))[small]
+        .groupby(bar)["rest"]
+        .agg(", ".join)
+    )
     parts.loc[small, ["part", "label"]] = "rest"
     parts = parts.groupby([*bar, "part", "label"], sort=False, as_index=False).agg({"value": "sum", "text": "first"})
     return parts.merge(listed, how="left", on=bar).fillna({"rest": "none"})
@@ -262,23 +245,17 @@ def lines(
 
 
 def _name_ends(points: pd.DataFrame, log: bool, height: int) -> None:
-    """Put each line's name behind its panel's last point, in place, moved up or down so that no two names overlap.
-
-    A faint line is named where it ends with the others and no name is there.
-    """
+    """Put each line's name behind its panel's last point, in place, so that no two overlap; a faint line has none."""
     values = points[["y", "low", "high"]].to_numpy()  # of all panels, which share an axis
     scaled = np.log(values) if log else np.append(values, 0.0)
     line = (float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0) * _LINE / (height - 2 * _LINE)
     for _, panel in points.groupby("panel"):
         last = panel.sort_values("x").groupby("line", sort=False).tail(1)
-        last = last[last["line"] != ""].sort_values("y")
+        last = last[(last["line"] != "") & ~last["faint"]].sort_values("y")
         own = np.log(last["y"]) if log else last["y"]
-        apart = np.arange((~last["faint"]).sum()) * line
-        at = np.maximum.accumulate(own[~last["faint"]] - apart) + apart
+        apart = np.arange(len(last)) * line
+        at = np.maximum.accumulate(own - apart) + apart
         at = np.minimum(at, np.nanmax(scaled) - apart[::-1])  # back down, where they would leave the plot
-        for place, y in own[last["faint"] & (last["x"] == last["x"].max())][::-1].items():
-            if (abs(at - y) >= line).all():
-                at[place] = y
         points.loc[at.index, "at"] = np.exp(at) if log else at
         points.loc[at.index, "end"] = last["x"].max()
         names = zip(last["line"][at.index], last["text"][at.index], strict=True)

@@ -1,30 +1,27 @@
-"""Charts of results: races, comparisons, advice, ledgers, epochs, traces, and when filtering pays."""
+"""Charts of results: races, comparisons, ledgers, epochs and traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tclab._display import counted, seconds_text
 from tclab.errors import require
-from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import GREY, STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
+from tclab.lab.charts._marks import ratios, stacked
+from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.charts._trace_charts import trace_chart
-from tclab.lab.reports._tables import pairs_against
-from tclab.sweeps.analysis._compare_runs import Comparison
-from tclab.sweeps.predict._cost_model import CostModel
-from tclab.sweeps.predict._epoch import Epoch
+from tclab.lab.reports._cells import pairs_against
+from tclab.sweeps._compare import Comparison
+from tclab.sweeps.predict import Epoch
 from tclab.timing import Ledger
-from tclab.timing._advice import Advice
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
 from tclab.timing._verdict import UNDECIDED, Pair, explain
 from tclab.trace._report import Report
 
 _NEUTRAL = "#4e77c9"  # of dots that are no strategy's
-_KINDS = {"measured": _NEUTRAL, "predicted": "#8f9aa8", "at best": "#b9c0c9"}
 _WITHIN = 0.10  # error that a prediction may have
 _LEFT = "logarithmic; left is faster"
 
@@ -96,26 +93,6 @@ def _comparison_chart(comparison: Comparison) -> Any:
     return ratios(rows, title, axis=axis, colours=colours, band=_band(margin))
 
 
-def _advice_chart(advice: Advice) -> Any:
-    """Return each suggestion's predicted and measured time of a step over the present one, with intervals."""
-    found: list[tuple[Any, ...]] = []
-    for one in advice.suggestions:
-        line = one.change if one.subject == "a step" else f"{one.change} ({one.subject})"
-        kind = "at best" if one.basis == "at best" else "predicted"
-        pair = one.measured
-        if one.ratio:
-            found.append((line, kind, one.ratio, *(one.interval or (None, None)), True))
-        if pair and pair.ratio:
-            found.append((line, "measured", pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED))
-    if not found:
-        return empty_chart(f"{advice.subject}: nothing to change that the evidence supports.")
-    rows = pd.DataFrame(found, columns=["line", "kind", "value", "low", "high", "sure"])
-    undecided = rows["sure"].map({True: "", False: ", undecided"})
-    rows["text"] = rows["value"].map("{:.3g} × ".format) + rows["kind"] + undecided
-    title = chart_title("What to change", f"{machine_text(advice.where)} · 95 % intervals", advice.subject)
-    return ratios(rows, title, axis=f"time of a step over the present one ({_LEFT})", colours=_KINDS, width=300)
-
-
 def _ledger_chart(ledger: Ledger) -> Any:
     """Return a bar of stages for each timeline of a ledger, the mean of each, which add up to the mean step.
 
@@ -159,7 +136,6 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
 
 
 _CHARTS: dict[type, Callable[[Any], Any]] = {
-    Advice: _advice_chart,
     Comparison: _comparison_chart,
     Epoch: _epoch_chart,
     Ledger: _ledger_chart,
@@ -172,7 +148,6 @@ def result_chart(result: Any) -> Any:
 
     | result of | chart |
     |---|---|
-    | `advise`, of `tclab` or `tclab.timing` | each suggestion's ratio to the present step, predicted and measured |
     | `tclab.compare` | the second runs' time over the first's, point by point |
     | `tclab.timing.Ledger` | a bar of stages for each timeline, which add up to the mean step |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
@@ -184,34 +159,6 @@ def result_chart(result: Any) -> Any:
     **Raises:** `InputError` for anything else.
     """
     one = result[0] if isinstance(result, list | tuple) and result else result
-    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, a trace's report, or a list of epochs")
+    require("result", one, tuple(_CHARTS), "a comparison, a ledger, a trace's report, or a list of epochs")
     draw = next(draw for kind, draw in _CHARTS.items() if isinstance(one, kind))
     return draw(result)
-
-
-def break_even_chart(
-    models: Mapping[str, CostModel], widths: Sequence[int], *, deleted_share: float, where: str | None = None
-) -> Any:
-    """Return the share of removed edges above which filtering is faster, over the number of features.
-
-    Below 0 filtering is always faster, above 1 never: line and interval then lie on the edge.
-
-    **Arguments:**
-
-    - `models`: name → fitted costs, a line each, such as one for each allocator.
-    - `widths`: numbers of features.
-    - `deleted_share`: the share that the given deletions remove, drawn as a dashed line.
-    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
-    """
-    found: list[dict[str, Any]] = []
-    for name, model in models.items():
-        for width in widths:
-            y, low, high = (min(max(share, 0.0), 1.0) for share in model.break_even(width))
-            found.append({"line": name, "x": width, "y": y, "low": low, "high": high, "dashed": False})
-    removed = f"{deleted_share:.2%} removed"
-    found += [{"line": removed, "x": x, "y": deleted_share, "dashed": True} for x in widths]
-    busy = next((model for model in models.values() if model.busy_percent is not None), None)
-    title = chart_title("Filtering is faster above the line", f"{machine_text(where, busy)} · bars: 95 % interval")
-    colours = colours_of(models, {}) | {removed: GREY}
-    return lines(pd.DataFrame(found), title, x="features H", y="share of edges removed, p", log="x", percent=True,
-                 colours=colours)  # fmt: skip

@@ -10,14 +10,14 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.reports._cells import sizes_text
-from tclab.sweeps.store._machine_label import graph_text, this_machine, where_measured
+from tclab.sweeps._rows import graph_text, this_machine, where_measured
 
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
 # lighter, to be seen on a dark page; the same strategy has the same colour in every chart.
 STRATEGY_COLOURS = {
     "subgraph": "#999999", "edge_mask": "#d55e00", "stored_index": "#e69f00", "stored_mask": "#f0c340",
     "gpu_mask_loop": "#cc79a7", "gpu_mask": "#9560ad", "gpu_mask_cached": "#8062c8", "gpu_filter": "#56b4e9",
-    "node_mask": "#009e73", "indices": "#2b8cc4", "gene_mask_cache": "#c0508c", "dense": "#2f8a4e",
+    "node_mask": "#009e73", "indices": "#2b8cc4", "dense": "#2f8a4e",
     "delta": "#f783ac", "khop_1": "#5a78e0", "khop_2": "#88ccee", "khop_3": "#ddcc77", "sampled_edges": "#aa4499",
 }  # fmt: skip
 # In the order in which a batch goes through them; softer than a strategy's colour, so that neither is taken for the
@@ -74,7 +74,7 @@ def machine_text(where: str | None = None, result: Any = None) -> str:
     return f"{named}{' · busy' * busy}"
 
 
-def chart_title(text: str, *lines: str, rows: pd.DataFrame | None = None) -> Any:
+def chart_title(text: str | list[str], *lines: str, rows: pd.DataFrame | None = None) -> Any:
     """Return the title of a chart, with lines below it, at the left; empty ones are left out.
 
     Of `rows` of a sweep the first lines are what every chart of them says: the machine and whether it was busy; the

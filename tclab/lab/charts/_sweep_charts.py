@@ -4,43 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from textwrap import wrap
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from tclab._display import bytes_text, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
-from tclab.lab.reports._cells import (
-    adds_up,
-    against_the_fastest,
-    comparable,
-    figure_text,
-    fullest,
-    in_one_mode,
-    one_run_each,
-    reference_of,
-    stage_parts,
-    step_throughput,
-    why_undecided,
-    with_labels,
-)
-from tclab.lab.reports._tables import rows_of_points
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.lab.reports import _cells as cells
+from tclab.lab.reports._cells import rows_of_points
+from tclab.lab.reports._findings import AXES, along, axis_sentences
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
-# Stages of a step as the overview has them; each has the colour of the one that names it.
-_KIND_OF = {
-    **dict.fromkeys(("sample", "data_wait", "collate", "transfer"), "loading"),
-    **dict.fromkeys(("loss", "gather"), "forward"),
-    **{kind: kind for kind in ("mask", "forward", "backward")},
-}
-_KIND_COLOURS = {"loading": STAGE_COLOURS["transfer"], **STAGE_COLOURS}
 _COLOURED = 4  # lines of a model
-_AXES = {"batch_size": "batch size", "networks": "networks (edge types)"}
+_WRAPPED = 78  # letters of a line of a title
 
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
@@ -52,8 +33,8 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     slowest, and those that are the fastest elsewhere, or nearly. The others are grey, and named under the mouse.
 
     The overview has the batch size and networks that the most strategies ran at, the fastest strategy first: samples a
-    second with the 95 % interval, bytes of a batch, and the parts of a step. A word at a row marks what dots do not
-    show: a strategy without a time, one that is inexact, and one whose verdict against the fastest exact strategy of
+    second with the 95 % interval, and bytes of a batch. A word at a row marks what dots do not show: a strategy without
+    a time, one that is inexact, and one whose verdict against the fastest exact strategy of
     its model and setting is UNDECIDED or SAME. Where strategies ran once each there are no verdicts, and the title says
     so.
 
@@ -64,43 +45,46 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
 
     **Raises:** `InputError` for another `by`.
     """
-    if by != "strategy" and by not in _AXES:
-        raise unknown("axis of throughput", by, ["strategy", *_AXES])
-    rows = with_labels(in_one_mode(rows_of(rows)))
+    if by != "strategy" and by not in AXES:
+        raise unknown("axis of throughput", by, ["strategy", *AXES])
+    rows = cells.with_labels(cells.in_one_mode(rows_of(rows)))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    return _overview(fullest(rows)) if by == "strategy" else _over(rows, by)
+    return _overview(cells.fullest(rows)) if by == "strategy" else _over(rows, by)
+
+
+def _title(rows: pd.DataFrame, by: str) -> list[str]:
+    """Return what rows say of an axis as the lines of a title."""
+    sentences = axis_sentences(rows, by) or ["No exact strategy was measured"]
+    return [line for sentence in sentences for line in wrap(sentence, _WRAPPED, subsequent_indent="  ")]
 
 
 def _overview(cell: pd.DataFrame) -> Any:
+    answer = _title(cell, "strategy")
     if cell["model"].nunique() == 1:
         cell = cell.assign(label=_without_model(cell))
-    found = step_throughput(one_run_each(cell))
+    for column, name in (("batch_size", "batch"), ("networks", "networks")):
+        if (cell.groupby("model")[column].nunique() > 1).any():  # settings whose answers are at different sizes
+            cell = cell.assign(label=cell["label"] + f" · {name} " + cell[column].astype(str))
+    found = cells.step_throughput(cells.one_run_each(cell))
     found = found[~found["status"].str.startswith("not run")].drop_duplicates("label")
     found["hetero"] = ~found["model"].str.startswith("hetero")
     found = found.sort_values(["hetero", "model", "samples_per_second"], ascending=[True, True, False])
     measured = cell[(cell["stage"] == "step") & (cell["status"] == "ok")]
-    said = found["label"].map(_verdict_words(measured))
+    words = _verdict_words(measured)
+    said = found["label"].map({label: text.partition(":")[0] for label, text in words.items()})
     ok, status = found["status"] == "ok", found["status"].str.split(":").str[0]
-    speed = found["samples_per_second"].map(figure_text, na_action="ignore").where(ok, status)
+    speed = found["samples_per_second"].map(cells.figure_text, na_action="ignore").where(ok, status)
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
     dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
+    dots["why"] = [words.get(label, "") for label in found["label"]]
     colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
-    parts = _kinds_of_stages(cell)
-    parts["value"] /= parts.groupby("bar")["value"].transform("sum")
-    bars = found[["label"]].rename(columns={"label": "bar"})  # in the order of the dots
-    parts = bars.merge(parts, how="left").fillna({"part": "other", "value": 0.0})
-    heads = ["samples a second · bytes of a batch · against the fastest", "where a step's time goes"]
-    small = [alt.TitleParams(text, fontSize=12, anchor="start", frame="group") for text in heads]
-    both = [
-        ratios(dots, small[0], axis="samples a second (logarithmic)", colours=colours, one=None, width=260),
-        stacked(parts, small[1], axis="share of a step", colours=_KIND_COLOURS, seconds=False, named=False, width=260),
-    ]
     once = measured["label"].is_unique and len(measured) > 1
+    beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
-    title = chart_title("Which strategy is the fastest", lines, rows=cell)
-    return alt.hconcat(*both, spacing=30, title=title).resolve_scale(color="independent")
+    title = chart_title(answer, beside, lines, rows=cell)
+    return ratios(dots, title, axis="samples/s (logarithmic, more is better)", colours=colours, one=None)
 
 
 def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
@@ -110,32 +94,20 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
     for _, group in steps[exact].groupby(["model", "setting"], sort=False):
         labels = dict(zip(group["strategy"], group["label"], strict=True))
         if len(labels) > 1:
-            pairs = against_the_fastest(group)[1]
+            pairs = cells.against_the_fastest(group)[1]
             words |= {labels[name]: "as fast" for name, pair in pairs.items() if pair.verdict == SAME}
-            words |= {labels[name]: f"undecided: {why_undecided(pair)}" for name, pair in pairs.items()
+            words |= {labels[name]: f"undecided: {cells.why_undecided(pair)}" for name, pair in pairs.items()
                       if pair.verdict == UNDECIDED and pair.obstacle != ONCE}  # fmt: skip
     return words
 
 
-def _kinds_of_stages(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return bar, part and seconds a step of each kind of stage, on the timeline that the step is timed on."""
-    chosen = one_run_each(rows)
-    main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
-    chosen = chosen[(chosen["status"] == "ok") & main & chosen["stage"].isin(list(STAGE_COLOURS))]
-    part = chosen["stage"].map(_KIND_OF).fillna("other").rename("part")
-    return chosen.groupby([chosen["label"].rename("bar"), part])["mean_seconds"].sum().rename("value").reset_index()
-
-
 def _over(rows: pd.DataFrame, by: str) -> Any:
-    """Return a line a strategy over one axis, at the value of the other that has the most points."""
-    other = "networks" if by == "batch_size" else "batch_size"
-    steps = step_throughput(one_run_each(rows))
+    """Return a line a strategy over one axis, at the value of the other that the answer has."""
+    steps = along(rows, by)
     ok = steps[steps["status"] == "ok"]
-    counts = ok.groupby(["model", other])["label"].size().reset_index()
-    best = counts.sort_values(["label", other]).groupby("model").tail(1)[["model", other]]
-    ok, lost = ok.merge(best), steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])].merge(best)
+    lost = steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])]
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
-    coloured = _in_colour(comparable(ok), by)
+    coloured = _in_colour(cells.comparable(ok), by)
     many = ok.groupby("model")["label"].transform("nunique") > _COLOURED
     columns = {"strategy": "kind", by: "x", "samples_per_second": "y"}
     found = ok[[*columns, "low", "high"]].rename(columns=columns)
@@ -143,13 +115,12 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
     grey = "grey: others, named under the mouse" if found["faint"].any() else ""
     said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
-    title = chart_title(f"Throughput over {_AXES[by]}", said, rows=rows.merge(best))
-    ticks = sorted(found["x"].astype(float).unique())
-    if len(ticks) < 2:
-        only = f"{ticks[0]:g} alone" if ticks else "nothing"
-        return empty_chart(f"{_AXES[by]}: {only} was measured.").properties(title=title)
+    text = _title(rows, by)
+    if found["x"].nunique() < 2:
+        return empty_chart("\n".join(text)).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
+    title = chart_title(text, said, rows=steps)
     width = 440 if found["panel"].nunique() == 1 else 300
-    return lines(found, title, x=_AXES[by], y="samples a second (logarithmic)", width=width)
+    return lines(found, title, x=AXES[by], y="samples/s (logarithmic, more is better)", width=width, height=220)
 
 
 def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
@@ -163,7 +134,7 @@ def _in_colour(steps: pd.DataFrame, by: str) -> list[str]:
         several = group.groupby("label")[by].transform("nunique") > 1
         ranked = group.assign(several=several).sort_values(["several", "samples_per_second"], ascending=False)
         fastest = ranked.drop_duplicates(by).sort_values(by, ascending=False)["label"]
-        compared = ranked[ranked["strategy"] == reference_of(list(ranked["strategy"]))]["label"].mode()
+        compared = ranked[ranked["strategy"] == cells.reference_of(list(ranked["strategy"]))]["label"].mode()
         first = [*fastest[:1], *compared[:1], *fastest, *ranked["label"]]
         chosen += list(dict.fromkeys(first))[:_COLOURED]
     return chosen
@@ -189,11 +160,11 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     rows = rows_of(rows) if points is None else rows_of_points(rows, points)
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    cell = fullest(rows)
-    found = stage_parts(cell)
+    cell = cells.fullest(rows)
+    found = cells.stage_parts(cell)
     if found.empty:
         return empty_chart("The rows have no stage of a step.")
-    drawn = found["accounted"].map(adds_up).astype(bool)
+    drawn = found["accounted"].map(cells.adds_up).astype(bool)
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})
@@ -212,7 +183,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "overview": throughput,
     "over batch size": partial(throughput, by="batch_size"),
-    "over edge types": partial(throughput, by="networks"),
+    "over networks": partial(throughput, by="networks"),
     "stages of a step": stages,
 }
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import exp, hypot, log
 from typing import Any
 
 import pandas as pd
 
+from tclab.errors import require
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, pairs_of_runs
-from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._machine_label import graph_name
-from tclab.sweeps.store._rows import keys_of
-from tclab.timing._environment import HARDWARE
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
+from tclab.sweeps._fields import declarations
+from tclab.sweeps._point import Point
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import ENVIRONMENT_COLUMNS, cell_text, graph_name, keys_of
+from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import BUSY, Pair
 from tclab.training._step import MODES
@@ -83,14 +84,20 @@ def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def fullest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each model, the rows of the cell that the most exact strategies ran in, the largest of them."""
+    """Return the rows of the cell that the most exact strategies ran in, the largest of them.
+
+    That is one for each model and, of rows `with_labels`, for each setting: the cell of the answer, of its sentence and
+    its chart.
+    """
     named = rows.assign(network_names=rows["network_names"].fillna(""))
+    of = ["model", "setting"] if "setting" in rows else ["model"]
+    cell = [*of, *_CELL[1:]]
     ok = named[(named["status"] == "ok") & (named["stage"] == "step")]
     exact = ok["exact"].fillna(True).astype(bool)
     ok = ok[exact] if exact.any() else ok
-    counts = ok.groupby(_CELL)["strategy"].nunique().reset_index()
-    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby("model").tail(1)
-    return named.merge(best[_CELL], on=_CELL)
+    counts = ok.groupby(cell)["strategy"].nunique().reset_index()
+    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby(of).tail(1)
+    return named.merge(best[cell], on=cell)
 
 
 def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
@@ -243,3 +250,59 @@ def adds_up(accounted: float | None) -> bool:
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+# ---- tables, and the pairs of a race that one arm is in
+
+_OF_A_POINT = ("allocator_settings", "threads")  # columns of the environment that a point decides, on one machine
+KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
+
+
+def machine(rows: Runs | None = None) -> pd.DataFrame:
+    """Return the machine and the versions of its software, one row each; missing ones are left out.
+
+    **Arguments:**
+
+    - `rows`: show the machines that measured these rows, a column each; this machine unless given.
+    """
+    if rows is None:
+        made = pd.DataFrame([environment()])
+    else:
+        of_a_machine = [name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT]
+        made = rows_of(rows).dropna(subset="torch")[["tclab", *of_a_machine]]
+    made = made.drop_duplicates().dropna(axis="columns", how="all")
+    return made.map(cell_text).set_axis([f"machine {number + 1}" for number in range(len(made))]).T
+
+
+def equivalence(rows: Runs) -> pd.DataFrame:
+    """Return the result of the equivalence check for each model and strategy, the worst over its points.
+
+    `fp64_error` is the largest relative difference from `subgraph` of predictions or a parameter's gradient, on the
+    part of the graph that the check uses; `seconds` is the shortest mean step, missing where none was measured.
+    """
+    rows = rows_of(rows)
+    tried = rows[(rows["stage"] == "step") & rows["equivalence"].notna()]
+    return tried.groupby(["model", "strategy"], sort=False).agg(
+        equivalence=("equivalence", "last"),
+        fp64_error=("equivalence_fp64_error", "max"),
+        fp32_ratio=("equivalence_fp32_ratio", "max"),
+        nodes=("equivalence_nodes", "max"),
+        edges=("equivalence_edges", "max"),
+        seconds=("mean_seconds", "min"),
+    )
+
+
+def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
+    """Return the pairs that an arm is in, each as the other arm against it."""
+    pairs = list(pairs)
+    for pair in pairs:
+        require("a pair", pair, Pair, "Race.pairs, or tclab.timing.verdicts_of(samples)")
+    return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
+
+
+def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
+    """Return the rows of some points of a sweep over ranks, whose points differ in `KEY` alone."""
+    rows = rows_of(rows)
+    wanted = {tuple(getattr(point, name) for name in KEY) for point in points}
+    keys = pd.Series(list(zip(*(rows[name] for name in KEY), strict=True)), index=rows.index)
+    return rows[keys.isin(wanted)]

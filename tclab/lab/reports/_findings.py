@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import unknown
-from tclab.lab.reports._cells import (
-    adds_up,
-    against_the_fastest,
-    comparable,
-    figure_text,
-    fullest,
-    in_one_mode,
-    points_of_modes,
-    reference_of,
-    stage_parts,
-    why_undecided,
-    with_labels,
-)
-from tclab.sweeps.store._machine_label import busy_text, of_this_machine, ranks_text, where_measured
-from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import without_time
+from tclab.lab.reports import _cells as cells
+from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
 from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
+
+AXES = {"batch_size": "batch size", "networks": "number of networks"}
+_TYPED = {"batch_size": "batch_sizes 1,2,4,8", "networks": "networks 1,3,9"}
+_BUSY = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
+_LEVEL = 0.05  # a share of samples a second below which single runs tell nothing apart
 
 
 def findings(rows: Runs, about: str = "sweep") -> Sentences:
@@ -57,7 +50,9 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     *answers, checked = (
         s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
     )
-    return [*answers, *without_time(rows), busy_text(rows), checked]
+    several = [by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any()]
+    axes = [sentence for by in several for sentence in axis_sentences(rows, by)]
+    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
@@ -67,21 +62,21 @@ def answer(rows: pd.DataFrame) -> list[str]:
     or else the slowest strategy. A sentence claims what its verdicts do: where strategies ran once each, none is called
     faster. Sweeps run points one after the other, which each sentence says.
     """
-    groups = with_labels(comparable(in_one_mode(rows))).groupby(["model", "setting"], sort=False)
+    groups = cells.with_labels(cells.comparable(cells.in_one_mode(rows))).groupby(["model", "setting"], sort=False)
     return [sentence for (_, setting), group in groups if (sentence := _answer(group, str(setting)))]
 
 
 def _answer(ok: pd.DataFrame, setting: str) -> str:
-    cell = fullest(ok)
+    cell = cells.fullest(ok)
     if cell["strategy"].nunique() < 2:
         return ""
-    fast, pairs = against_the_fastest(cell)
-    reference = reference_of(list(pairs))
+    fast, pairs = cells.against_the_fastest(cell)
+    reference = cells.reference_of(list(pairs))
     samples = cell[cell["strategy"] == fast]["samples_per_second"].median()
     first = cell.iloc[0]
     at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
     place = ", ".join(filter(None, (_machine(cell), at, first["model"], setting)))
-    words = f"{figure_text(samples)} samples/s"
+    words = f"{cells.figure_text(samples)} samples/s"
     ran_once = all(pair.obstacle in (ONCE, BUSY) for pair in pairs.values())
     text = _once(fast, words, pairs) if ran_once else _judged(fast, words, pairs)
     said = [f"{place}: {text}", _beside(pairs[reference]), _batch_bytes(cell, fast, reference)]
@@ -94,7 +89,7 @@ def _judged(fast: str, words: str, pairs: Mapping[str, Pair]) -> str:
     open_: dict[str, list[str]] = {}  # why → which
     for name, pair in pairs.items():
         if pair.verdict == UNDECIDED:
-            open_.setdefault(why_undecided(pair), []).append(name)
+            open_.setdefault(cells.why_undecided(pair), []).append(name)
     same = [name for name, pair in pairs.items() if pair.verdict == SAME]
     text = f"{fast} is the fastest: {words}"
     if open_:
@@ -119,10 +114,10 @@ def _beside(pair: Pair) -> str:
     if pair.ratio is None:
         return ""
     if pair.verdict == FASTER and pair.interval:
-        least, measured = (figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
+        least, measured = (cells.figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
         return f"It is at least {least}× as fast as {pair.b} ({measured}× as measured)"
     once = ", once each" if pair.obstacle == ONCE else ""
-    return f"It ran {figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
+    return f"It ran {cells.figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
 
 
 def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
@@ -158,11 +153,99 @@ def _equivalence(rows: pd.DataFrame) -> str:
     return f"{'; '.join(words)}." if words else ""
 
 
+# ---- the axes of a sweep: which strategy leads, by how much, and from where on that changes
+
+
+def along(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the steps of rows `with_labels` over one axis, one run of each point, as `step_throughput` does.
+
+    The other axis has, for each model and setting, its value in the cell that is the answer: see `fullest`; by
+    "strategy" both have.
+    """
+    if by not in AXES:
+        return cells.step_throughput(cells.one_run_each(cells.fullest(rows)))
+    other = "networks" if by == "batch_size" else "batch_size"
+    answer = cells.fullest(rows)[["model", "setting", other]].drop_duplicates()
+    return cells.step_throughput(cells.one_run_each(rows)).merge(answer)
+
+
+def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
+    """Return what rows say of an axis, a sentence for each model and setting.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `by`: "strategy", at the batch size and networks that most of them ran at; "batch_size"; or "networks".
+    """
+    every = rows_of(rows)
+    chosen = cells.with_labels(cells.comparable(cells.in_one_mode(every)))
+    every_group = [] if chosen.empty else list(along(chosen, by).groupby(["model", "setting"], sort=False))
+    groups = [group for group in every_group if by in AXES and group[1][by].nunique() > 1] or every_group
+    once = ", one run each" * (not chosen.duplicated(["label", "batch_size", "networks"]).any())
+    left = every["status"].str.startswith("not run").any()
+    said = []
+    for of, group in groups:
+        if by in AXES and group[by].nunique() < 2:
+            do = "run the sweep again, whose budget left others out" if left else f"set {_TYPED[by]}"
+            sentence = f"measured at {_size(group, by)} alone: {do}, for a line over the {AXES[by]}."
+        elif group["contention"].notna().any():
+            said.append(_BUSY)
+            continue
+        else:
+            sentence = f"{_leads(group, by)}{once}."
+        if len(every_group) > 1:
+            sentence = f"{', '.join(filter(None, map(str, of)))}: {sentence}"
+        elif not sentence.startswith(tuple(group["strategy"])):
+            sentence = sentence[0].upper() + sentence[1:]
+        said.append(sentence)
+    return list(dict.fromkeys(said))
+
+
+def _leads(steps: pd.DataFrame, by: str) -> str:
+    """Return which strategies lead at each size, and the samples a second at the last, beside the reference's."""
+    sizes = [size for _, size in steps.groupby(by)] if by in AXES else [steps]
+    parts = []
+    for _, group in groupby(sizes, key=lambda size: sorted(_leaders(size))):
+        same = list(group)
+        names, n = _leaders(same[-1]), same[-1]["strategy"].nunique()
+        if len(same) == len(sizes):
+            where = f"at every {AXES[by]} " if by in AXES else ""
+        elif same[-1] is sizes[-1] and len(same) > 1:
+            where = f"from {_size(same[0], by)} on "
+        else:
+            where = f"at {' and '.join(dict.fromkeys(_size(size, by) for size in (same[0], same[-1])))} "
+        if len(names) > 1:
+            lead = f"all {n} strategies" if len(names) == n > 2 else f"{names[0]} and {first_of(names[1:])}"
+            parts.append(f"{where}{lead} are level")
+        else:
+            parts.append(f"{where}{names[0]} {'has the highest throughput' if n > 1 else 'alone was measured'}")
+    speeds = sizes[-1].set_index("strategy")["samples_per_second"].sort_values(ascending=False)
+    text = f"{'; '.join(parts)}: {cells.figure_text(speeds.iloc[0])} samples/s"
+    if len(speeds) > 1:
+        reference = cells.reference_of(list(speeds.index[1:]))
+        times, speed = speeds.iloc[0] / speeds[reference], speeds[reference]
+        text += f", {cells.figure_text(times)}× {reference}'s {cells.figure_text(speed)}"
+    return text + (f" at {_size(sizes[-1], by)}" if by in AXES else "")
+
+
+def _leaders(steps: pd.DataFrame) -> list[str]:
+    """Return the strategies of one size that cannot be told from the one with the most samples a second."""
+    ranked = steps.sort_values("samples_per_second", ascending=False)
+    best = ranked.iloc[0]
+    near = ranked["samples_per_second"] * (1 + _LEVEL) >= best["samples_per_second"]
+    return list(ranked[near | (ranked["high"] >= best["low"])]["strategy"])
+
+
+def _size(steps: pd.DataFrame, by: str) -> str:
+    value = int(steps[by].iloc[0])
+    return f"batch {value}" if by == "batch_size" else counted(value, "network")
+
+
 # ---- the stages of a step
 
 
 def _of_steps(rows: pd.DataFrame) -> list[str]:
-    parts, points = stage_parts(rows), points_of_modes(rows)
+    parts, points = cells.stage_parts(rows), cells.points_of_modes(rows)
     return [*_largest(parts), *_workers(parts), busy_text(points), *without_time(rows)]
 
 
@@ -172,7 +255,7 @@ def _largest(parts: pd.DataFrame) -> list[str]:
     host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"]) & (parts["whole_seconds"] > 0)]
     for (label, where), group in host.groupby(["label", "where"], sort=False):
         whole = group["whole_seconds"].iloc[0]
-        if adds_up(group["accounted"].iloc[0]):
+        if cells.adds_up(group["accounted"].iloc[0]):
             first = group.sort_values("seconds", ascending=False).head(3)
             named = [
                 f"{stage} {took / whole:.0%}" for stage, took in zip(first["stage"], first["seconds"], strict=True)

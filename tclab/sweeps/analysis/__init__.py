@@ -1,1 +1,0 @@
-"""Rows compared with rows, points raced against points, changes advised."""

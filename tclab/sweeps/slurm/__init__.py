@@ -1,1 +1,0 @@
-"""A sweep as jobs of a Slurm cluster."""

@@ -1,1 +1,0 @@
-"""Rows, and the folder that keeps them."""

@@ -1,0 +1,115 @@
+"""A loader in a race: what its workers made ahead is drained, whoever wraps it, or it is refused."""
+
+from itertools import islice
+from queue import Queue
+from threading import Thread
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tclab.errors import InputError
+from tclab.timing._loader_arm import loader_arm, wait_for_workers, worker_iterators
+
+
+class Zeros(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.zeros(1)
+
+
+class Held:
+    """A wrapper with one batch ahead, as PyG's and timm's prefetchers."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        ahead = []
+        for batch in self.loader:
+            if ahead:
+                yield ahead.pop()
+            ahead.append(batch)
+        yield from ahead
+
+
+class Pieces(Held):
+    def __iter__(self):
+        for batch in self.loader:
+            yield from batch  # four steps a batch
+
+
+class Threaded(Held):
+    """A wrapper whose thread makes batches ahead, without end."""
+
+    def __iter__(self):
+        batches = Queue(2)
+        Thread(target=lambda: [batches.put(batch) for batch in self.loader], daemon=True).start()
+        while True:
+            yield batches.get()
+
+
+def workers_loader(**options):
+    return DataLoader(Zeros(), batch_size=4, num_workers=2, prefetch_factor=1, **options)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda loader: loader, Held, Pieces, lambda loader: Held(Held(loader)),
+        lambda loader: workers_loader(in_order=False),
+        lambda loader: Once(lambda: islice(loader, 9)), lambda loader: Once(lambda: zip(loader, [1] * 8, strict=False)),
+    ],
+    ids=["bare", "ahead", "pieces", "twice", "any order", "islice", "zip"],
+)  # fmt: skip
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, persistent):
+    def running():
+        return worker_iterators(call)  # none, where a wrapper gives the last batches of an epoch
+
+    call, settle, period = loader_arm(wrap(workers_loader(persistent_workers=persistent)), lambda batch: None)
+    assert period == 2
+    drained = 0
+    for _ in range(12):  # across epochs
+        before = running()
+        wait_for_workers()
+        assert all(iterator._data_queue.qsize() == iterator._tasks_outstanding for iterator in before)
+        ahead = {i for iterator in before for i in range(iterator._rcvd_idx, iterator._send_idx)}
+        settle()
+        for iterator in running():
+            if iterator in before and iterator._send_idx > max(ahead, default=-1):  # else another epoch began
+                assert not ahead.intersection(range(iterator._rcvd_idx, iterator._send_idx))
+                drained += 1
+    assert drained > 1
+
+
+class Once:
+    def __init__(self, make):
+        self.make = make
+
+    def __iter__(self):
+        return iter(self.make())
+
+
+def test_a_loader_whose_batches_come_from_where_a_race_cannot_see_is_refused():
+    with pytest.raises(InputError, match=r"starts Thread-.*, which may make batches while other arms run"):
+        loader_arm(Threaded([1] * 50), print)
+    global_loader["it"] = workers_loader()
+    with pytest.raises(InputError, match=r"starts .*Process-.*, which may make batches while other arms run"):
+        loader_arm(Global(), print)
+    global_loader.clear()
+    assert loader_arm([1, 2], print)[1:] == (None, 1)
+
+
+global_loader = {}
+
+
+class Global:
+    """A wrapper that keeps its iterator in a global variable."""
+
+    def __iter__(self):
+        global_loader["iterator"] = iter(global_loader["it"])
+        while (batch := next(global_loader["iterator"], None)) is not None:
+            yield batch
