@@ -202,7 +202,7 @@ def notebook_of_160_points(folder):
         made = step(seconds=0.01 + 0.001 * (i % 5), n=8, batch_size=point.batch_size)
         made |= {**columns_of(resolve(point)), "networks": 1, "measured_at": "2026-11-22T10:00:00+00:00"}
         rows = table({**made, "stage": stage} for stage in ("step", "forward", "backward"))
-        results.write(rows, results.path(point).name)
+        results.write(rows, Results.name(resolve(point)))
     return notebook(folder, "many.ipynb", **of, results="runs/many/rows")
 
 

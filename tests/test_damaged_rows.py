@@ -50,7 +50,7 @@ def runs(monkeypatch):
 def results(tmp_path):
     results = Results(tmp_path / "rows")
     for point in POINTS:
-        results.write(measured(point), results.path(point).name)
+        results.write(measured(point), Results.name(resolve(point)))
     return results
 
 
@@ -64,7 +64,7 @@ def of_nobody(path):
 
 @pytest.mark.parametrize("damage", [without_rows, of_nobody])
 def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, damage):
-    path = results.path(POINTS[1])
+    path = results.folder / Results.name(resolve(POINTS[1]))
     damage(path)
     with pytest.warns(UserWarning, match=rf"{path} is left out.*delete it"):
         assert len(results.frame()) == 6
@@ -91,7 +91,7 @@ def damaged(whole, kind, draw):
 
 
 def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
-    path = results.path(POINTS[1])
+    path = results.folder / Results.name(resolve(POINTS[1]))
     whole, rows = path.read_bytes(), results.read(path.name)
     draw, unread = random.Random(0), 0
     alone = Results(tmp_path)
@@ -110,8 +110,8 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
     def full(path, content, **options):
         raise OSError(code, os.strerror(code))
 
-    results.path(POINTS[2]).unlink()
-    results.path(POINTS[0]).unlink()
+    (results.folder / Results.name(resolve(POINTS[2]))).unlink()
+    (results.folder / Results.name(resolve(POINTS[0]))).unlink()
     monkeypatch.setattr(_row_files, "atomic_write", full)
     with pytest.warns(UserWarning, match=f"results is .*, which cannot be written: {os.strerror(code)}"):
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
@@ -145,7 +145,7 @@ def test_the_newest_rows_are_those_measured_last_and_reading_writes_nothing(resu
 
 def test_rows_of_other_columns_and_of_a_file_are_read_as_todays(results, tmp_path):
     """A field that has come since is null, a column that has gone is left out; so a folder outlives a version."""
-    name = results.path(POINTS[0]).name
+    name = Results.name(resolve(POINTS[0]))
     rows = results.read(name)
     results.write(rows.drop_columns(["loss"]).append_column("gone", [["x"] * len(rows)]), name)
     read = results.read(name)

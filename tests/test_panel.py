@@ -226,7 +226,7 @@ def test_a_folder_is_opened_with_its_own_settings(tmp_path, root):
     )
     for point in every:
         row = {**columns_of(point), "network_names": ",".join(cell_graph_of(point).networks), "stage": "step"}
-        results.write(table([row]), results.path(point).name)
+        results.write(table([row]), Results.name(resolve(point)))
     found = opened()
     wanted = {"models": "dango", "batch_sizes": "2,8", "networks": "4", "scale": "0.03", "hidden": "8", "gpus": "0"}
     assert {name: found[name] for name in wanted} == wanted

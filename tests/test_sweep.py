@@ -171,7 +171,7 @@ def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path
     assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
     tclab.sweep(points, results=tmp_path, retry=True)
     changed = {path.name for path in tmp_path.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path]}
-    assert changed == {Results(tmp_path).path(points[1]).name}
+    assert changed == {Results.name(resolve(points[1]))}
 
 
 def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path, monkeypatch):

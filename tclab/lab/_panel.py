@@ -613,8 +613,8 @@ class PanelView:
     def _show_advice(self) -> None:
         """Show the advice, and offer a race of what may pay."""
         able, advice = self._able(), self._advice
-        tried = [] if advice is None else [one for one in advice.suggestions if one.measured]
-        raced = [f"{one.change}: {sentence_of(one.measured).partition(': ')[2]}" for one in tried]
+        tried = () if advice is None else advice.suggestions
+        raced = [f"{one.change}: {sentence_of(one.measured).partition(': ')[2]}" for one in tried if one.measured]
         changes = counted(able, "change")
         self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else "".join(raced[:1])
         self.advice.value = "" if advice is None else advice._repr_html_()

@@ -93,10 +93,6 @@ class Results:
         canonical = json.dumps(what, sort_keys=True, default=str)
         return f"{hashlib.sha256(canonical.encode()).hexdigest()[:24]}.parquet"
 
-    def path(self, point: Point) -> Path:
-        """Return where the rows of a point's first run here are, or would be."""
-        return self.folder / self.name(resolve(point))
-
     def read(self, name: str) -> pa.Table | None:
         """Return the rows of a point by its file's name, measured by the code that there is now; `None` without any."""
         path = self.folder / name

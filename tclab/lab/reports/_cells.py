@@ -239,8 +239,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
             found.append((*point, where, stage, float(seconds), whole, accounted))
     made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
     made["accounted"] = made["accounted"].astype("Float64")
-    order = {mode: place for place, mode in enumerate(MODES)}
-    return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+    return made.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
 
 
 def adds_up(accounted: float | None) -> bool:
@@ -265,11 +264,8 @@ def machine(rows: Runs | None = None) -> pd.DataFrame:
 
     - `rows`: show the machines that measured these rows, a column each; this machine unless given.
     """
-    if rows is None:
-        made = pd.DataFrame([environment()])
-    else:
-        of_a_machine = [name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT]
-        made = rows_of(rows).dropna(subset="torch")[["tclab", *of_a_machine]]
+    names = ["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT)]
+    made = pd.DataFrame([environment()]) if rows is None else rows_of(rows).dropna(subset="torch")[names]
     made = made.drop_duplicates().dropna(axis="columns", how="all")
     return made.map(cell_text).set_axis([f"machine {number + 1}" for number in range(len(made))]).T
 

@@ -50,8 +50,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     *answers, checked = (
         s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
     )
-    several = (by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any())
-    axes = [sentence for by in several for sentence in axis_sentences(rows, by)]
+    axes = [one for by in AXES if (ok.groupby("model")[by].nunique() > 1).any() for one in axis_sentences(rows, by)]
     return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
 
 
