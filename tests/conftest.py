@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from nbval.kernel import RunningKernel
+from notebook_outputs import SAID, shown_well
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
@@ -59,6 +60,7 @@ TOGETHER = {
 }
 
 
+BY_DEFAULTS = os.environ.get("TCLAB_NOTEBOOKS") == "defaults"  # of make test-all; else by their test_parameters
 # What a cell of a notebook must have found, notebook → cell → a condition: nbval alone sees exceptions, and their saved
 # outputs are stripped.
 FINDS = {
@@ -89,11 +91,23 @@ def pytest_collection_modifyitems(config, items):
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what its kernel's client warns of
             if "parameters" in item.cell.metadata.get("tags", []):
-                # as papermill's -p does; by its defaults each runs in tests/test_notebooks.py
-                smaller = item.parent.nb.metadata.get("test_parameters", {})
+                # as papermill's -p does
+                smaller = {} if BY_DEFAULTS else item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
+                if BY_DEFAULTS:
+                    item.cell.source += "\nif globals().get('budget_seconds'):\n    budget_seconds = 10"
             if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
                 item.cell.source += f"\nassert {found}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """After a cell of a notebook that runs by its defaults: look at what it shows."""
+    result = yield
+    if BY_DEFAULTS and item.path.suffix == ".ipynb" and item.cell.cell_type == "code":
+        pictured = "picture" in item.cell.metadata.get("tags", [])
+        shown_well(item.cell["id"], item.test_outputs, SAID.get(item.path.stem, {}), pictured=pictured)
+    return result
 
 
 _kernels = []  # of this process, one at most
@@ -102,8 +116,7 @@ _kernels = []  # of this process, one at most
 def one_kernel(name, cwd, startup_timeout):
     """Return the kernel of all notebooks of this process: it has imported what they import, and knows no other's names.
 
-    A start and its imports take a kernel and its worker eight seconds; by its defaults each notebook has its own, in
-    tests/test_notebooks.py.
+    A start and its imports take a kernel and its worker eight seconds.
     """
     if _kernels and not _kernels[0].is_alive():
         _kernels.clear()

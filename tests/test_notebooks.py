@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from notebook_outputs import SAID, shown_well, text_of
 from notebook_pictures import MOST_BYTES, pictures, renew
 from PIL import Image
 from test_compare import sweep as made_by_hand
@@ -65,9 +66,7 @@ class Run:
         assert "widgets" not in self.notebook["metadata"]
 
     def text(self, cell):
-        """Return what a cell shows as plain text, in one line."""
-        parts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in self.shown[cell]]
-        return " ".join("".join(map("".join, parts)).split())
+        return text_of(self.shown[cell])
 
     def has_pictures(self, *cells):
         return all(any("image/png" in one.get("data", {}) for one in self.shown[cell]) for cell in cells)
@@ -77,33 +76,17 @@ def step_rows(folder):
     return Results(folder).frame().query("stage == 'step'")
 
 
-# what a cell says, whatever the budget ended
-SAID = {
-    "where_time_goes": {"findings": "a step takes"},
-    "hypotheses": {"hypotheses": "Data pipeline:"},
-    "your_model": {"check": "600 station nodes", "check-strategy": "closed_stations passed:",
-                   "loop-advice": "from 40 steps of this loop"},
-    "masks": {"held-out": "predicted_filter_seconds"},
-    "scaling": {"epochs": "predicted"},
-}  # fmt: skip
-
-
+# make test-all runs the nine by their defaults under nbval, and looks at what they show as here: tests/conftest.py
 @pytest.mark.slow
-@each_notebook
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.parent != FOLDER], ids=lambda path: path.stem)
 def test_by_its_defaults_it_says_what_it_is_for_and_shows_charts(path, tmp_path, monkeypatch):
     notebook = json.loads(path.read_text())
-    if "test_parameters" not in notebook["metadata"]:
-        pytest.skip("make test runs it by its defaults")
     monkeypatch.setenv("TCLAB_RUNS", str(tmp_path / "runs"))  # no rows of an earlier run
     budget = {"budget_seconds": 10} if defaults(notebook["cells"]).get("budget_seconds") else {}
     run = Run(path, tmp_path, **budget)
     tagged = [cell["id"] for cell in notebook["cells"] if "picture" in cell["metadata"].get("tags", [])]
-    assert run.has_pictures(*tagged)
-    for cell, words in SAID.get(path.stem, {}).items():
-        assert words in run.text(cell)
-    for cell, what in run.shown.items():
-        html = "".join("".join(output.get("data", {}).get("text/html", "")) for output in what)
-        assert not re.search(r">(NaN|None|&lt;NA&gt;)<", html), f"{cell}: {html}"
+    for cell, outputs in run.shown.items():
+        shown_well(cell, outputs, SAID.get(path.stem, {}), pictured=cell in tagged)
 
 
 SMALL = {"scale": 0.02, "steps": 2, "gpus": 0, "budget_seconds": 0}
