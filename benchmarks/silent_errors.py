@@ -4,15 +4,17 @@
 
 A table is a drawn list of edges, written with other names, columns in another order, another header or none, quotes,
 separators, decimal signs, line ends, encodings, comments and packings. A trace is a drawn run of threads and devices,
-written with other numbers of devices, makers' categories, years, orders and stray marks. The right value is known from
-the drawing: the edges and weights; each device's busy, idle and compute time, and each operator's self time, by a sweep
-over every instant. What the reader gives must equal it, or be a sentence of `InputError`.
+written with other numbers of devices, makers' categories, years, decimals, orders and stray marks, and a backward pass
+on autograd's own thread. The right value is known from the drawing: the edges and weights; each device's busy, idle and
+compute time, each operator's self time and the backward pass that the main thread waits for, by a sweep over every
+instant. What the reader gives must equal it, or be a sentence of `InputError`.
 """
 
 import gzip
 import io
 import json
 import random
+import re
 import tempfile
 import zipfile
 from collections import Counter
@@ -140,14 +142,14 @@ MAKERS = {  # a maker's categories of kernels, copies, runtime calls
 }
 
 
-def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int, int, int]], dict[str, int]]:
-    """Return a file's bytes, its suffix, each device's span, busy and compute time, and each operator's self time, ns.
+def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int, int, int]], dict[str, int], int]:
+    """Return a file's bytes, its suffix, each device's span, busy and compute time, operators' self times, backward.
 
-    Times are whole ns; self time is that of the latest event that has begun and not ended.
+    Times are whole ns, written as decimals of µs; self time is that of the latest event that has begun and not ended.
     """
     kernel, copy, call = rng.choice([*MAKERS.values()])
     base = rng.choice([0, 5, 151_000_000_000, 5_100_000_000_000, 1_615_207_264_505_000, 4_102_444_800_000_000])
-    tick = 1000 if base > 1e13 else 1  # a float of today's µs has no ns, nor do such files: they have whole µs
+    tick = rng.choice([1, 1000])
     devices: dict[object, tuple[int, int, int]] = {}
     events, correlation = [], 0
     process = rng.sample([0, 1, 2, 3, 7, 40, "GPU 0", "GPU 1", "cuda:1"], rng.randint(0, 3))
@@ -168,6 +170,7 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
         compute = _self_times([one for one in work if one[0] == "gemm"]).total()
         devices[pid] = (span, _self_times(work).total(), compute)
     own: Counter[str] = Counter()
+    backward = 0
     for thread in range(rng.randint(1, 3)):
         mine = []
         for i in range(rng.randint(1, 14)):
@@ -177,20 +180,49 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
             category = rng.choice(["cpu_op", "cpu_op", call, "user_annotation", "python_function"])
             mine.append((f"op {thread} {i}", category, 900, 900 + thread, begin, took, {}))
         events += mine
-        own.update(_self_times([(name, begin, begin + took) for name, _, _, _, begin, took, _ in mine]))
+        spans = [(name, begin, begin + took) for name, _, _, _, begin, took, _ in mine]
+        if thread == 0 and rng.random() < 0.5:
+            nodes = _backward(rng, tick)
+            events += [(name, "cpu_op", 900, 990, begin, end - begin, {}) for name, begin, end in nodes]
+            own.update({name: end - begin for name, begin, end in nodes})
+            edges = {edge for _, *ends in spans for edge in ends}
+            waited = [one for one in nodes if min(edges) <= one[1] and one[2] <= max(edges)
+                      and not any(one[1] < edge < one[2] for edge in edges)]  # fmt: skip
+            spent = _self_times(spans + waited)
+            backward = sum(spent.pop(name, 0) for name, _, _ in waited)
+            own.update(spent)
+        else:
+            own.update(_self_times(spans))
     entries = [
-        {"ph": "X", "name": n, "cat": c, "pid": p, "tid": t, "ts": base + s // 1000 + s % 1000 / 1000, "dur": d / 1000}
+        {"ph": "X", "name": n, "cat": c, "pid": p, "tid": t, "ts": _decimal(rng, base * 1000 + s), "dur": d / 1000}
         | ({"args": args} if args else {})
         for n, c, p, t, s, d, args in events
     ]
     entries += _marks(rng, base, process)
     rng.shuffle(entries)
     whole: object = {"schemaVersion": 1, "traceEvents": entries} if rng.random() < 0.7 else entries
-    content = json.dumps(whole, indent=rng.choice([None, 1])).encode()
-    right = devices, {name: took for name, took in own.items() if took}
+    content = re.sub('"@([^@]+)@"', r"\1", json.dumps(whole, indent=rng.choice([None, 1]))).encode()
+    right = devices, {name: took for name, took in own.items() if took}, backward
     if rng.random() < 0.3:
         return gzip.compress(content, 1), ".json.gz", *right
     return content, ".json", *right
+
+
+def _decimal(rng: random.Random, ns: int) -> str:
+    """Return a time as µs with all its decimals, between marks that the writer takes away with the quotes."""
+    if rng.random() < 0.2 and ns:
+        return f"@{str(ns)[0]}.{str(ns)[1:] or 0}e{len(str(ns)) - 4:+}@"
+    return f"@{ns // 1000}.{ns % 1000:03}@"
+
+
+def _backward(rng: random.Random, tick: int) -> list[tuple[str, int, int]]:
+    """Return nodes of a backward pass, one after another: name, begin, end."""
+    nodes, now = [], rng.randint(0, 20_000) * tick
+    for i in range(rng.randint(1, 6)):
+        end = now + rng.choice([1, 500, 4000]) * tick
+        nodes.append((f"autograd::engine::evaluate_function: Node{i}Backward0", now, end))
+        now = end + rng.choice([0, 1, 3000]) * tick
+    return nodes
 
 
 def _marks(rng: random.Random, base: int, process: list[object]) -> list[dict[str, object]]:
@@ -217,7 +249,7 @@ def _self_times(spans: list[tuple[str, int, int]]) -> Counter[str]:
     return own
 
 
-def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: dict[str, int]) -> str:
+def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: dict[str, int], backward: int) -> str:
     """Return how a trace is read: "read", "refused", or what is wrong."""
     try:
         report = trace.analyze(path)
@@ -228,7 +260,7 @@ def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: di
     for pid, right in devices.items():
         row = report.breakdown[report.breakdown["device"] == pid]
         found = row[["span_us", "busy_us", "compute_us"]].to_numpy()[0] * 1000 if len(row) else []
-        if len(row) != 1 or any(abs(a - b) > 100 for a, b in zip(found, right, strict=True)):  # a float of 10¹⁵ µs
+        if len(row) != 1 or any(abs(a - b) > 0.5 for a, b in zip(found, right, strict=True)):
             return f"wrong: device {pid} {found} for {right}"
     if not devices and report.breakdown["busy_us"].notna().any():
         return "wrong: a device where there is none"
@@ -236,6 +268,9 @@ def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: di
     read = dict(zip(ops["name"], (ops["self_us"] * 1000).round(), strict=True))
     if read != own:
         return f"wrong: self times {read} for {own}"
+    in_stage = report.stages.set_index("stage")["self_us"]["backward"] * 1000
+    if abs(in_stage - backward) > 0.5:
+        return f"wrong: backward {in_stage} for {backward}"
     return "read"
 
 

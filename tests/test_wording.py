@@ -16,15 +16,15 @@ IDIOMS = {
     r"\b[Bb]y \d+ steps\b": "based on 8 steps",
     r"\bcarries\b": "holds; batch size",
     r"\b[Ww]hat of\b": "are … worth it?",
-    r"\barms?\b(?= |$)(?<=\w)": "candidate",
+    r"\barms?\b(?! are)": "candidate",  # `arms` is a parameter
 }
-NAMED = re.compile(r"`[^`]*`|\w+=|\barm\b[\"'\]]")  # code keeps its names
+NAMED = re.compile(r"`[^`]*`")  # code keeps its names
 
 
-def printed(source):
-    """Yield the strings of a module that have words in them, without docstrings."""
+def printed(source, *, docstrings=False):
+    """Yield the strings of a module that have words in them, without docstrings unless `--help` shows them."""
     tree = ast.parse(source)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and not docstrings}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             if " " in node.value.strip():
@@ -35,13 +35,13 @@ def texts(root):
     """Yield (file, text) of all that a user reads."""
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         yield page.name, page.read_text(encoding="utf-8")
-    yield "Makefile", "\n".join(re.findall(r"^(?:# |\t@echo ).*", (root / "Makefile").read_text(), re.MULTILINE))
+    yield "Makefile", "\n".join(re.findall(r"^(?:# |\t@echo )(.*)", (root / "Makefile").read_text(), re.MULTILINE))
     for path in NOTEBOOKS:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "markdown":
                 yield path.name, "".join(cell["source"])
     for path in sorted((root / "tclab").rglob("*.py")):
-        for text in printed(path.read_text(encoding="utf-8")):
+        for text in printed(path.read_text(encoding="utf-8"), docstrings=path.parent.name == "command"):
             yield path.name, text
 
 

@@ -100,7 +100,7 @@ def sweep(
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
 
-    - `results`: the folder that rows are kept in; the same command goes on with it.
+    - `results`: the folder that rows are kept in; run the same command again to resume.
     - `budget_seconds`: run no point that would end later.
     - `retry`: run points again that failed.
     - `repeats`: runs of each point; compare judges by what they differ by.
@@ -145,7 +145,7 @@ def race(
     - `budget_seconds`: of the rounds, of which each process runs two or more.
     - `margin`: a share of the time that is no difference.
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
-    - `record`: a file, with which the same command goes on after an interrupt (budget included).
+    - `record`: a file, with which the same command resumes after an interrupt (budget included).
     """
     from tclab.sweeps._race_points import race_points
     from tclab.timing._verdict import explain

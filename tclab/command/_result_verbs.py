@@ -90,7 +90,7 @@ def race_commands(
     - `printed`: the command prints its seconds, a number a line; else it is timed whole.
     - `budget_seconds`: for the runs; setup and first runs come before.
     - `margin`: a share that is no difference.
-    - `record`: a file, with which the same command goes on after an interrupt (budget included).
+    - `record`: a file, with which the same command resumes after an interrupt (budget included).
     - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
     """
     from tclab.timing import race_commands as race

@@ -126,7 +126,7 @@ class Advice(Shown):
         most = n or max(1, int(budget_seconds // _RACE_SECONDS))
         able = [(i, one.race) for i, one in enumerate(every) if one.race is not None][:most]
         if able:
-            say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the arms of each comes on top")
+            say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the candidates of each comes on top")
             options = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
         for i, race in able:
             try:

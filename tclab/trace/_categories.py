@@ -8,20 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tclab.trace._events import COLLECTIVE_KERNEL, DEVICE_CATEGORIES, RUNTIME_CATEGORIES, Trace, matches
+from tclab.trace._events import COLLECTIVE, DEVICE_CATEGORIES, IN_KERNEL, RUNTIME_CATEGORIES, Ints, Trace, matches
 
 CATEGORIES = (
-    "data_loading",
-    "graph_processing",
-    "model_forward",
-    "loss_computation",
-    "backward",
-    "optimizer",
-    "ddp_communication",
-    "tensor_ops",
-    "cuda_kernels",
-    "other",
-)
+    "data_loading", "graph_processing", "model_forward", "loss_computation", "backward", "optimizer",
+    "ddp_communication", "tensor_ops", "cuda_kernels", "other",
+)  # fmt: skip
 STAGES = CATEGORIES[:7]
 """Categories that are parts of the step; the others are kinds of work and belong to the stage around them."""
 OUTSIDE = "outside any stage"
@@ -35,11 +27,15 @@ class Rule(NamedTuple):
     - `category`: of these events.
     - `name`: a regular expression (RE2), ignoring case; "" matches any name.
     - `events`: profiler categories in lower case, separated by spaces; "" matches any.
+    - `sure`: whether these events are a stage of their own within a mark of another stage, too. A name that merely
+      resembles a stage's is not: a module `LossHead` within the mark `forward`, a forward pass that the backward
+      recomputes.
     """
 
     category: str
     name: str = ""
     events: str = ""
+    sure: bool = False
 
 
 _STAGES = "user_annotation"
@@ -51,31 +47,25 @@ _RUNTIME = " ".join(RUNTIME_CATEGORIES)
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
-    # stages of a ledger that marks them: tclab.timing.Ledger(marks=True)
+    # stages of tclab.timing.Ledger(marks=True) that the names below do not tell, or not of an operator
     Rule("data_loading",      r"^ledger: (data_wait|wait|transfer)$"),
     Rule("graph_processing",  r"^ledger: mask$"),
-    Rule("model_forward",     r"^ledger: forward$"),
-    Rule("loss_computation",  r"^ledger: loss$"),
-    Rule("backward",          r"^ledger: backward$"),
-    Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
     Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
     # work of a device, and the calls that launch it or wait for it
-    Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
+    Rule("cuda_kernels",      IN_KERNEL, _DEVICE),
+    Rule("ddp_communication", COLLECTIVE, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective is communication, whoever calls it
-    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer"),
-    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter"),
-    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync"),
-    Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
-    Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
+    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|distributed(\.ddp\.|::)reducer", sure=True),
+    Rule("ddp_communication", r"all_?(reduce|gather|to_?all)|reduce_?scatter|gradient sync|grad_sync", sure=True),
+    Rule("data_loading",      r"data_?load|dataset|collat|pin_memory|prefetch|lmdb|next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
     Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
-    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)", _MARKS),
-    Rule("graph_processing",  r"pyg_lib|torch_sparse", _MARKS),
+    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)|pyg_lib|torch_sparse", _MARKS),
     Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
     Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
     # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
-    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad", _CALLS),
+    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad|: clip$", _CALLS),
     Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
     # an operator of torch.library with a gradient, called: its backward has `Backward` behind this name
     Rule("tensor_ops",        r"^GeneratedBackwardFor_\w+_default$", _OPS),
@@ -89,24 +79,32 @@ RULES: tuple[Rule, ...] = (
 # fmt: on
 
 
-def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
-    """Return the category of each event, [N]: of the ten, or of those that the rules add; `other` where no rule fits.
+def first_rules(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
+    """Return the first rule that fits each event, [N] indices into `rules`, of which the last fits any.
 
     **Raises:** `ValueError` for a rule whose expression RE2 does not accept.
     """
-    names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
     pairs, index = np.unique(trace.category * len(trace.names) + trace.name, return_inverse=True)
     category, name = np.divmod(pairs, max(len(trace.names), 1))
-    found = np.full(len(pairs), names.index("other"), dtype=np.int64)
+    first = np.full(len(pairs), len(rules) - 1, dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
-    for rule in rules:
-        wanted = rule.events.split()
-        fits = undecided.copy()
-        if wanted:
-            fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
+    for i, rule in enumerate(rules):
+        fits = undecided & np.isin(trace.categories, rule.events.split() or trace.categories)[category]
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
             fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]
-        found[fits] = names.index(rule.category)
+        first[fits] = i
         undecided &= ~fits
-    return pd.Categorical.from_codes(found[index], pd.Index(names))
+    return first[index]
+
+
+def categories_of(rule: Ints, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
+    """Return the categories of rules, [N]: of the ten, or of those that the rules add."""
+    names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
+    codes = np.array([names.index(rule.category) for rule in rules], dtype=np.int64)
+    return pd.Categorical.from_codes(codes[rule], pd.Index(names))
+
+
+def categorise(trace: Trace) -> "pd.Categorical[Any]":
+    """Return the category of each event by tclab's own rules, [N]; `other` where no rule fits."""
+    return categories_of(first_rules(trace))

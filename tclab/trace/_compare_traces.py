@@ -10,6 +10,7 @@ import pandas as pd
 
 from tclab._display import Display, Shown, us_text
 from tclab.trace._categories import OUTSIDE
+from tclab.trace._host_work import host_tables, whole_steps
 from tclab.trace._report import Report, analyze, shown_parts, unmarked_forward
 from tclab.trace._trace_findings import short
 
@@ -20,7 +21,8 @@ _SETTINGS = ("world_size", "record_shapes", "with_stack", "device_events", "devi
 class Comparison(Shown):
     """Times of `a` and `b` with ratios b / a and differences b - a; null where one side is missing or 0.
 
-    Categories, stages and operations are of a mean step where both sides mark steps, else of the whole recording.
+    Categories, stages and operations are of a mean whole step where both sides mark steps on the host, else of the
+    whole recording. A step within which a recording begins or ends is not counted.
     """
 
     whole: pd.DataFrame  # whole ("mean step"; "whole recording", of the main threads), a_us, b_us, ratio, difference_us
@@ -33,7 +35,6 @@ class Comparison(Shown):
     b: str
 
     def _display(self) -> Display:
-        of = "of a mean step" if self.whole["ratio"].notna().all() else "in all"
         title = "\n".join([f"a is {self.a}, b is {self.b}.", *self.findings])
         parts = [("whole", row["whole"], row) for row in self.whole.to_dict("records")]
         parts += shown_parts(self.stages, self.categories, ["a_us", "b_us"])
@@ -41,8 +42,9 @@ class Comparison(Shown):
         for by, name, row in parts:
             times = ["" if np.isnan(row[side]) else us_text(row[side]) for side in ("a_us", "b_us")]
             lines.append((by, name, *times, "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×"))
-        said = f"Stages and kinds of work are self time of the main threads {of}."
-        notes = [said, *(f"Beware: {warning}" for warning in self.warnings)]
+        of = "of a mean step" if self.whole["ratio"].notna().all() else "in all"
+        notes = [f"Stages and kinds of work are self time of the main threads {of}."]
+        notes += (f"Beware: {warning}" for warning in self.warnings)
         return Display(title, ("by", "", "a", "b", "b : a"), lines, notes)
 
 
@@ -59,40 +61,31 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     **Raises:** `TraceError` for a path that is no trace.
     """
     a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
-    steps = (len(a.steps), len(b.steps)) if len(a.steps) and len(b.steps) else (1, 1)
-    whole = _side_by_side(_whole(a), _whole(b), ["whole"])
-    stages = _side_by_side(a.stages, b.stages, ["stage"], steps)
-    ops = _side_by_side(a.ops, b.ops, ["name", "category"], steps).fillna({"a_calls": 0, "b_calls": 0})
+    steps = [int((side.steps["whole"] & (side.steps["marked_on"] == "host")).sum()) for side in (a, b)]
+    works = [[(rank.trace, rank.host, whole_steps(rank.trace)) for rank in side.ranks] for side in (a, b)]
+    sides = [host_tables(work) for work in works] if all(steps) else [vars(a), vars(b)]
+    steps = steps if all(steps) else [1, 1]
+    whole = _side_by_side([_whole(a), _whole(b)], ["whole"], [1, 1])
+    stages = _side_by_side([side["stages"] for side in sides], ["stage"], steps)
+    categories = _side_by_side([side["categories"] for side in sides], ["category"], steps)
+    ops = _side_by_side([side["ops"] for side in sides], ["name", "category"], steps)
+    ops = ops.fillna({"a_calls": 0, "b_calls": 0})
     ops = ops.sort_values("difference_us", key=abs, ascending=False, kind="stable", ignore_index=True)
-    return Comparison(
-        whole=whole,
-        categories=_side_by_side(a.categories, b.categories, ["category"], steps),
-        stages=stages,
-        ops=ops,
-        findings=list(dict.fromkeys([*_differences(whole, stages, ops), *unmarked_forward(a), *unmarked_forward(b)])),
-        warnings=list(_warnings(a, b)),
-        a=_place(a),
-        b=_place(b),
-    )
-
-
-def _place(report: Report) -> str:
-    paths = [trace.path for trace in report.traces]
-    return str(paths[0] if len(paths) == 1 else paths[0].parent)
+    findings = dict.fromkeys([*_differences(whole, stages, ops), *unmarked_forward(a), *unmarked_forward(b)])
+    paths = [str(side.traces[0].path if len(side.traces) == 1 else side.traces[0].path.parent) for side in (a, b)]
+    return Comparison(whole, categories, stages, ops, list(findings), list(_warnings(a, b)), *paths)
 
 
 def _whole(report: Report) -> pd.DataFrame:
-    times = [report.steps["wall_us"].mean(), report.categories["self_us"].sum()]
+    times = [report.steps["wall_us"][report.steps["whole"].astype(bool)].mean(), report.categories["self_us"].sum()]
     return pd.DataFrame({"whole": ["mean step", "whole recording"], "self_us": times})
 
 
-def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], steps: tuple[int, int] = (1, 1)) -> pd.DataFrame:
+def _side_by_side(sides: list[pd.DataFrame], keys: list[str], steps: list[int]) -> pd.DataFrame:
     """Return the rows of both sides by their keys: self_us as a_us and b_us, calls likewise, each of one of `steps`."""
-    sides = [
-        side.set_index(keys).filter(["calls", "self_us"]).rename(columns={"self_us": "us"}).div(n).add_prefix(name)
-        for name, side, n in zip(("a_", "b_"), (a, b), steps, strict=True)
-    ]
-    table = pd.concat(sides, axis=1).reset_index()
+    of_step = [side.set_index(keys).filter(["calls", "self_us"]) / n for side, n in zip(sides, steps, strict=True)]
+    table = pd.concat([of_step[0].add_prefix("a_"), of_step[1].add_prefix("b_")], axis=1).reset_index()
+    table.columns = table.columns.str.replace("self_us", "us")
     difference = table["b_us"].fillna(0) - table["a_us"].fillna(0)
     return table.assign(ratio=table["b_us"] / table["a_us"].where(table["a_us"] > 0), difference_us=difference)
 

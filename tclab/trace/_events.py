@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,14 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 US = 1e3
-"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes."""
+"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes. All times are counted in whole ticks."""
+SECOND = 10**9  # ticks
 
 HOST, DEVICE, ANNOTATION = 0, 1, 2
 """Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
 
-KERNEL_CATEGORIES = {"kernel"}
 COPY_CATEGORIES = {"gpu_memcpy", "memcpy"}
-SET_CATEGORIES = {"gpu_memset", "memset"}
-DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | SET_CATEGORIES
+DEVICE_CATEGORIES = {"kernel", "gpu_memset", "memset"} | COPY_CATEGORIES
 _MAKERS = ("cuda_", "xpu_", "mtia_", "privateuse1_", "glow_", "")
 RUNTIME_CATEGORIES = {maker + kind for maker in _MAKERS for kind in ("runtime", "driver")}
 OPERATOR_CATEGORIES = {"cpu_op", "operator"}
@@ -37,20 +36,19 @@ ANNOTATION_CATEGORIES = {
 }  # fmt: skip
 _HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation", "python_function"}
 TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
-COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
+COLLECTIVE = (
+    r"[nrmh]ccl|oneccl|msccl|hcom_|nvshmem|cross_device_reduce|multimem_|userbuffers|deep_ep::|reduce_?scatter_cross"
+    r"|(^|[^a-z])(all_?(reduce|gather|to_?all|2all)|reduce_?scatter)|(one|two)_?shot_?all_?reduce"
+    r"|(?-i:All(Reduce|Gather|ToAll|2All)|ReduceScatter)"
+)
+"""Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
+symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce."""
+IN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
+"""All-reduces among the threads of one kernel."""
 
 
 class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
-
-
-class StepWindows(NamedTuple):
-    """Steps in the order of time: names, start [K] and end [K] in ticks, and which side marks them."""
-
-    names: list[str]
-    start: Ints
-    end: Ints
-    marked_on: str  # "host" or "device"
 
 
 @dataclass(frozen=True)
@@ -59,25 +57,24 @@ class Trace:
 
     path: Path
     settings: dict[str, Any]  # a row of `Report.settings`
-    clock_us: float  # the time of tick 0 on the clock of its machine, µs
-    ts: Floats  # µs as in the file, with a float's rounding
-    dur: Floats
+    clock: int  # the time of tick 0 on the clock of its machine, ticks
     start: Ints  # ticks
     duration: Ints  # ticks, never negative
     name: Ints  # index into `names`
     category: Ints  # index into `categories`
     track: Ints  # index into `tracks`
-    correlation: Ints  # the same in a launch and its kernel; -1 where there is none
-    size: Floats  # bytes of a copy or set; null elsewhere
+    correlation: Ints  # the same in a launch and its kernel; 0 or less where there is none
+    size: Floats  # bytes of a copy or set, elements of a collective's message; null elsewhere
+    shapes: Ints  # index into `shape_texts`
     collective: Ints  # index into `collectives`
+    sequence: Floats  # the number of a collective in its group; null where it is not recorded
     names: list[str]
     categories: list[str]  # in lower case
     tracks: list[tuple[Hashable, Hashable]]  # (pid, tid)
-    collectives: list[str]  # "allreduce of group 0"; "" where it is not recorded
+    shape_texts: list[str]  # "[[64, 256], [256]]", of an operator's inputs; "" where it is not recorded
+    collectives: list[str]  # "allreduce of group 0 [0, 1]"; "" where it is not recorded
+    links: pd.DataFrame  # from a forward thread to its backward: caller, track (indices into `tracks`), at (ticks)
     left_out: dict[str, int]  # reason → how many events
-
-    def __len__(self) -> int:
-        return len(self.start)
 
     def is_category(self, wanted: set[str]) -> Bools:
         """Return which events have one of the `wanted` categories (in lower case), [N]."""
@@ -100,56 +97,99 @@ class Trace:
     @cached_property
     def kind(self) -> npt.NDArray[np.int8]:
         """`HOST`, `DEVICE` or `ANNOTATION` per event, [N]."""
-        kinds = np.full(len(self), HOST, dtype=np.int8)
-        kinds[self.is_category(DEVICE_CATEGORIES)] = DEVICE
-        kinds[self.is_category(ANNOTATION_CATEGORIES)] = ANNOTATION
-        return kinds
+        on_device, is_annotation = self.is_category(DEVICE_CATEGORIES), self.is_category(ANNOTATION_CATEGORIES)
+        return np.select([on_device, is_annotation], [DEVICE, ANNOTATION], HOST).astype(np.int8)
 
     @cached_property
-    def steps(self) -> StepWindows:
-        """The `ProfilerStep` marks of the host; of the device where only the device has them.
+    def is_collective(self) -> Bools:
+        """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
+        among_threads = self.names_match(IN_KERNEL) & ~self.names_match(r"[nr]ccl")
+        named = self.names_match(COLLECTIVE) & ~among_threads
+        return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
-        A device marks a step once per stream; its window runs from the first mark's start to the last one's end.
+    @cached_property
+    def main(self) -> int:
+        """The thread that runs the steps, index into `tracks`; -1 without host events.
+
+        It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the
+        process's); else the one with the most events, of equals the one that begins first.
+        """
+        rows = np.flatnonzero(self.kind == HOST)
+        if len(rows) == 0:
+            return -1
+        threads = pd.Series(self.start[rows]).groupby(self.track[rows]).agg(["size", "min"])
+        stepping = threads[threads.index.isin(self.track[self.names_match(r"^ProfilerStep")]) & (threads["size"] > 1)]
+        first = threads[[self.tracks[track][0] == self.tracks[track][1] for track in threads.index]]
+        choice = stepping if len(stepping) else first if len(first) else threads
+        return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The `ProfilerStep` marks of the main thread, by time; of the device where no host thread has them.
+
+        Columns: name, start and end in ticks, marked_on ("host" or "device"). Another thread's marks count where the
+        main thread has none: a file merged of several ranks has each step once per rank. A device marks a step once per
+        stream; its window runs from the first mark's start to the last one's end.
         """
         is_step = self.names_match(r"^ProfilerStep")
-        rows, marked_on = np.flatnonzero(is_step & self.is_category({"user_annotation"})), "host"
+        on_host = is_step & self.is_category({"user_annotation"})
+        on_main = on_host & (self.track == self.main)
+        rows, marked_on = np.flatnonzero(on_main if on_main.any() else on_host), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
-        marks = pd.DataFrame({"step": self.name[rows], "start": self.start[rows], "end": self.stop[rows]})
-        if marked_on == "device":
-            marks = marks.groupby("step").agg({"start": "min", "end": "max"}).reset_index()
-        marks = marks.sort_values("start", kind="stable")
-        names = [self.names[name] for name in marks["step"]]
-        return StepWindows(names, marks["start"].to_numpy(), marks["end"].to_numpy(), marked_on)
+        step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host
+        marks = pd.DataFrame({"name": self.names_of(rows), "start": self.start[rows], "end": self.stop[rows]})
+        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"}).assign(marked_on=marked_on)
+        return marks.sort_values("start", kind="stable", ignore_index=True)
+
+    @cached_property
+    def is_op(self) -> Bools:
+        """Which events are operators, [N]."""
+        return self.is_category(OPERATOR_CATEGORIES)
 
     @cached_property
     def is_runtime(self) -> Bools:
         """Which events are calls of a runtime or driver on the host, [N]: they launch work, or wait for it."""
         return self.is_category(RUNTIME_CATEGORIES)
 
+    @cached_property
+    def launch(self) -> Ints:
+        """The runtime call that launched each device event, by correlation, [N] rows; -1 where none is recorded.
+
+        Of several calls with one number, as of two windows in a file, it is the last that began before the event; it is
+        unknown where calls of several processes have it, as in a file that was merged from several ranks.
+        """
+        numbered = pd.DataFrame({"row": np.arange(len(self.start)), "number": self.correlation, "at": self.start})
+        numbered["pid"] = np.array([str(pid) for pid, _ in self.tracks], dtype=object)[self.track]
+        numbered = numbered[numbered["number"] > 0].sort_values("at", kind="stable")
+        events, calls = (numbered[of[numbered["row"]]] for of in (self.kind == DEVICE, self.is_runtime))
+        calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
+        before, after = (
+            pd.merge_asof(events, calls, on="at", by="number", suffixes=("", "_call"), direction=side)["row_call"]
+            for side in ("backward", "forward")
+        )
+        launch = np.full(len(self.start), -1, dtype=np.int64)
+        launch[events["row"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
+        return launch
+
     @property
-    def rank(self) -> int | None:
-        """The rank that the file or its name gives."""
-        rank: int | None = self.settings["rank"]
-        return rank
+    def rank(self) -> Any:
+        """The rank that the file or its name gives, None where neither does."""
+        return self.settings["rank"]
 
     @property
     def label(self) -> str:
         """The name of this trace in findings: its rank, or its file where the rank is not known."""
         return self.path.name if self.rank is None else f"rank {self.rank}"
 
-    def us(self, ticks: Any) -> Any:
-        """Return ticks as microseconds."""
-        return ticks / US
-
     def ranked(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table with the trace's rank as first column, null where it is not known."""
         table.insert(0, "rank", pd.Series([self.rank] * len(table), dtype="Int64", index=table.index))
         return table
 
-    def name_of(self, row: Any) -> str:
-        """Return an event's name."""
-        return self.names[self.name[row]]
+    def names_of(self, rows: Ints) -> list[Any]:
+        """Return events' names, None for row -1."""
+        return [None if row < 0 else self.names[self.name[row]] for row in rows.tolist()]
 
 
 def matches(names: pa.Array, pattern: str) -> Bools:

@@ -6,26 +6,26 @@ ticks.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tclab.trace._events import Bools, Floats, Ints, Trace
+from tclab.trace._events import Bools, Ints, Trace
 
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
 """Which of two events with the same interval contains the other, outermost first; others are innermost."""
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals in the order of time: start [N], end [N] int64 ticks, or float64 µs."""
+    """Disjoint intervals in the order of time: start [N], end [N] ticks."""
 
-    start: Any
-    end: Any
+    start: Ints
+    end: Ints
 
     @property
-    def length(self) -> Any:
-        return (self.end - self.start).sum()
+    def length(self) -> int:
+        return int((self.end - self.start).sum())
 
     @property
     def gaps(self) -> "Intervals":
@@ -37,15 +37,13 @@ class Intervals(NamedTuple):
         return self._before(end) - self._before(start)
 
     def _before(self, at: Ints) -> Ints:
-        if len(self.start) == 0:
-            return np.zeros(len(at), dtype=np.int64)
-        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
-        index = np.searchsorted(self.start, at, side="right") - 1
-        inside = np.minimum(at, self.end[index]) - self.start[index]
-        return np.where(index < 0, 0, before[index] + inside)
+        begun = np.searchsorted(self.start, at, side="right")
+        length = np.append(0, np.cumsum(self.end - self.start))
+        end = np.append(-(2**62), self.end)
+        return np.asarray(length[begun] - np.maximum(end[begun] - at, 0))
 
 
-def union(start: Ints | Floats, end: Ints | Floats) -> Intervals:
+def union(start: Ints, end: Ints) -> Intervals:
     """Return the union of intervals in any order; they may overlap."""
     if len(start) == 0:
         return Intervals(start, end)
@@ -59,15 +57,22 @@ def union(start: Ints | Floats, end: Ints | Floats) -> Intervals:
 class Nesting:
     """The owner of each moment. Rows are positions in the arguments of `nest`."""
 
-    self_time: Ints  # [N] ticks
     parent: Ints  # [N] the event around it; -1 at the root
+    depth: Ints  # [N] how many events lie around it
     owner: Ints  # [S] owner of each stretch of time
     start: Ints  # [S] ticks
     end: Ints  # [S] ticks
 
+    def spent(self, windows: Intervals | None = None) -> Ints:
+        """Return the self time of each event, [N] ticks; within windows where these are given."""
+        spent = np.zeros(len(self.parent), dtype=np.int64)
+        took = self.end - self.start if windows is None else windows.covered(self.start, self.end)
+        np.add.at(spent, self.owner, took)
+        return spent
+
 
 def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
-    """Return self times and parents of events on any number of tracks, in O(n log n) at any depth.
+    """Return the owners and parents of events on any number of tracks, in O(n log n) at any depth.
 
     **Arguments:**
 
@@ -84,35 +89,31 @@ def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
     kind = np.repeat([0, 1, 2], [len(long), len(long), len(instant)])
     by_time = np.lexsort((kind, time, track[event]))
     event, time = event[by_time], time[by_time]
-    parent = np.full(len(start), -1, dtype=np.int64)
-    owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent), dtype=np.int64)
+    parent, depth = np.full((2, len(start)), -1, dtype=np.int64)
+    owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent, depth), dtype=np.int64)
 
     until = np.append(time[1:], 0)
     owned = (owner >= 0) & (until > time)  # on each track the last owner is -1
-    owner, begin, until = owner[owned], time[owned], until[owned]
-    self_time = np.zeros(len(start), dtype=np.int64)
-    np.add.at(self_time, owner, until - begin)
-    return Nesting(self_time, parent, owner, begin, until)
+    return Nesting(parent, depth, owner[owned], time[owned], until[owned])
 
 
-def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
-    """Return the owner from each boundary on, and fill in the parents; an event that has ended waits to be on top."""
-    running: list[int] = []
+def _walk(events: list[int], kinds: list[int], parent: Ints, depth: Ints) -> list[int]:
+    """Return the owner from each boundary on, and fill in the parents and depths.
+
+    An event that ends beneath a running one stays on the stack until it surfaces.
+    """
+    running, owners = [-1], []
     ended: set[int] = set()
-    owners = []
     for event, kind in zip(events, kinds, strict=True):
-        top = running[-1] if running else -1
         if kind == 0:
             ended.add(event)
-            while running and running[-1] in ended:
+            while running[-1] in ended:
                 ended.discard(running.pop())
-            top = running[-1] if running else -1
         else:
-            parent[event] = top
+            parent[event], depth[event] = running[-1], len(running) - 1
             if kind == 1:
                 running.append(event)
-                top = event
-        owners.append(top)
+        owners.append(running[-1])
     return owners
 
 
@@ -131,8 +132,7 @@ def nearest(wanted: Bools, parent: Ints) -> Ints:
 
 def tie_of(trace: Trace, rows: Ints) -> Ints:
     """Return a tie-break that does not depend on the file's order: category from the outside in, then the name."""
-    outer = {category: index for index, category in enumerate(OUTER_FIRST)}
-    category = np.array([outer.get(c, len(OUTER_FIRST)) for c in trace.categories], dtype=np.int64)
+    category = np.array([[*OUTER_FIRST, c].index(c) for c in trace.categories], dtype=np.int64)
     alphabet = np.empty(len(trace.names), dtype=np.int64)
     alphabet[pc.array_sort_indices(trace.name_bytes).to_numpy()] = np.arange(len(trace.names))
     return np.asarray(category[trace.category[rows]] * len(trace.names) + alphabet[trace.name[rows]])

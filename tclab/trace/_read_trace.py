@@ -8,6 +8,7 @@ own: an event that says on which `device` or `stream` it ran is that device's, w
 import re
 from collections import Counter
 from collections.abc import Hashable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +18,43 @@ import pandas as pd
 
 from tclab._display import us_text
 from tclab._source import opened
-from tclab.trace._events import DEVICE_CATEGORIES, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._events import DEVICE_CATEGORIES, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Ints, Trace, TraceError
+from tclab.trace._nesting import union
 
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
-_LONGEST_US = 4e15  # 2^62 ns: more than a century
-_SINCE_1970_US = 1e10  # three hours: times of today, or since the quarter of a year that kineto counts from, are later
+_LONGEST = 4 * 10**18  # ticks: more than a century
+_SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter that kineto counts from, are later
+_MOST = Decimal(2**52)  # µs since 1970: the year 2112
+_MISSING = -(2**63)
 
 
-_TORCH_NAMES = {"collective": "Collective name", "group": "Process Group Name"}
-
-
-class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
-    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
+class _Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as columns."""
 
     correlation: float | str | None = None
     bytes: float | str | None = None
     size: Any = None
     device: Any = None
     stream: Any = None
-    collective: Any = None
-    group: Any = None
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: float | str | None = msgspec.field(name="Seq", default=None)
+    elements: float | str | None = msgspec.field(name="In msg nelems", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`."""
+    """One entry of `traceEvents`; its times as they are written, since a float of µs since 1970 holds no ns."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+    id: Any = None
     args: _Args = _Args()
 
 
@@ -58,7 +64,7 @@ class _File(msgspec.Struct):
     traceEvents: list[msgspec.Raw]
     distributedInfo: dict[str, Any] = {}
     deviceProperties: list[dict[str, Any]] = []
-    baseTimeNanoseconds: float = 0.0
+    baseTimeNanoseconds: int | float = 0
     record_shapes: Any = None
 
 
@@ -78,39 +84,59 @@ class _Codes(dict[Hashable, int]):
 
 
 def _numbers(values: list[Any]) -> Floats:
-    """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
+    """Return numbers, and columns that hold one, as floats; NaN for null and for what is none."""
+    return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
+
+
+def _ticks(values: list[Decimal | None]) -> Ints:
+    """Return µs as whole ticks, cut to a century; `_MISSING` for null."""
+    known = [None if us is None or us.is_nan() else max(min(us, _MOST), -_MOST) for us in values]
+    return np.array([_MISSING if us is None else round(us * 1000) for us in known], dtype=np.int64)
 
 
 class _Columns:
     """The columns of a file while its events are decoded."""
 
     def __init__(self) -> None:
-        self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
+        self.codes = {name: _Codes() for name in ("names", "categories", "tracks")}  # columns of `Trace`
+        self.codes |= {name: _Codes({"": 0}) for name in ("shape_texts", "collectives")}
         self.left_out: Counter[str] = Counter()
-        self.events: list[pd.DataFrame] = []  # those with a duration
+        self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
 
-    def add(self, events: list[_Event]) -> None:
-        """Take a chunk of events."""
+    def add(self, text: bytes) -> None:
+        """Take a chunk of events, a list as JSON."""
+        events = _EVENTS.decode(text)
         marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        complete = [event for event in events if event.ph == "X"]
-        args = [event.args for event in complete]
-        groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
+        events = [e for e in events if e.ph == "X" or (e.ph in ("s", "f") and e.cat == "fwdbwd")]
+        args = [event.args for event in events]
+        correlation = _numbers([a.correlation for a in args])
         columns = {
-            "ts": _numbers([event.ts for event in complete]),
-            "dur": _numbers([event.dur for event in complete]),
-            "name": self.names.of([event.name or "" for event in complete]),
-            "category": self.categories.of(list(map(_category, complete))),
-            "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
-            "correlation": _numbers([a.correlation for a in args]),
-            "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
-            "collective": self.collectives.of(groups),
+            "phase": [event.ph for event in events],
+            "link": [None if event.ph == "X" else f"{event.id} of {event.pid}" for event in events],
+            "start": _ticks([event.ts for event in events]),
+            "duration": _ticks([event.dur for event in events]),
+            "name": self.codes["names"].of([event.name or "" for event in events]),
+            "category": self.codes["categories"].of(list(map(_category, events))),
+            "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
+            "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
+            "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
+            "shapes": self.codes["shape_texts"].of([_compact(bytes(a.dims)) for a in args]),
+            "collective": self.codes["collectives"].of(list(map(_collective, args))),
+            "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(pd.DataFrame(columns))
+
+
+def _compact(shapes: bytes) -> str:
+    """Return shapes without line ends and indents, which some writers put into them."""
+    return b"".join(shapes.split()).decode("utf-8", "replace").replace(",", ", ")
+
+
+def _collective(args: _Args) -> str:
+    """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
+    ranks = f" {args.ranks}" if args.ranks else ""
+    return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
 
 
 def _category(event: _Event) -> str:
@@ -134,11 +160,11 @@ def read_trace(path: Path) -> Trace:
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
             text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
             try:
-                columns.add(_EVENTS.decode(text))
+                columns.add(text)
             except msgspec.ValidationError as error:
                 raise ValueError(f"an event is none of torch.profiler: {error}, counted from event {since:,}") from None
         found.traceEvents.clear()
-    return _to_ticks(path, found, columns)
+    return _trace(path, found, columns)
 
 
 def _parsed(text: bytes) -> _File:
@@ -166,76 +192,66 @@ def _broken(text: bytes, error: str) -> str:
     return f"is not valid JSON at byte {place[1]}: {what}, found {found!r}"
 
 
-def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
+def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
-    names: list[Any] = list(found.names)
-    numeric = np.isfinite(events["ts"]) & np.isfinite(events["dur"])
-    left_out["events whose time or duration is no number"] = int((~numeric).sum())
-    left_out["events with a negative duration"] = int((events["dur"][numeric] < 0).sum())
-    events = events[numeric & (events["dur"] >= 0)]
-    untimed = (events["ts"] == 0) & (events["ts"].median() > _SINCE_1970_US)
+    starts, ends = (events[events["phase"] == phase] for phase in ("s", "f"))
+    events = events[events["phase"] == "X"].drop(columns=["phase", "link"])
+    timed, negative = (events[["start", "duration"]] != _MISSING).all(axis=1), events["duration"] < 0
+    left_out["events whose time or duration is not a number"] = int((~timed).sum())
+    left_out["events with a negative duration"] = int((timed & negative).sum())
+    events = events[timed & ~negative]
+    untimed = (events["start"] == 0) & (events["start"].median() > _SINCE_1970)
     left_out["at time 0, as an event that its device did not time"] = int(untimed.sum())
     events = events[~untimed]
     if events.empty:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    far = _far(events["ts"].to_numpy(), events["dur"].to_numpy())
+    span = int(events["start"].max()) - int(events["start"].min()) + int(events["duration"].max())
+    if span > _LONGEST:
+        raise TraceError(f"{path}: its events span {span / US:.3g} µs; expected the time of one run, below 4e15 µs")
+    far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
     stray, events = events[far], events[~far]
-    columns = {name: events[name].to_numpy() for name in events}
-    ts, dur, correlation = columns["ts"], columns["dur"], columns.pop("correlation")
-    origin = float(np.floor(ts.min()))
+    origin = int(events["start"].min() // int(US) * int(US))
+    columns: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
     if len(stray):
-        us = float(stray["ts"].iloc[0]) - origin
+        us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {names[stray['name'].iloc[0]]!r}, {side}"] = len(stray)
-    span_us = float((ts - origin + dur).max())
-    if span_us > _LONGEST_US:
-        raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
+        left_out[f"far from all others, such as {columns['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
+    links = ends.merge(starts, on="link", suffixes=("", "_caller"))
+    columns |= {str(name): column.to_numpy() for name, column in events.assign(start=events["start"] - origin).items()}
     return Trace(
         path=path,
-        settings=_settings(file, path, set(found.categories)),
-        clock_us=file.baseTimeNanoseconds / 1e3 + origin,
-        # A float of 10¹² µs lacks the last fraction of a nanosecond: rounding restores what was written.
-        start=np.rint((ts - origin) * US).astype(np.int64),
-        duration=np.rint(dur * US).astype(np.int64),
-        correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
+        settings=_settings(file, path, {*columns["categories"]}),
+        clock=int(file.baseTimeNanoseconds) + origin,
         **columns,
-        names=names,
-        categories=list(found.categories),  # type: ignore[arg-type]
-        tracks=list(found.tracks),  # type: ignore[arg-type]
-        collectives=list(found.collectives),  # type: ignore[arg-type]
+        links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["start"] - origin}),
         left_out=+left_out,  # those that occur
     )
 
 
-def _far(ts: Floats, dur: Floats) -> Bools:
+def _far(start: Ints, duration: Ints) -> Bools:
     """Return the few events that lie far from all others, [N]: a profiler's buffer may keep one of an earlier run.
 
     They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
     times as long as the rest lasts.
     """
-    far = np.zeros(len(ts), dtype=bool)
-    if len(ts) < 20:
-        return far
-    rows = np.argsort(ts, kind="stable")
-    reach = np.maximum.accumulate(ts[rows] + dur[rows])
-    gap = ts[rows][1:] - reach[:-1]
-    recorded = reach[-1] - ts[rows[0]] - gap[gap > 1e6].sum()
-    part = np.concatenate(([0], np.cumsum(gap > max(1e6, 10 * recorded))))
-    stray = rows[part != np.bincount(part).argmax()]
-    far[stray] = len(stray) <= max(1, len(rows) // 1000)
-    return far
+    recorded = union(start, start + duration)
+    silence = recorded.gaps.end - recorded.gaps.start
+    usual = recorded.end[-1] - recorded.start[0] - silence[silence > SECOND].sum()
+    long = silence > max(SECOND, 10 * usual)
+    part = np.searchsorted(recorded.gaps.start[long], start, side="left")
+    far = part != np.bincount(part).argmax()
+    return far & (len(start) >= 20) & (far.sum() <= max(1, len(start) // 1000))
 
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
-    known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
+    known = {name: n for name, n in file.distributedInfo.items() if isinstance(n, int) and abs(n) < 2**31}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
-        "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
+        "rank": known.get("rank", int(in_name[1]) if in_name else None),
         "file": path.name,
-        "world_size": known["world_size"],
+        "world_size": known.get("world_size"),
         "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
         "record_shapes": bool(file.record_shapes),
         "with_stack": "python_function" in categories,

@@ -69,6 +69,7 @@ def record(
     **Raises:** `InputError` for a window that the run does not reach.
     """
     import torch
+    from torch import distributed
     from torch.profiler import ProfilerActivity, profile, schedule
 
     first, end = wait + warmup, wait + warmup + active
@@ -77,7 +78,8 @@ def record(
         raise InputError(f"wait {wait}, warmup {warmup}, active {active}: expected 0, 0 and 1, or more")
     if steps is not None and end > steps:
         raise InputError(f"{window} and needs {end}, but the run makes {steps}")
-    folder, rank = Path(folder), _rank()
+    folder, initialised = Path(folder), distributed.is_available() and distributed.is_initialized()
+    rank = distributed.get_rank() if initialised else int(os.environ.get("RANK", 0))
     folder.mkdir(parents=True, exist_ok=True)
     raw = folder / f".rank{rank}.{os.getpid()}.json"
     on_device = torch.cuda.is_available()
@@ -95,45 +97,32 @@ def record(
             yield recorder
         if recorder.steps <= first or not raw.exists():
             raise InputError(f"{window}, but the loop made {recorder.steps}: nothing was recorded")
-        if recorder.steps < end:
-            held = recorder.steps - first
-            warnings.warn(f"{window}, and the loop made {recorder.steps}: it holds {held}", stacklevel=3)
+        if (missing := end - recorder.steps) > 0:
+            warnings.warn(f"{window}, and the loop made {end - missing}: it holds {active - missing}", stacklevel=3)
         recorder.path = folder / f"rank{rank}.pt.trace.json.gz"
         atomic_write(recorder.path, gzip.compress(raw.read_bytes(), compresslevel=4))
     finally:
         raw.unlink(missing_ok=True)
 
 
-def _rank() -> int:
-    """Return the rank: of torch.distributed if initialised, else of the environment, else 0."""
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return int(os.environ.get("RANK", 0))
-
-
 def example(width: int = 256) -> Path:
-    """Train a small perceptron with a hidden layer of some width under `record`; return the folder with its trace."""
+    """Train a small autoencoder with a hidden layer of some width under `record`; return the folder with its trace."""
     import torch
     from torch.profiler import record_function
 
     folder = Path(tempfile.mkdtemp(prefix="tclab-trace-"))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)).to(device)
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
-    features, targets = torch.randn(2048, 64), torch.randn(2048, 1)
     with record(folder, wait=1, warmup=1, active=4, steps=7, shapes=True) as recorder:
         for _ in range(7):
             with record_function("## data_load ##"):
-                rows = torch.randperm(len(features))[:512]
-                batch, wanted = features[rows].to(device), targets[rows].to(device)
+                batch = torch.randn(512, 64).to(device)
             with record_function("## forward ##"):
                 predicted = model(batch)
-            with record_function("## loss ##"):
-                loss = torch.nn.functional.mse_loss(predicted, wanted)
-            with record_function("## backward ##"):
-                torch.autograd.backward(loss)
+            # loss, backward and optimizer are stages by the names of their operators
+            loss = torch.nn.functional.mse_loss(predicted, batch)
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             recorder.step()

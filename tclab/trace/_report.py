@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,14 @@ import pandas as pd
 
 from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
-from tclab.trace import _device_work as device_work
-from tclab.trace import _host_work as host_work
 from tclab.trace._categories import OUTSIDE, RULES, Rule
+from tclab.trace._collectives import COLLECTIVE_COLUMNS, calls_of, pair_calls
+from tclab.trace._device_work import RankWork, device_tables, gather_device, step_table
 from tclab.trace._events import Trace, TraceError
+from tclab.trace._host_work import STEP_MARK, host_tables, nest_host, sync_table, thread_table
 from tclab.trace._read_trace import read_trace
-from tclab.trace._trace_findings import RankWork, findings, short
+from tclab.trace._trace_findings import findings, short
 from tclab.trace._trust import trust_of
-
-_WINDOWS = "; two windows of one process? name one file"
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,53 +26,50 @@ class Report(Shown):
     """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
 
     breakdown: pd.DataFrame  # one row per rank and device: rank, device, span_us, compute_us, non_compute_us, …
-    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, each event once
+    kernels: pd.DataFrame  # kernel, copy or set, op, shapes, module, stage, count, time_us, bytes, …: what devices did
+    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, with the backward they wait for
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
-    threads: pd.DataFrame  # as categories, for every thread of every rank
+    threads: pd.DataFrame  # as categories, for every thread of every rank, each event on its own thread
     steps: pd.DataFrame  # one row per ProfilerStep and rank
     ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added; the steps' marks are a row
     gaps: pd.DataFrame  # the longest times without work of a device
     idle_causes: pd.DataFrame  # what the host did while the device was idle
     syncs: pd.DataFrame
-    copies: pd.DataFrame
     collectives: pd.DataFrame
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[str]
-    traces: list[Trace]
+    ranks: list[RankWork]
     trust: pd.DataFrame  # what speaks against the figures; `findings` begin with it
+
+    @property
+    def traces(self) -> list[Trace]:
+        """The traces, in the order of their ranks."""
+        return [rank.trace for rank in self.ranks]
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
-        lines = [
-            (by, name, us_text(row["self_us"]), f"{row['share']:.1%}")
-            for by, name, row in shown_parts(self.stages, self.categories, ["self_us"])
-        ]
-        whole = us_text(self.categories["self_us"].sum())
-        title = f"Self time of the main threads in {files}; the whole recording takes {whole}"
+        parts = shown_parts(self.stages, self.categories, ["self_us"])
+        lines = [(by, name, us_text(row["self_us"]), f"{row['share']:.1%}") for by, name, row in parts]
+        recorded = us_text(self.categories["self_us"].sum())
+        title = f"Self time of the main threads in {files}; the whole recording takes {recorded}"
         return Display(title, ("by", "", "self time", "share"), lines, [*self._largest(), *self.findings])
 
     def _largest(self) -> Iterator[str]:
         """Yield a forward pass without a mark, the largest operations, and `other` where it is the largest kind."""
         yield from unmarked_forward(self)
-        top = self.ops[self.ops["name"] != host_work.STEP_MARK].head(3).to_dict("records")
-        if top:
-            named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
+        top = self.ops[self.ops["name"] != STEP_MARK].head(3).to_dict("records")
+        named = [f"{short(op['name'])} {us_text(op['self_us'])} ({counted(op['calls'], 'call')})" for op in top]
+        if named:
             yield f"The largest operations, by self time on all host threads: {', '.join(named)}."
-        kinds = self.categories.set_index("category")
-        if len(kinds) and kinds["self_us"].max() > 0 and kinds["self_us"].idxmax() == "other":
-            other = self.ops[self.ops["category"] == "other"]
-            largest = f", most in {short(other['name'].iloc[0])}" if len(other) else ""
-            unrecorded = float(kinds["unrecorded_us"]["other"])
-            blank = f", and {us_text(unrecorded)} without any event" if unrecorded else ""
-            yield (
-                f"“other” is time within events that no rule names{largest}{blank}: "
-                "often Python between operators, which a trace with stacks (with_stack=True) shows."
-            )
+        largest = self.categories.nlargest(1, "self_us").iloc[0]
+        if largest["category"] == "other" and largest["self_us"] > 0:
+            most = "".join(f", most in {short(name)}" for name in self.ops.query("category == 'other'")["name"].head(1))
+            blank = f", and {us_text(largest['unrecorded_us'])} without any event" if largest["unrecorded_us"] else ""
+            often = "often Python between operators, which a trace with stacks (with_stack=True) shows."
+            yield f"“other” is time within events that no rule names{most}{blank}: {often}"
 
 
-def shown_parts(
-    stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]
-) -> Iterator[tuple[str, str, dict[Any, Any]]]:
+def shown_parts(stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]) -> Iterator[tuple[str, str, Any]]:
     """Yield the rows that take time: the stages, unless all is outside any, then the kinds of work."""
     for by, column, table in (("stage", "stage", stages), ("kind of work", "category", categories)):
         shown = table[(table[times] > 0).any(axis=1)]
@@ -85,11 +81,9 @@ def shown_parts(
 def unmarked_forward(report: Report) -> Iterator[str]:
     """Yield that the forward pass has no mark, where there is a stage of backward and none of forward."""
     spent = report.stages.set_index("stage")["self_us"]
-    if spent.get("backward", 0) > 0 and spent.get("model_forward", 0) == 0:
-        yield (
-            f"The forward pass has no mark here and is within “{OUTSIDE}”; "
-            'with record_function("forward"): around it makes it a stage.'
-        )
+    if spent["backward"] > 0 and spent["model_forward"] == 0:
+        mark = 'with record_function("forward"): around it makes it a stage.'
+        yield f"The forward pass has no mark here and is within “{OUTSIDE}”; {mark}"
 
 
 def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
@@ -106,50 +100,33 @@ def analyze(path: str | Path, rules: Mapping[str, str] | None = None) -> Report:
     """
     require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
     require("rules", rules or {}, Mapping, "category → regular expression")
-    table = (*starmap(Rule, (rules or {}).items()), *RULES)
+    table = (*(Rule(category, name, sure=True) for category, name in (rules or {}).items()), *RULES)
     traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
-    ranks = [_analyzed(trace, table) for trace in traces]
+    ranks = [_analyze_rank(trace, table) for trace in traces]
     tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
-    tables["categories"] = host_work.main_threads(tables["threads"], "category")
-    tables["stages"] = host_work.main_threads(tables.pop("stage_threads"), "stage")
-    tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
-    tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
-    tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
-    why = "" if tables["settings"]["device_events"].any() else ", which has no device events"
+    tables |= host_tables([(rank.trace, rank.host, None) for rank in ranks])
+    calls = pair_calls([rank.tables["collectives"] for rank in ranks])
+    tables["collectives"] = calls[COLLECTIVE_COLUMNS]
+    lacks = "" if tables["settings"]["device_events"].any() else ", which has no device events"
     for name, frame in tables.items():
-        frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{why}."  # a notebook shows it
-    trust, verdict = trust_of(traces, [rank.device for rank in ranks])
-    sentences = [verdict, *trust["what"], *findings(ranks, tables["collectives"])]
-    return Report(**tables, findings=sentences, traces=traces, trust=trust)
+        frame.attrs["empty"] = f"No {name.replace('_', ' ')} in this trace{lacks}."  # a notebook shows it
+    trust, verdict = trust_of(ranks, calls)
+    return Report(**tables, findings=[verdict, *trust["what"], *findings(ranks, calls)], ranks=ranks, trust=trust)
 
 
-def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
-    """Return the work of one rank, with the tables that need no other rank."""
-    host, device = host_work.host_work(trace, rules), device_work.device_work(trace)
-    devices = device_work.devices_of(trace)
-    idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
-    breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
-    tables = {
-        "breakdown": breakdown.astype({"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}),
-        "threads": host_work.thread_table(trace, host, "category"),
-        "stage_threads": host_work.thread_table(trace, host, "stage"),
-        "steps": device_work.step_table(trace, device),
-        "ops": host_work.op_table(trace, host),
-        "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
-        "idle_causes": _of_devices(trace, {pid: idle.causes for pid, idle in idles.items()}),
-        "syncs": host_work.sync_table(trace, host),
-        "copies": device_work.copy_table(trace),
+def _analyze_rank(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+    """Return the work of one rank."""
+    host, device = nest_host(trace, rules), gather_device(trace)
+    devices, tables = device_tables(trace, host)
+    tables |= {
+        "threads": thread_table(trace, host),
+        "steps": step_table(trace, device),
+        "syncs": sync_table(trace, host),
+        "collectives": calls_of(trace, device),
         "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
     }
-    return RankWork(trace, host, device, [(devices[pid], idle) for pid, idle in idles.items()], tables)
-
-
-def _of_devices(trace: Trace, tables: dict[Any, pd.DataFrame]) -> pd.DataFrame:
-    """Return the tables of a trace's devices as one, with rank and device in front."""
-    if not tables:
-        return pd.DataFrame()
-    return trace.ranked(pd.concat(tables, names=["device"]).reset_index("device").reset_index(drop=True))
+    return RankWork(trace, host, device, devices, tables)
 
 
 def _files(path: Path) -> list[Path]:
@@ -163,18 +140,18 @@ def _files(path: Path) -> list[Path]:
 
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
-    of_rank: dict[int, str] = {}
-    for trace in traces if len(traces) > 1 else []:
-        name = trace.path.name
-        if trace.rank is None:
+    """Raise an error where two traces, in the order of their ranks, have one rank, or one has none."""
+    one_file = "two windows of one process? name one file"
+    for trace, after in pairwise(traces):
+        if after.rank is None:
+            nameless = f"{(trace if trace.rank is None else after).path.name} does not give its rank"
             expected = "`distributedInfo` in the file or `rank<number>` in its name"
-            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}{_WINDOWS}")
-        if (other := of_rank.setdefault(trace.rank, name)) != name:
-            expected = "one trace per rank of one run"
-            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected {expected}{_WINDOWS}")
+            raise TraceError(f"{nameless}, one of {len(traces)}; expected {expected}; {one_file}")
+        if after.rank == trace.rank:
+            both = f"{after.path.name} and {trace.path.name} are both rank {after.rank}"
+            raise TraceError(f"{both}; expected one trace per rank of one run; {one_file}")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the ranks' tables concatenated; a table without rows gives its columns only."""
-    full = [table for table in tables if len(table)]
-    return pd.concat(full, ignore_index=True) if full else tables[0]
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -114,10 +114,11 @@ def test_the_marks_of_all_steps_are_one_row_of_operations(write_trace, complete)
 def test_a_table_without_rows_says_what_the_trace_lacks(write_trace, complete, device):
     kernel = complete("gemm", 30, 5, "kernel", pid=0, tid=7)
     report = trace.analyze(write_trace([complete("aten::mm", 0, 10), *[kernel] * device]))
-    tables = {"syncs": report.syncs.head(10), "copies": report.copies, "collectives": report.collectives.head(10)}
+    tables = {"syncs": report.syncs.head(10), "collectives": report.collectives.head(10)}
     if not device:
         breakdown = report.breakdown.dropna(subset="span_us").T
         tables |= {"idle causes": report.idle_causes, "gaps": report.gaps, "breakdown": breakdown}
+        tables["kernels"] = report.kernels
     why = "" if device else ", which has no device events"
     for name, table in tables.items():
         assert table.empty
@@ -238,11 +239,14 @@ def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
         complete("Memcpy HtoD (Pinned -> Device)", 20, 10, "Memcpy", pid=0, bytes=60_000),
         complete("Memcpy DtoH (Device -> Pageable)", 40, 5, "gpu_memcpy", pid=0),
     ]
-    copies = trace.analyze(write_trace(events)).copies.set_index("direction")
-    assert copies.loc["HtoD", ["copies", "bytes", "gb_per_s"]].tolist() == [2, 100_000, 5]
+    report = trace.analyze(write_trace(events))
+    copies = report.kernels.set_index(report.kernels["kernel"].str.slice(7, 11))
+    assert copies.loc["HtoD", ["count", "bytes", "gb_per_s"]].tolist() == [2, 100_000, 5]
     assert copies["bytes"].isna()["DtoH"]
     assert copies["size"].isna()["DtoH"]
-    assert copies["size"]["HtoD"] == "16 kB to 1 MB"
+    memory = "(Memcpy HtoD (Pinned -> Device), each 16 kB to 1 MB, trace.json)"
+    assert said(report, "2 copies") == f"2 copies moved 100 kB in 20 µs at 5.00 GB/s {memory}."
+    assert said(report, "1 copy moved").startswith("1 copy moved data (size not recorded) in 5 µs (Memcpy DtoH")
 
 
 def test_compare_by_category_step_and_op(write_trace, complete):

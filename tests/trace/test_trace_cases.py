@@ -84,18 +84,15 @@ def test_a_pause_between_two_parts_of_a_run_is_part_of_it(write_trace, complete)
     assert trace.analyze(write_trace(events)).breakdown["span_us"].item() > 5e6
 
 
-def test_two_windows_of_one_process_and_a_file_without_a_rank_are_named(write_trace, complete):
-    for name in ("host_1.100.pt.trace.json", "host_1.200.pt.trace.json"):
-        path = write_trace([complete("aten::mm", 0, 5)], f"log/{name}", distributedInfo={"rank": 0})
-    with pytest.raises(
-        trace.TraceError,
-        match=r"200\.pt\.trace\.json and host_1\.100.* are both rank 0.*name one file|both rank 0.*name one",
-    ):
-        trace.analyze(path.parent)
-    for name in ("a.json", "b.json"):
-        path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
-    with pytest.raises(
-        trace.TraceError,
-        match=r"a\.json does not give its rank, one of 2.*; two windows of one process\? name one file",
-    ):
+@pytest.mark.parametrize(
+    ("names", "rank", "words"),
+    [
+        (["host_1.100.json", "host_1.200.json"], {"rank": 0}, r"200\.json and host_1\.100.* both rank 0"),
+        (["a.json", "b.json"], {}, r"a\.json does not give its rank, one of 2"),
+    ],
+)
+def test_two_windows_of_one_process_and_a_file_without_a_rank_are_named(write_trace, complete, names, rank, words):
+    for name in names:
+        path = write_trace([complete("aten::mm", 0, 5)], f"log/{name}", distributedInfo=rank)
+    with pytest.raises(trace.TraceError, match=words + r".*; two windows of one process\? name one file"):
         trace.analyze(path.parent)

@@ -32,7 +32,7 @@ def entry(**changes):
         ('{"traceEvents": [' + '{"ph":"X","a":' + "[" * 200_000 + "]" * 200_000 + "}]}", "nested too deeply"),
         (gzip.compress(entry().encode(), mtime=0)[:-20], "cut short"),
         *(
-            (f"[{entry()},{event}]", r"an event is none of torch.profiler: Expected .* at `\$\[1\]")
+            (f"[{entry()},{event}]", r"an event is none of torch.profiler: (Expected|Invalid decimal) .* at `\$\[1\]")
             for event in ("17", entry(ts="soon"), entry(pid=[1]), entry(args=[1]))
         ),
     ],
@@ -50,23 +50,12 @@ def test_a_folder_without_a_trace_is_refused(tmp_path):
 
 def test_values_without_a_time_are_left_out_and_counted(tmp_path):
     today = 1_615_207_264_505_000
-    strange = [
-        entry(ts=today),
-        entry(dur=-5),
-        entry(dur=None),
-        entry(ts=None),
-        '{"ph": "B", "name": "b", "ts": 1}',
-        entry(),
-    ]
+    strange = [entry(ts=today), entry(dur=-5), entry(dur=None), entry(ts=None), entry(ph="B"), entry()]
     report = trace.analyze(put(tmp_path, "[" + ",".join(strange) + "]"))
     assert report.categories["self_us"].sum() == 10
     left_out = " ".join(report.findings)
-    for reason in (
-        "1 events with a negative",
-        "2 events whose time or duration is no number",
-        "1 begin and end",
-        "1 at time 0",
-    ):
+    untimed = "2 events whose time or duration is not a number"
+    for reason in ("1 events with a negative", untimed, "1 begin and end", "1 at time 0"):
         assert reason in left_out
 
 

@@ -31,7 +31,7 @@ def test_any_tangle_counts_each_moment_once_for_the_event_that_began_last_and_li
         running = [before for before in order[:place] if rows[i][0] < sum(rows[before])]
         parents[i] = running[-1] if running else -1
     found = nest(*columns(rows))
-    assert found.self_time.tolist() == owned
+    assert found.spent().tolist() == owned
     assert found.parent.tolist() == parents
     stretches = np.argsort(found.start)
     assert (found.end[stretches][:-1] <= found.start[stretches][1:]).all()

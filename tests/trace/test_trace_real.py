@@ -1,7 +1,9 @@
 """Real traces of seven makers: each gives a report, and device times agree with the reference."""
 
 import csv
+import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,29 @@ def test_device_times_agree_with_the_reference(row, real_report):
         return
     (found,) = real_report(row["trace"]).breakdown[[*TIMES]].to_numpy(dtype=float)
     wanted = [float("nan" if row["span_us"] == "no device events" else row[time]) for time in TIMES]
-    assert found == pytest.approx(wanted, abs=0.01, nan_ok=True)
+    assert found == pytest.approx(wanted, abs=0.1, nan_ok=True)  # the reference counts in floats of 4.4e12 µs
+    if row["span_us"] != "no device events":
+        assert found == pytest.approx(exact(real_report(row["trace"]).traces[0].path), abs=1e-9)
+
+
+def exact(path):
+    """Return a trace's device times by its decimals: span, compute, the rest of what is busy, idle."""
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
+    kinds = {"kernel": [], "memcpy": [], "memset": []}
+    for event in events:
+        kind = event.get("cat", "").lower().removeprefix("gpu_")
+        if event["ph"] == "X" and kind in kinds:
+            kinds["memcpy" if "nccl" in event["name"] else kind].append((event["ts"], event["ts"] + event["dur"]))
+    spans = [span for each in kinds.values() for span in each]
+    covered = []
+    for each in (spans, kinds["kernel"]):
+        covered.append(Decimal(0))
+        reach = min(each)[0]
+        for begin, end in sorted(each):
+            covered[-1] += max(Decimal(0), end - max(begin, reach))
+            reach = max(reach, end)
+    span = max(end for _, end in spans) - min(spans)[0]
+    return [float(us) for us in (span, covered[1], covered[0] - covered[1], span - covered[0])]
 
 
 def sums(frame, by, what):
@@ -32,15 +56,20 @@ def sums(frame, by, what):
 
 @pytest.mark.parametrize("name", ACCOUNTS)
 def test_a_report_adds_up_to_what_was_recorded(name, real_report):
-    """Where the reference says nothing: the host's side, as commit 3495985 read it (`real_accounts.json`)."""
+    """Where the reference says nothing: the host's side, as it was read before (`real_accounts.json`).
+
+    Commit 3495985 read it so, but for what follows from the backward pass on autograd's thread, from stages whose name
+    lies within another's mark, and from cudaMalloc, which is no wait.
+    """
     report = real_report(name)
+    copies = report.kernels[report.kernels["kind"] == "copy"]
     found = {
         "host": sums(report.categories, "category", "self_us"),
         "stages": sums(report.stages, "stage", "self_us"),
         "idle": sums(report.idle_causes, "stage", "idle_us"),
         "steps": sums(report.steps, "step", "wall_us"),
         "waits": sums(report.syncs, "call", "wait_us"),
-        "copied bytes": sums(report.copies, "direction", "bytes"),
+        "copied bytes": sums(copies.assign(direction=copies["kernel"].str.slice(7, 11)), "direction", "bytes"),
     }
     for table, recorded in ACCOUNTS[name].items():
         assert found[table] == pytest.approx(recorded, abs=0.06), table
@@ -51,8 +80,9 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     assert (report.threads["self_us"] >= 0).all()
     if found["idle"]:
         assert sum(found["idle"].values()) == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
-    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began
+    # ProfilerStep#2 was closed by the profiler's end, 49 µs after it began; a step ends 13.3 s after the recording
     alarms = [["steps cut off", 49.073]] if "mi250" in name else []
+    alarms += [["events that end too late", 13334642.622]] if "triton" in name else []
     assert report.trust[["pathology", "concerned_us"]].to_numpy().tolist() == alarms
 
 
@@ -64,7 +94,8 @@ def test_no_rank_and_no_device_are_null_and_a_stack_names_the_line_that_waited(r
     assert real_report("gpupuzzlers_fusion_stack").syncs["site"].iloc[0] == "fusion.py(380): run_example_pt2"
     report = real_report("hta_amd_mi250")
     assert report.breakdown["rank"].isna().all()
-    assert report.copies["bytes"].item() == 5120  # ROCm writes the size on the runtime call
+    copied = report.kernels[report.kernels["kind"] == "copy"]["bytes"]
+    assert copied.item() == 5120  # ROCm writes the size on the runtime call
 
 
 def test_two_ranks_of_a_folder_are_one_run(shared_data, tmp_path):

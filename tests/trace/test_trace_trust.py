@@ -6,6 +6,7 @@ import pytest
 import tclab.trace as trace
 
 TODAY_US = 1_615_207_264_505_000  # since 1970
+OUTSIDE = "outside any stage"
 
 
 def made(ahead_us=0.0):
@@ -161,3 +162,58 @@ def test_clocks_count_from_the_base_of_each_file_and_are_not_known_where_no_coll
     for rank in (0, 1):
         path = write_trace(of(made(), "cpu_op"), f"apart/rank{rank}.json")
     assert "share fewer than three collectives" in trace.analyze(path.parent).findings[0]
+
+
+LATE = {
+    "a module that outlives its caller": ("nn.Module: Linear_0", "python_function", 30, 1970, "model_forward", 1890),
+    "an operator that outlives it": ("aten::linear", "cpu_op", 30, 270, OUTSIDE, 200),
+    "a call that outlives it": ("cudaDeviceSynchronize", "cuda_runtime", 90, 110, OUTSIDE, 100),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_an_event_that_outlives_its_caller_is_named_with_its_effect(kind, write_trace, complete):
+    name, category, start, took, stage, late_us = LATE[kind]
+    caller = complete("train.py(3): step", 0, 100 if "module" not in kind else 110, "python_function")
+    events = [complete("aten::relu", 3000, 5), caller, complete(name, start, took, category)]
+    (row,) = trace.analyze(write_trace(events)).trust.to_dict("records")
+    assert (row["pathology"], row["events"], row["concerned_us"]) == ("events that end too late", 1, late_us)
+    assert f"{stage} may be " in row["what"]
+
+
+def test_what_begins_as_its_neighbour_ends_or_crosses_a_mark_is_no_alarm(write_trace, complete):
+    events = [
+        complete("train.py(3): step", 0, 100, "python_function"),
+        complete("a.py(1): f", 10, 40.4, "python_function"),
+        complete("a.py(2): g", 50.1, 30, "python_function"),  # begins 0.3 µs before its neighbour's end
+        complete("b.py(1): h", 85, 15.3, "python_function"),  # ends 0.3 µs after its caller
+        complete("a mark", 60, 400, "user_annotation"),
+        complete("PyTorch Profiler (0)", -5, 600, "Trace", pid="Spans", tid="PyTorch Profiler"),
+    ]
+    assert len(trace.analyze(write_trace(events)).trust) == 0
+    step = complete("ProfilerStep#1", 90, 13_000, "user_annotation")
+    (row,) = trace.analyze(write_trace([*events, step], "late.json")).trust.to_dict("records")
+    assert (row["events"], row["concerned_us"]) == (1, 90 + 13_000 - 595)
+    assert "1 event ends after the recording, by 12.5 ms, most ProfilerStep#1; an end was lost: " in row["what"]
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"), [("abc abc bc", 1), ("abc abc abc a", 2), ("abc ab abcd abcd", 3), ("ab cd", 0)]
+)
+def test_a_graph_whose_replays_have_more_kernels_is_unreliable(names, missing, write_trace, complete):
+    events = []
+    for i, kernels in enumerate(names.split()):
+        events.append(complete("cudaGraphLaunch", 1000 * i, 10, "cuda_runtime", correlation=i + 1))
+        for j, name in enumerate(kernels):
+            events.append(complete(name, 1000 * i + 50 + 20 * j, 15, "kernel", pid=0, tid=7, correlation=i + 1))
+    trust = trace.analyze(write_trace(events)).trust[["pathology", "concerned_us"]].to_numpy().tolist()
+    assert trust == [["graph launches without some kernels", 15 * missing]] * (missing > 0)
+
+
+def test_calls_that_all_end_with_the_recording_are_named(write_trace, complete):
+    """A custom operator's calls have no end of their own (pytorch #193440): each outlives the one around it."""
+    calls = [complete("train.py(9): call", 100 * i, 90, "python_function") for i in range(9)]
+    ops = [complete("<built-in method my_op>", 100 * i + 10, 990 - 100 * i, "python_function") for i in range(9)]
+    step = complete("train.py(3): step", 0, 1000, "python_function")
+    (row,) = trace.analyze(write_trace([step, *calls, *ops])).trust.to_dict("records")
+    assert (row["pathology"], row["events"], row["concerned_us"]) == ("events that end too late", 9, 910)

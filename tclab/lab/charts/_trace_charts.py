@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tclab._display import counted
 from tclab.lab.charts._marks import stacked
 from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart
-from tclab.lab.reports._cells import records
-from tclab.trace._categories import OUTSIDE
-from tclab.trace._events import Trace
+from tclab.trace._categories import OUTSIDE, categorise
+from tclab.trace._events import ANNOTATION, DEVICE, SECOND, US, Trace
+from tclab.trace._nesting import nest, tie_of
 from tclab.trace._report import Report
-from tclab.trace._timeline_rows import timeline_rows
 
 _COLOURS = {
     **CATEGORY_COLOURS,
@@ -24,8 +24,7 @@ _COLOURS = {
     "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
 }
-_TRACKS = 8  # of a timeline, the busiest
-_US = 1e-6  # seconds
+_TRACKS, _EVENTS = 8, 2000  # of a timeline, the busiest and the longest
 
 
 def trace_chart(report: Report) -> Any:
@@ -42,20 +41,19 @@ def trace_chart(report: Report) -> Any:
     tables = {"main thread, by kind of work": report.categories, "main thread, by stage of the step": report.stages}
     found = [(panel, *row) for panel, table in tables.items() for row in zip(table.iloc[:, 0].astype(str),
              table["self_us"], table["share"], strict=True) if row[1] > 0]  # fmt: skip
-    found += [row for device in records(report.breakdown) for row in _kinds_of(device)]
+    for device in report.breakdown.dropna(subset="span_us").to_dict("records"):
+        found += _kinds_of(device)
     if not found:
         return empty_chart("No event in this trace.")
     parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
-    parts = parts.assign(part=parts["bar"], value=parts["us"] * _US, label="", text=parts["of"].map("{:.1%}".format))
+    parts = parts.assign(part=parts["bar"], value=parts["us"] / 1e6, label="", text=parts["of"].map("{:.1%}".format))
     title = chart_title("Where the time went", _recorded(report))
     return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _COLOURS))
 
 
-def _kinds_of(device: dict[str, Any]) -> list[tuple[str, str, float, float]]:
+def _kinds_of(device: dict[Any, Any]) -> list[tuple[str, str, float, float]]:
     """Return panel, kind, microseconds and share of each kind of a device's span, a row of `report.breakdown`."""
     span, exposed = device["span_us"], device["exposed_communication_us"]
-    if pd.isna(span):
-        return []
     panel = f"device {device['device']}" + ("" if pd.isna(device["rank"]) else f" of rank {device['rank']}")
     kinds = {
         "compute": device["compute_us"],
@@ -72,8 +70,7 @@ def _recorded(report: Report) -> str:
     ran = report.settings[report.settings["device_events"].astype(bool)]
     devices = dict.fromkeys(name for names in ran["device_names"] for name in names) or (["device"] if len(ran) else [])
     named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first"
-    ran_on = ", ".join(devices) or "no device event"
-    return f"{named} · {ran_on} · {counted(len(report.steps), 'step')}"
+    return f"{named} · {', '.join(devices) or 'no device event'} · {counted(len(report.steps), 'step')}"
 
 
 def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
@@ -88,20 +85,32 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     - `start_us`, `end_us`: since the first event; the last recorded step unless given.
     - `lanes`: of a track, at most.
     """
-    rows = timeline_rows(trace, start_us, end_us)
-    if rows.empty:
+    last = trace.steps.tail(1)  # of no step the sums are 0
+    begin = last["start"].sum() if start_us is None else start_us * US
+    finish = (last["end"].sum() or trace.stop.max()) if end_us is None else end_us * US
+    start, stop = np.maximum(trace.start, begin), np.minimum(trace.stop, finish)
+    rows = np.flatnonzero((trace.kind != ANNOTATION) & (trace.duration > 0) & (start < stop))
+    if len(rows) == 0:
         return empty_chart("No event in this window.")
-    length = rows["end_us"].max() - rows["start_us"].min()
-    rows["us"] = rows["end_us"] - rows["start_us"]
-    full = rows[rows["us"] >= 0.999 * length].groupby("track")["lane"].max()
-    rows["lane"] -= rows["track"].map(full).fillna(rows.groupby("track")["lane"].transform("min")).astype(int)
-    rows = rows[rows["lane"].between(0, lanes - 1)]
-    tracks = rows.groupby("track", sort=False)["us"].sum().nlargest(_TRACKS).index
-    rows = rows[rows["track"].isin(tracks)].sort_values(["lane", "start_us"])
-    parts = rows[["track", "category", "name"]].set_axis(["panel", "part", "label"], axis=1)
-    parts["bar"] = rows["lane"].map("{:02}".format)
-    parts["start"], parts["value"] = rows["start_us"] * _US, rows["us"] * _US
-    parts = parts.sort_values("panel", key=lambda names: names.map(tracks.get_loc), kind="stable")
+    rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:_EVENTS]])
+    host = np.where(trace.track == trace.main, "main thread ({1})", "thread {1}")
+    panels = np.where(trace.kind == DEVICE, "device {0}, stream {1}", host)
+    columns = {
+        "panel": [panels[row].format(*trace.tracks[trace.track[row]]) for row in rows.tolist()],
+        "part": categorise(trace)[rows].astype(str),
+        "label": [name[:120] for name in trace.names_of(rows)],
+        "lane": nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).depth,
+        "start": start[rows] / SECOND,
+        "value": (stop - start)[rows] / SECOND,
+    }
+    parts = pd.DataFrame(columns)
+    length = (parts["start"] + parts["value"]).max() - parts["start"].min()
+    filled = parts[parts["value"] >= 0.999 * length].groupby("panel")["lane"].max()
+    parts["lane"] -= parts["panel"].map(filled).fillna(parts.groupby("panel")["lane"].transform("min")).astype(int)
+    parts = parts[parts["lane"].between(0, lanes - 1)]
+    busiest = parts.groupby("panel", sort=False)["value"].sum().nlargest(_TRACKS).index
+    parts = parts.assign(panel=pd.Categorical(parts["panel"], busiest), bar=parts["lane"].map("{:02}".format))
+    parts = parts.dropna(subset="panel").sort_values(["panel", "lane", "start"], kind="stable").astype({"panel": str})
     title = chart_title("Timeline, a lane a depth", trace.path.name)
-    return stacked(parts, title, axis="time since the first event [s]", colours=colours_of(rows["category"], _COLOURS),
-                   zoom=True, named=False, width=620)  # fmt: skip
+    return stacked(parts.drop(columns="lane"), title, axis="time since the first event [s]",
+                   colours=colours_of(parts["part"], _COLOURS), zoom=True, named=False, width=620)  # fmt: skip
