@@ -1,4 +1,4 @@
-"""No translated idiom in what a user reads: README, docs, notebooks' prose, `make help`, and the strings of `tclab/`."""
+"""No translated idiom in what a user reads: README, docs, notebooks' prose, `make help`, strings of `tclab/`."""
 
 import ast
 import json
@@ -26,9 +26,9 @@ def printed(source, *, docstrings=False):
     tree = ast.parse(source)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and not docstrings}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            if " " in node.value.strip():
-                yield node.value
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Constant) and isinstance(value, str) and " " in value.strip() and id(node) not in docs:
+            yield value
 
 
 def texts(root):

@@ -78,7 +78,7 @@ def _point(texts: Mapping[str, str]) -> Point:
 
 
 def _end(rows: Any, as_json: bool) -> int:
-    """Print rows and what was found; a combination that cannot be is no failure where another has a time."""
+    """Print rows and what was found; a skipped combination does not count as a failure if another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
         with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
@@ -143,7 +143,7 @@ def race(
 
     - `strategies`: ways of masking; see the README.
     - `budget_seconds`: of the rounds, of which each process runs two or more.
-    - `margin`: a share of the time that is no difference.
+    - `margin`: a share of the time that does not count as a difference.
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
     - `record`: a file, with which the same command resumes after an interrupt (budget included).
     """

@@ -78,8 +78,8 @@ class Suggestion(Shown):
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
         time = "" if self.ratio is None else f"{self.ratio:.3g}× the time of {self.subject}{ends}"
         said = f"ran in {time}, once each" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
-        measured = "" if self.measured is None else f" Raced: {sentence_of(self.measured)}."
-        return f"{self.change}: {said if time else 'no prediction'}. {self.why}{measured}"
+        measured = "." if self.measured is None else f". Raced: {sentence_of(self.measured)}."
+        return f"{self.change}: {said if time else 'no prediction'}. {self.why[:1].upper()}{self.why[1:].rstrip('.')}{measured}"
 
     def _display(self) -> Display:
         return Display(notes=[self.sentence])

@@ -333,8 +333,8 @@ def open_record(
     - `path`: the file; `None` keeps nothing.
     - `header`: arms, machine and settings. An existing record is continued only if its header is the same.
 
-    **Raises:** `InputError` for a file that is not a record of a race, is damaged, cannot be written, is being written by
-    another race, or is the record of another, naming the difference.
+    **Raises:** `InputError` for a file that is not a record of a race, is damaged, cannot be written, is being written
+    by another race, or is the record of another, naming the difference.
     """
     if path is None:
         yield [], lambda line: None
@@ -366,7 +366,7 @@ def open_record(
             if theirs.get(name) != ours:
                 raise InputError(
                     f"{file} is the record of another race: {name} was {theirs.get(name)!r} and is {ours!r}; a race "
-                    "resumes only with the same arms, machine and settings, so give another `record`"
+                    "resumes only with the same candidates, machine and settings, so give another `record`"
                 )
         yield samples, add
 
