@@ -150,8 +150,7 @@ class ParentPipe:
     def receive(self) -> dict[str, Any] | None:
         """Wait for a request and return it; `None` when none follows: the parent has ended."""
         line = self._requests.readline()
-        request: dict[str, Any] | None = json.loads(line) if line else None
-        return request
+        return json.loads(line) if line else None
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""

@@ -212,10 +212,17 @@ def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
 
 
 @pytest.mark.slow  # two Python environments are made
-def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced):
+def test_a_setup_has_a_python_environment_of_its_own_for_each_side(raced, monkeypatch):
+    run, options = commands_race._run, iter([[], ["--without-pip"], ["--without-pip"]])  # installing pip takes seconds
+
+    def run_with(what, command, *others):
+        return run(what, [*command, *next(options)] if command[1:3] == ["-m", "venv"] else command, *others)
+
+    monkeypatch.setattr(commands_race, "_run", run_with)
     line = 'python -c "import sys; print(sys.prefix)" > prefix && test "$VIRTUAL_ENV" = "$(cat prefix)$PYTHONPATH"'
     check = "import sys; print(open('seconds').read() if sys.prefix == open('prefix').read().strip() else 'no')"
-    setups = {"setup": f"echo 0.2 > seconds && {line}", "setup_base": f"echo 0.1 > seconds && {line}"}
+    with_pip = f'test -x "$VIRTUAL_ENV/bin/pip" && {line}'
+    setups = {"setup": f"echo 0.2 > seconds && {with_pip}", "setup_base": f"echo 0.1 > seconds && {line}"}
     found = raced(["python", "-c", check], base="fast", head="slow", **setups)
     assert found.pair("head", "base").ratio == pytest.approx(2)
     with pytest.raises(InputError, match=r"^head, setup: echo no; false ended with 1: no$"):

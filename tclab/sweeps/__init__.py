@@ -10,11 +10,4 @@ from tclab.errors import need
 
 need(__name__, "sweep", "pandas", "pyarrow")
 
-_NAMES = {
-    "inside": "tclab.sweeps._race_points:inside",
-    "loop_of": "tclab.sweeps._race_points:loop_of",
-    "race_points": "tclab.sweeps._race_points:race_points",
-    "run_as_rank": "tclab.sweeps._worker:run_as_rank",
-    "run_epoch": "tclab.sweeps.predict:run_epoch",
-}
-__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ("config", "predict"))  # the command reads points without torch
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)  # the command reads points without torch

@@ -197,6 +197,9 @@ def rows_of(runs: Runs) -> pd.DataFrame:
         return frame(aligned(read))
 
 
+rows = rows_of  # its name in `tclab`
+
+
 def _check(columns: Iterable[str]) -> None:
     for name in _NEEDED:
         if name not in columns:

@@ -22,23 +22,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 
-# The stages of a training step, in the order in which they run. A loop may have others.
+# The stages of a training step, in the order in which they run; a loop may have others. `data_wait` is the wait for the
+# loader, `gather` the all-gather of every rank's samples for the loss, `rank_wait` the wait for the slowest rank when
+# nothing is left to compute, `communication` the exposed exchange of gradients, `loop` what the framework that runs the
+# loop does between the stages, and `other` the time in no stage.
 STAGES = (
-    "data_wait",  # wait for the loader
-    "transfer",
-    "mask",
-    "forward",
-    "loss",
-    "gather",  # all-gather of every rank's samples, for the loss
-    "backward",
-    "rank_wait",  # wait for the slowest rank, when nothing is left to compute
-    "communication",  # exposed exchange of gradients
-    "clip",
-    "optimizer",
-    "log",
-    "loop",  # what the framework that runs the loop does between the stages
-    "other",  # time in no stage
-)
+    "data_wait", "transfer", "mask", "forward", "loss", "gather", "backward", "rank_wait", "communication", "clip",
+    "optimizer", "log", "loop", "other",
+)  # fmt: skip
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 
@@ -375,11 +366,15 @@ class Ledger(Shown):
 
     def seconds(self, timeline: str = "host") -> dict[str, list[float]]:
         """Return stage → its seconds in each step that had it, the whole `step` included, without pandas."""
-        by_stage: dict[str, list[float]] = {}
-        for line, _, stage, seconds in self.rows():
-            if line == timeline and seconds is not None:
-                by_stage.setdefault(stage, []).append(seconds)
-        return by_stage
+        return self._seconds().get(timeline, {})
+
+    def _seconds(self) -> dict[str, dict[str, list[float]]]:
+        """Return timeline → stage → its seconds in each step that had it."""
+        lines: dict[str, dict[str, list[float]]] = {}
+        for timeline, _, stage, seconds in self.rows():
+            if seconds is not None:
+                lines.setdefault(timeline, {}).setdefault(stage, []).append(seconds)
+        return lines
 
     @property
     def workers(self) -> int | None:
@@ -417,9 +412,8 @@ class Ledger(Shown):
         `idle` is in no whole.
         """
         lines = []
-        for timeline in dict.fromkeys(row[0] for row in self.rows()):
-            stages = self.seconds(timeline)
-            steps = max(map(len, stages.values()), default=1)
+        for timeline, stages in self._seconds().items():
+            steps = max(map(len, stages.values()))
             whole = sum(sum(seconds) for name, seconds in stages.items() if name not in (*SUMS, "idle"))
             for name, seconds in stages.items():
                 if name not in SUMS:

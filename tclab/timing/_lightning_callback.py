@@ -79,11 +79,9 @@ def lightning_callback(ledger: Ledger) -> Any:
                 with ledger.stage("validation"), patch.object(ledger, "muted", True):
                     return run()
 
-            for owner, name, method in (
-                (profiler, "start", starting), (profiler, "stop", stopping), (strategy, "backward", going_back),
-                (loop, "run", validating),
-            ):  # fmt: skip
-                self.wrapped.enter_context(patch.object(owner, name, method))
+            self.wrapped.enter_context(patch.multiple(profiler, start=starting, stop=stopping))
+            self.wrapped.enter_context(patch.object(strategy, "backward", going_back))
+            self.wrapped.enter_context(patch.object(loop, "run", validating))
 
         def _enter(self, action: str) -> None:
             stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)

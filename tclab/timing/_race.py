@@ -24,7 +24,7 @@ from uuid import uuid4
 from tclab._display import Display, Shown, counted, say, seconds_text
 from tclab.errors import InputError, check_whole, shown, unknown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import Arm, ArmSource, BlockRunner, Clock, Plan, RaceProcess, Runner, Sample, open_record
+from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, Plan, RaceProcess, Runner, Sample, open_record
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
@@ -130,7 +130,7 @@ def last_notes(result: Race | Races) -> list[str]:
 
 
 def race(
-    arms: Mapping[str, ArmSource], *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
+    arms: Arms, *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
     record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
     clock: Clock = perf_counter_ns,
 ) -> Race:  # fmt: skip
@@ -194,7 +194,7 @@ def race(
 
 
 def race_cells(
-    cells: Mapping[Hashable, Mapping[str, ArmSource] | Callable[[], Mapping[str, ArmSource]]],
+    cells: Mapping[Hashable, Arms | Callable[[], Arms]],
     *,
     budget_seconds: float,
     margin: float = MARGIN,
@@ -224,13 +224,13 @@ def race_cells(
         arms = given() if callable(given) else given
         races[name] = one = race(arms, budget_seconds=share, margin=margin, record=None, **options)
         left -= one.spent_seconds
-        if one.stopped == INTERRUPTED:
+        if one.stopped:
             break
     comparisons = sum(len(one.pairs) for one in races.values())
     for name, one in races.items():
         pairs = verdicts_of(one.samples(), margin, comparisons=comparisons) or one.pairs
         races[name] = replace(one, pairs=[replace(pair, cell=str(name)) for pair in pairs])
-    return Races(races, INTERRUPTED if one.stopped == INTERRUPTED else None)
+    return Races(races, one.stopped)
 
 
 def check_settings(budget_seconds: float, margin: float) -> None:

@@ -71,6 +71,7 @@ class Arm:
 
 
 ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
+Arms = Mapping[str, ArmSource]  # name → candidate
 Plan = tuple[Mapping[str, int], float]  # calls of each arm in a block, and about how long a round is
 
 
@@ -110,7 +111,7 @@ class BlockRunner:
     - `clock`: as for `race`.
     """
 
-    def __init__(self, arms: Mapping[str, ArmSource], process: int, clock: Clock = perf_counter_ns) -> None:
+    def __init__(self, arms: Arms, process: int, clock: Clock = perf_counter_ns) -> None:
         self.process, self._given, self._clock = process, arms, clock
         self._arms: dict[str, Arm] = {}
         self._first_seconds: dict[str, float] = {}  # of each arm's first call

@@ -97,10 +97,10 @@ def made_ahead(workers: int, batch_seconds: float, step_seconds: float) -> str:
     )
 
 
-def whole_cycles(steps: int, cycle: int) -> slice:
+def whole_cycles(run: Reals, cycle: int) -> Reals:
     """Return the steps that totals are over: the last whole number of cycles, or all where there is no whole one."""
-    whole = steps // cycle * cycle
-    return slice(steps - whole if whole else 0, steps)
+    times = np.asarray(run, dtype=np.float64)
+    return times[len(times) % cycle :] if len(times) >= cycle else times
 
 
 def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
@@ -110,7 +110,7 @@ def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
     such as the luck of its process, is in what runs differ by (Kalibera and Jones, Rigorous benchmarking in reasonable
     time, ISMM 2013, 63-74).
     """
-    kept = [np.asarray(run, dtype=np.float64)[whole_cycles(len(run), cycle)] for run in runs]
+    kept = [whole_cycles(run, cycle) for run in runs]
     if len(kept) > 1:
         means = np.array([run.mean() for run in kept])
         return Estimate(float(means.mean()), float(means.std(ddof=1)) / sqrt(len(means)), len(means) - 1)
@@ -119,7 +119,7 @@ def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
 
 def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
     """Return the share of all steps' time that a part of each takes: total over total."""
-    part, whole = (np.asarray(x, dtype=np.float64)[whole_cycles(len(x), cycle)] for x in (part, whole))
+    part, whole = whole_cycles(part, cycle), whole_cycles(whole, cycle)
     share = float(part.sum() / whole.sum())
     # the error of a ratio of totals is that of the mean of what each block's part differs from its share
     error, freedom = _error((part - share * whole) / whole.mean(), cycle)
@@ -141,7 +141,7 @@ def _error(run: Reals, cycle: int) -> tuple[float | None, float]:
 
 def cycle_means(run: Reals, size: int) -> Reals:
     """Return the mean of each cycle, or block of cycles, of a run; the first steps, which fill none, are left out."""
-    whole = run[len(run) % size :] if len(run) >= size else run
+    whole = whole_cycles(run, size)
     return np.asarray(whole.reshape(-1, min(size, max(len(whole), 1))).mean(axis=1))
 
 
