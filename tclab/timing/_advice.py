@@ -79,7 +79,8 @@ class Suggestion(Shown):
         time = "" if self.ratio is None else f"{self.ratio:.3g}× the time of {self.subject}{ends}"
         said = f"ran in {time}, once each" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
         measured = "." if self.measured is None else f". Raced: {sentence_of(self.measured)}."
-        return f"{self.change}: {said if time else 'no prediction'}. {self.why[:1].upper()}{self.why[1:].rstrip('.')}{measured}"
+        why = self.why[:1].upper() + self.why[1:].removesuffix(".")
+        return f"{self.change}: {said if time else 'no prediction'}. {why}{measured}"
 
     def _display(self) -> Display:
         return Display(notes=[self.sentence])
