@@ -32,7 +32,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected the path of a file"),
         (lambda _: GRAPH.select(5.5), "networks is 5.5, expected how many, or names"),
         (lambda _: lab.charts.race_chart("x", "a"), "a pair is 'x', expected Race.pairs"),
-        (lambda _: lab.charts.result_chart("x"), "result is 'x', expected an advice, a comparison"),
+        (lambda _: lab.charts.result_chart("x"), "result is 'x', expected a comparison, a ledger"),
         (lambda _: lab.equivalence(pd.DataFrame({"a": [1]})), "the rows have no column 'stage'"),
     ],
 )

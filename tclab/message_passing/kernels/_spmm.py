@@ -215,11 +215,7 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        w: Tensor | None,
-        sources: Tensor | None,
-        targets: Tensor | None,
-        matrices: Sequence[SparseMatrix],
-        *xs: Tensor,
+        w: Tensor | None, sources: Tensor | None, targets: Tensor | None, matrices: Sequence[SparseMatrix], *xs: Tensor
     ) -> tuple[Tensor, ...]:
         lasting = all(matrix.lasting for matrix in matrices)
         return tuple(torch.ops.tclab.spmm(xs, _flat(matrices), lasting, w, sources, targets))
