@@ -192,7 +192,7 @@ def test_the_index_of_a_commit_under_way_is_left_alone_by_a_race_in_its_hook(rac
 def test_a_revision_that_a_shallow_clone_lacks_says_so(raced, repository, tmp_path, monkeypatch):
     git(repository, "clone", "--quiet", "--depth=1", f"file://{repository}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
-    with pytest.raises(InputError, match=r"base is 'fast': .*; this clone is shallow, git fetch --unshallow"):
+    with pytest.raises(InputError, match=r"base is 'fast', .*; this clone is shallow, git fetch --unshallow"):
         raced(base="fast")
 
 
