@@ -8,8 +8,8 @@
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
-# make gpu     on a machine with CUDA: all that needs it, in nine parts, into runs/gpu and data_samples/recordings/; it goes
-#              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
+# make gpu     on a machine with CUDA: all that needs it, in nine parts, into runs/gpu and data_samples/recordings/; it
+#              resumes where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
 # make paused  the tests without notebooks, TIMES=20 times, while their processes pause at random for up to two seconds
 # make versions   the net of tests with each Python, torch and PyG that can be had, as a table (CUDA=yes takes builds for
@@ -59,7 +59,7 @@ sweep: setup
 		-p results $(RUN)/rows $(PARAMETERS)
 	$(BIN)/python tools/notebook_pictures.py $(RUN)/sweep.ipynb $(RUN)
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
-	@echo "what a budget left out: the same command goes on with it"
+	@echo "if the time budget ran out, run make sweep again: it resumes"
 
 test: setup
 	$(MAKE) --no-print-directory -j 2 lint tests

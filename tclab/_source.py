@@ -113,7 +113,7 @@ def opened(
         if not content:
             raise ValueError("is empty")
         if (hole := content.find(b"\0")) >= 0:
-            raise ValueError(f"byte {hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
+            raise ValueError(f"byte {hole + 1:,} is NUL: the file has a hole, or is not text in UTF-8")
         yield content.removeprefix(_BYTE_ORDER_MARK)
 
 

@@ -352,7 +352,7 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open(capsys)
     assert "still open: whether there is a gain from four, five: they were disturbed" in str(advice)
     done = advice.measure(budget_seconds=45)
     assert budgets == [15, 15]  # three races of 15 s, of which one failed
-    assert capsys.readouterr().err == "3 races in 45 s; making the arms of each comes on top\n"
+    assert capsys.readouterr().err == "3 races in 45 s; making the candidates of each comes on top\n"
     assert [one.change for one in done.suggestions] == ["four", "two", "three", "one"]
     assert [one.change for one in done.suggestions if one.measured] == ["four", "one"]
     assert [one.change for one in done.unsure] == ["five"]

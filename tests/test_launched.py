@@ -116,7 +116,7 @@ def test_what_ranks_cannot_do_is_refused_in_words(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="2 ranks asked for, and a race is of one process"):
         tclab.sweeps.race_points({"a": tiny(), "b": tiny(ranks=1)}, budget_seconds=1)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(InputError, match="this process is no rank: torchrun starts"):
+    with pytest.raises(InputError, match="this process is not a rank: torchrun starts"):
         tclab.sweeps.run_as_rank(tiny())
     monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match="4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):

@@ -94,10 +94,10 @@ class Once:
 
 
 def test_a_loader_whose_batches_come_from_where_a_race_cannot_see_is_refused():
-    with pytest.raises(InputError, match=r"starts Thread-.*, which may make batches while other arms run"):
+    with pytest.raises(InputError, match=r"starts Thread-.*, which may make batches while other candidates run"):
         loader_arm(Threaded([1] * 50), print)
     global_loader["it"] = workers_loader()
-    with pytest.raises(InputError, match=r"starts .*Process-.*, which may make batches while other arms run"):
+    with pytest.raises(InputError, match=r"starts .*Process-.*, which may make batches while other candidates run"):
         loader_arm(Global(), print)
     global_loader.clear()
     assert loader_arm([1, 2], print)[1:] == (None, 1)

@@ -411,7 +411,7 @@ def test_a_record_that_cannot_be_written_or_is_another_kind_of_file_is_refused_a
         with pytest.raises(InputError, match=words):
             race(INT, budget_seconds=1.0, record=tmp_path / name)
     assert (tmp_path / "mine").read_text() == '{"mine": 1}'
-    with pytest.raises(InputError, match="nowhere is no record of a race"):
+    with pytest.raises(InputError, match="nowhere is not a record of a race"):
         verdicts_of(str(tmp_path / "nowhere"))
 
 

@@ -198,15 +198,15 @@ def test_a_revision_that_a_shallow_clone_lacks_says_so(raced, repository, tmp_pa
 
 def test_git_that_refuses_is_heard(raced, repository, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: detected dubious ownership .*safe\."):
+    with pytest.raises(InputError, match=r"base is 'fast': .* fatal: detected dubious ownership .*safe\."):
         raced(base="fast")
     monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
     (repository / ".git" / "config").write_text("[core\n")
-    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: bad config line 1 in file .git/config"):
+    with pytest.raises(InputError, match=r"base is 'fast': .* fatal: bad config line 1 in file .git/config"):
         raced(base="fast")
     (repository / ".git" / "config").write_text("[core]\n")
     monkeypatch.chdir("/")
-    with pytest.raises(InputError, match=r"base is 'fast', .* fatal: not a git repository"):
+    with pytest.raises(InputError, match=r"base is 'fast': .* fatal: not a git repository"):
         raced(base="fast")
     monkeypatch.chdir(repository)
 

@@ -63,7 +63,7 @@ def test_a_file_is_unpacked_whatever_its_name(tmp_path, content, text):
         (zipped(a=TEXT, b=TEXT), "is a ZIP of 2 files, expected one: a, b"),
         (zipped(**{"[Content_Types].xml": TEXT, "sheet": TEXT}), "is a workbook of Excel; save its sheet as text"),
         (TEXT + b"\0", "byte 9 is NUL"),
-        ("one".encode("utf-16"), "byte 4 is NUL: the file has a hole, or is no text in UTF-8"),
+        ("one".encode("utf-16"), "byte 4 is NUL: the file has a hole, or is not text in UTF-8"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

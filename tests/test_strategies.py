@@ -141,7 +141,7 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call():
     for wrong, words in (
         (type("Other", (Strategy,), {"name": "node_mask"}), "is already a strategy"),
         (type("Nameless", (Strategy,), {}), "has no name"),
-        (int, "is no subclass"),
+        (int, "is not a subclass"),
     ):
         with pytest.raises(InputError, match=words):
             masking.register(wrong)

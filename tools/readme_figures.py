@@ -60,7 +60,7 @@ def _table(path: Path, short: bool) -> str | None:
     measured = ", ".join(commits) + (", each a session of its own" if len(commits) > 1 else "")
     lines = [
         f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {measured}): HeteroCell's\n"
-        f"training samples a second by batch size, fp32, {steps['networks'].max()} edge types, scale "
+        f"training samples per second by batch size, fp32, {steps['networks'].max()} edge types, scale "
         f"{steps['scale'].iloc[0]:g}; `(dango)` is another model, for comparison.\n",
         "| | " + " | ".join(map(str, table.columns)) + " |",
         "|---" * (len(table.columns) + 1) + "|",

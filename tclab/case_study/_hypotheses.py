@@ -187,5 +187,5 @@ def _communication(rows: pd.DataFrame) -> tuple[str, list[str]]:
     evidence = [f"Exposed communication is {share} of a step ({len(steps.whole)} steps, {steps.where})."]
     if "rank_wait" in steps.stages:
         waits = steps.judge(steps.stages["rank_wait"])[1]
-        evidence.append(f"Waiting for the slowest rank, which is no communication: {waits}.")
+        evidence.append(f"Waiting for the slowest rank, which is not communication: {waits}.")
     return verdict, evidence

@@ -134,7 +134,7 @@ def show(result: Any, *, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a value that is no plain one of Python's, nor a dataclass of them."""
+    """Return what JSON can hold of a value that is neither a plain one of Python's nor a dataclass of them."""
     import numpy as np
     import pandas as pd
 

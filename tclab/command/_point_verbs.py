@@ -78,7 +78,7 @@ def _point(texts: Mapping[str, str]) -> Point:
 
 
 def _end(rows: Any, as_json: bool) -> int:
-    """Print rows and what was found; a combination that cannot be is no failure where another has a time."""
+    """Print rows and what was found; a skipped combination does not count as a failure if another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
         with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
@@ -100,7 +100,7 @@ def sweep(
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
 
-    - `results`: the folder that rows are kept in; the same command goes on with it.
+    - `results`: the folder that rows are kept in; run the same command again to resume.
     - `budget_seconds`: run no point that would end later.
     - `retry`: run points again that failed.
     - `repeats`: runs of each point; compare judges by what they differ by.
@@ -143,9 +143,9 @@ def race(
 
     - `strategies`: ways of masking; see the README.
     - `budget_seconds`: of the rounds, of which each process runs two or more.
-    - `margin`: a share of the time that is no difference.
+    - `margin`: a share of the time that does not count as a difference.
     - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
-    - `record`: a file, with which the same command goes on after an interrupt (budget included).
+    - `record`: a file, with which the same command resumes after an interrupt (budget included).
     """
     from tclab.sweeps._race_points import race_points
     from tclab.timing._verdict import explain

@@ -24,7 +24,7 @@ _UNDECIDED = 3
 def _rows(path: Path) -> Any:
     """Return the rows of a path.
 
-    **Raises:** `InputError` where there are none: for a program an empty folder is no answer.
+    **Raises:** `InputError` if there are none: for a program an empty folder is not an answer.
     """
     from tclab.sweeps._row_files import rows_of
 
@@ -44,7 +44,7 @@ def advise(
     - `rows`: a folder of results, or a file of rows.
     - `now`: the strategy that is run now.
     - `measure`: race what is suggested.
-    - `budget_seconds`: of all races together; making their arms comes on top.
+    - `budget_seconds`: of all races together; making their candidates comes on top.
     - `margin`: a share of the time below which nothing is called better.
     """
     from tclab.sweeps._advise import advise as advise_on
@@ -62,7 +62,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
     - `first`: a folder of results, or a file of rows.
     - `second`: another.
     - `stage`: step, or one stage of it.
-    - `margin`: a share that is no difference; what repeats spread by if more, 0.05 without them.
+    - `margin`: a share that does not count as a difference; what repeats spread by if more, 0.05 without them.
     """
     from tclab.sweeps._compare import compare as compare_runs
 
@@ -89,8 +89,8 @@ def race_commands(
     - `setup_base`: of base, if it is another, so that two versions of a dependency race.
     - `printed`: the command prints its seconds, a number a line; else it is timed whole.
     - `budget_seconds`: for the runs; setup and first runs come before.
-    - `margin`: a share that is no difference.
-    - `record`: a file, with which the same command goes on after an interrupt (budget included).
+    - `margin`: a share that does not count as a difference.
+    - `record`: a file, with which the same command resumes after an interrupt (budget included).
     - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
     """
     from tclab.timing import race_commands as race

@@ -137,7 +137,7 @@ class LiveSweep:
         if len(self.tables) == self.runs:  # also where a stop came after the last point
             return f"{done} in {took}"
         why = "Stopped" if self._stop.is_set() else "The budget is spent"
-        return f"{why}: {done} in {took}; run again to go on"
+        return f"{why}: {done} in {took}; run again to continue"
 
     def rows(self) -> pd.DataFrame:
         """Return the rows of the points so far."""

@@ -161,7 +161,7 @@ def register(strategy: S) -> S:
     **Raises:** `InputError` where it is no strategy, or another class has that name.
     """
     if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
-        raise InputError(f"{strategy!r} is no subclass of tclab.masking.Strategy")
+        raise InputError(f"{strategy!r} is not a subclass of tclab.masking.Strategy")
     name = getattr(strategy, "name", None)
     if not isinstance(name, str) or not name:
         raise InputError(f"{strategy.__name__} has no name; give the class one: name = 'my_strategy'")

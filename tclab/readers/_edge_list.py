@@ -175,10 +175,10 @@ def _refuse_other_formats(path: Path, head: str, columns: object) -> None:
     """Raise `ValueError` for a file that is, by its beginning or its name, of a format with a name of its own."""
     for begin, format in _OTHER_FORMATS.items():
         if re.match(begin, head, re.IGNORECASE):
-            raise ValueError(f"is no edge list but {format}; CellGraph.from_edges takes its edges")
+            raise ValueError(f"is not an edge list but {format}; CellGraph.from_edges takes its edges")
     suffixes = {suffix.lower() for suffix in path.suffixes} & _SUFFIXES.keys()
     if suffixes and columns is None:
-        raise ValueError(f"is no edge list but, by its name, {_SUFFIXES[min(suffixes)]}; columns= reads it as one")
+        raise ValueError(f"is not an edge list but, by its name, {_SUFFIXES[min(suffixes)]}; columns= reads it as one")
 
 
 def _separator(first: str) -> str:

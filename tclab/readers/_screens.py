@@ -168,7 +168,7 @@ def _format_of(table: Table) -> str:
     if not lacks[nearest]:
         return nearest
     why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(sorted(lacks[nearest]))}"
-    raise ValueError(f"is no screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
+    raise ValueError(f"is not a screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
 
 
 def _no_query(strain: str) -> str | None:

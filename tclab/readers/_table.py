@@ -150,7 +150,7 @@ def sniff(
     while not first.strip(" \t"):
         begin, line = file.tell(), file.readline(_LONGEST_LINE_BYTES)
         if len(line) == _LONGEST_LINE_BYTES:
-            raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is no table")
+            raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is not a table")
         if not line:
             raise ValueError("holds nothing but blank lines and comments")
         first = line.decode().rstrip("\r\n")

@@ -153,7 +153,7 @@ class _Jobs:
             _ask("scancel", "--quiet", *sorted(self._jobs[name] for name in self.waiting))
             self._note({name: job for name, job in self._jobs.items() if name not in self.waiting})
         except InputError as error:
-            warnings.warn(f"the jobs go on, and a later sweep finds them: {error}", stacklevel=2)
+            warnings.warn(f"the jobs continue, and a later sweep finds them: {error}", stacklevel=2)
 
     def _through(self, name: str, rows: pa.Table, *, kept: bool) -> None:
         self.rows[name] = rows

@@ -139,7 +139,7 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
     require("point", point, Point, "a tclab.Point")
     if "WORLD_SIZE" not in os.environ:
         raise InputError(
-            "this process is no rank: torchrun starts a script that calls run_as_rank; see docs/cluster.md"
+            "this process is not a rank: torchrun starts a script that calls run_as_rank; see docs/cluster.md"
         )
     point = resolve(replace(point, ranks=int(os.environ["WORLD_SIZE"])))
     if (reason := point.skipped()) is not None:

@@ -78,8 +78,9 @@ class Suggestion(Shown):
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
         time = "" if self.ratio is None else f"{self.ratio:.3g}× the time of {self.subject}{ends}"
         said = f"ran in {time}, once each" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
-        measured = "" if self.measured is None else f" Raced: {sentence_of(self.measured)}."
-        return f"{self.change}: {said if time else 'no prediction'}. {self.why}{measured}"
+        measured = "." if self.measured is None else f". Raced: {sentence_of(self.measured)}."
+        why = self.why[:1].upper() + self.why[1:].removesuffix(".")
+        return f"{self.change}: {said if time else 'no prediction'}. {why}{measured}"
 
     def _display(self) -> Display:
         return Display(notes=[self.sentence])
@@ -126,7 +127,7 @@ class Advice(Shown):
         most = n or max(1, int(budget_seconds // _RACE_SECONDS))
         able = [(i, one.race) for i, one in enumerate(every) if one.race is not None][:most]
         if able:
-            say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the arms of each comes on top")
+            say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the candidates of each comes on top")
             options = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
         for i, race in able:
             try:

@@ -155,7 +155,7 @@ def _folder_of(side: str, name: str, scratch: Path) -> Iterator[tuple[Path, str 
     elif folder.is_dir():
         yield folder.resolve(), None
     elif refusal:
-        raise InputError(f"{side} is {name!r}, which is no folder, and git refuses to look for a revision: {refusal}")
+        raise InputError(f"{side} is {name!r}: not a folder, and git refuses to look for a revision: {refusal}")
     else:
         refs = [] if is_path else ["HEAD", *_git("for-each-ref", "--format=%(refname:short)").split()]
         near = "".join(f"; did you mean {ref!r}?" for ref in get_close_matches(name, refs, n=1))

@@ -45,9 +45,8 @@ def loader_arm(
     makers += [process.name for process in {*multiprocessing.active_children()} - children - found]
     if makers:
         raise InputError(
-            f"{shown(loader)} starts {makers[0]}, which may make batches while other arms run, so that its own blocks "
-            "would be too short; expected a loader whose workers a race can find, such as a DataLoader or an iterable "
-            "that holds one"
+            f"{shown(loader)} starts {makers[0]}, which may make batches while other candidates run, so its blocks "
+            "would be too short; expected a loader whose workers a race can find: a DataLoader, or what holds one"
         )
     if found:
         _RACED.add(batches)

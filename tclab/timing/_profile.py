@@ -134,7 +134,7 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
     import msgspec  # late: nothing else here needs it
 
     if not Path(path).is_file():
-        raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
+        raise InputError(f"the script {str(path)!r} is not a file; expected the path of a Python program")
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
         raise InputError("profiling needs py-spy: in tclab's folder, pip install '.[profile]'")

@@ -65,7 +65,7 @@ class Race(Shown):
             if arm not in self.arms:
                 raise unknown("arm", arm, self.arms)
         if a == b:
-            raise InputError(f"cannot compare {a!r} with itself; expected two arms of {', '.join(self.arms)}")
+            raise InputError(f"cannot compare {a!r} with itself; expected two of {', '.join(self.arms)}")
         from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
         return next(pair for pair in from_both_sides if (pair.a, pair.b) == (a, b))
 

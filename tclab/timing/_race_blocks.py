@@ -334,8 +334,8 @@ def open_record(
     - `path`: the file; `None` keeps nothing.
     - `header`: arms, machine and settings. An existing record is continued only if its header is the same.
 
-    **Raises:** `InputError` for a file that is no record of a race, is damaged, cannot be written, is being written by
-    another race, or is the record of another, naming the difference.
+    **Raises:** `InputError` for a file that is not a record of a race, is damaged, cannot be written, is being written
+    by another race, or is the record of another, naming the difference.
     """
     if path is None:
         yield [], lambda line: None
@@ -367,7 +367,7 @@ def open_record(
             if theirs.get(name) != ours:
                 raise InputError(
                     f"{file} is the record of another race: {name} was {theirs.get(name)!r} and is {ours!r}; a race "
-                    "goes on only with the same arms, machine and settings, so give another `record`"
+                    "resumes only with the same candidates, machine and settings, so give another `record`"
                 )
         yield samples, add
 
@@ -375,7 +375,7 @@ def open_record(
 def read_samples(path: str | Path) -> list[Sample]:
     """Return the samples of a record, for `verdicts_of`; the race may have run on any machine.
 
-    **Raises:** `InputError` for a file that is no record of a race, or is damaged.
+    **Raises:** `InputError` for a file that is not a record of a race, or is damaged.
     """
     return _read(Path(path))[1]
 
@@ -383,7 +383,7 @@ def read_samples(path: str | Path) -> list[Sample]:
 def _read(file: Path) -> tuple[dict[str, Any], list[Sample], int]:
     """Return a record's header and samples, and the length in bytes of all but a last line that was cut short."""
     if not file.is_file():
-        raise InputError(f"{file} is no record of a race")
+        raise InputError(f"{file} is not a record of a race")
     header, samples, length = dict[str, Any](), list[Sample](), 0
     for i, line in enumerate(file.read_bytes().splitlines(keepends=True)):
         try:

@@ -197,7 +197,7 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     starts, ends = (events[events["phase"] == phase] for phase in ("s", "f"))
     events = events[events["phase"] == "X"].drop(columns=["phase", "link"])
     timed, negative = (events[["start", "duration"]] != _MISSING).all(axis=1), events["duration"] < 0
-    left_out["events whose time or duration is no number"] = int((~timed).sum())
+    left_out["events whose time or duration is not a number"] = int((~timed).sum())
     left_out["events with a negative duration"] = int((timed & negative).sum())
     events = events[timed & ~negative]
     untimed = (events["start"] == 0) & (events["start"].median() > _SINCE_1970)

@@ -407,7 +407,7 @@ BAD = [
     ("links", LINKS.replace("4932.Y", "9606.ENSP"), "5 of 5 rows name a gene that is not in the gene list"),
     ("dango", DANGO + "5\t1\t0.1\n", "row 5: first gene is 5, expected 1 to 4"),
     ("dango", DANGO.replace("2\t4\t0.9", "2\t4\tnan"), "row 3: score is nan, expected 0 to 1"),
-    ("screen", "a\tb\n1\t2\n", r"is no screen that tclab reads, kuzmin, costanzo, .*'a \| b' lacks"),
+    ("screen", "a\tb\n1\t2\n", r"is not a screen that tclab reads, kuzmin, costanzo, .*'a \| b' lacks"),
     ("screen", SCREEN.replace("P-value", "P"), "the nearest is kuzmin, of whose columns .* lacks p-value"),
     ("screen", SCREEN.replace("\t0.3\t0.3", "\t0.3\t1e9"), r"row 4: .* is 1e\+09, expected -1e\+06 to 1e\+06"),
     ("screen", SCREEN.replace(f"{A}_tsa9", f"{A}tsa9"), "row 4: .* 'YAL001Ctsa9', expected one like"),

@@ -54,7 +54,7 @@ def test_values_without_a_time_are_left_out_and_counted(tmp_path):
     report = trace.analyze(put(tmp_path, "[" + ",".join(strange) + "]"))
     assert report.categories["self_us"].sum() == 10
     left_out = " ".join(report.findings)
-    untimed = "2 events whose time or duration is no number"
+    untimed = "2 events whose time or duration is not a number"
     for reason in ("1 events with a negative", untimed, "1 begin and end", "1 at time 0"):
         assert reason in left_out
 

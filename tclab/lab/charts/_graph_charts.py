@@ -94,7 +94,7 @@ def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
     points = pd.DataFrame(found)
     more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
     title = chart_title(_efficiencies(found), more, rows=pd.concat(sides.values()))
-    return lines(points, title, x="ranks", y="times as many samples a second", log="", width=260, height=240)
+    return lines(points, title, x="ranks", y="times as many samples per second", log="", width=260, height=240)
 
 
 def _efficiencies(found: list[dict[str, Any]]) -> list[str]:

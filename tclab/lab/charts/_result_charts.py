@@ -63,7 +63,7 @@ def race_chart(
         noun = by.removesuffix("s") if str(pair.cell) == "1" else by
         cell = pair.cell and f"{pair.cell} {noun}".strip()
         named.append((" · ".join(filter(None, (pair.a, cell))), pair))
-    title = title or f"Each arm against {against}"
+    title = title or f"Each candidate against {against}"
     rows = _ratio_rows(named)
     if rows["value"].isna().all():
         reasons = "\n".join(dict.fromkeys(f"{name}: {explain(pair)}" for name, pair in named))
