@@ -65,7 +65,7 @@ BY_DEFAULTS = os.environ.get("TCLAB_NOTEBOOKS") == "defaults"  # of make test-al
 # outputs are stripped.
 FINDS = {
     "sweep.ipynb": {"answer": "any('node_mask' in one for one in lab.findings(rows))",
-                    "by-networks": "{*rows['strategy']} == {'edge_mask', 'node_mask', 'indices'}",
+                    "by-networks": "strategies == 'auto' or {*rows.strategy} == {'edge_mask', 'node_mask', 'indices'}",
                     "advice": "advice.subject.startswith('from ')"},
     "explore.ipynb": {"table": "rows['status'].eq('ok').any()", "advice": "advice is not none_yet"},
     "scaling.ipynb": {"epochs": "len(epochs) == len(epoch_points) > 0"},

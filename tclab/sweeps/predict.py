@@ -415,36 +415,19 @@ _DRAWS = 400  # of the bootstrap
 _Share = Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")]
 
 
-def clock_of(device: str) -> Callable[[], float]:
-    """Return the clock to time a device's calls with, in seconds; a GPU's waits until it has done them.
+def least_seconds(calls: Mapping[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+    """Return the least seconds of each call in `rounds`; in turns, as another process may be at work.
 
-    On one CPU thread it is processor time, which other processes do not add to.
+    On one CPU thread they are of processor time, which other processes do not add to.
     """
-    if device == "cuda":
-        return _synchronized
-    return process_time if torch.get_num_threads() == 1 else perf_counter
-
-
-def _synchronized() -> float:
-    torch.cuda.synchronize()
-    return perf_counter()
-
-
-def least_seconds(
-    calls: Mapping[str, Callable[[], object]], *, clock: Callable[[], float], rounds: int = 5
-) -> dict[str, float]:
-    """Return the least seconds of each call; in turns, as another process may be at work.
-
-    **Arguments:**
-
-    - `clock`: what is read before and after a call, seconds.
-    - `rounds`: how often each is called.
-    """
+    clock = process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
     seconds = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
             begin = clock()
             call()
+            if device == "cuda":
+                torch.cuda.synchronize()
             seconds[name] = min(seconds[name], clock() - begin)
     return seconds
 
@@ -506,7 +489,7 @@ def rows_of_cells(point: Point, sizes: list[dict[str, Any]], rounds: int) -> lis
         calls, removed = _calls(**size, device=point.device)
         for call in calls.values():
             call()  # to warm up
-        took = least_seconds(calls, clock=clock_of(point.device), rounds=rounds)
+        took = least_seconds(calls, point.device, rounds)
         took["filter"] = took["find"] + took["write"] + took["sum"]
         seconds = {f"{name}_seconds": one for name, one in took.items()}
         rows.append({"status": "ok", **size, "removed": removed, **seconds})
