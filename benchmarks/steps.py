@@ -1,6 +1,6 @@
 """A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
-    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 300]
+    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 600]
     python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race-commands --printed`
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
@@ -38,7 +38,7 @@ def table(points: dict[str, tclab.Point], budget_seconds: float) -> str:
 
 
 def main(
-    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 300, allocator: str = "default",
+    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 600, allocator: str = "default",
     device: str = "cpu", way: Literal["subgraph", "edge_mask", "node_mask", "delta"] | None = None,
 ) -> None:  # fmt: skip
     common: dict[str, Any] = {"scale": scale, "batch_size": batch_size, "allocator": allocator, "device": device}

@@ -1,8 +1,10 @@
 """Figures of README.md and docs/gpu.md, written from recordings: `python tools/readme_figures.py [FOLDER]`.
 
 `make gpu` runs it at its end. Between two marks each page says what was measured on a GPU, on which one, at which
-commit; without a recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. The picture
-`docs/pictures/steps.svg` (and `steps-dark.svg`) shows `data_samples/steps.csv`. It needs pandas and pyarrow alone.
+commit; without a recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. The pictures `steps.svg`
+and `changed_rows.svg` in `docs/pictures`, each with one for dark pages, show `data_samples/steps.csv` and
+`changed_rows.csv`, measured by `benchmarks/steps.py` and `benchmarks/sparse.py --share`.
+It needs pandas and pyarrow alone.
 """
 
 import json
@@ -14,9 +16,9 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data_samples" / "recordings"
-STEPS = ROOT / "data_samples" / "steps.csv"
-PICTURE = ROOT / "docs" / "pictures" / "steps.svg"
+PICTURES = ROOT / "docs" / "pictures"
 COLOURS = {"subgraph": "#999999", "edge_mask": "#d55e00", "node_mask": "#009e73", "delta": "#e0729a"}
+BLUE = "#5a8fd0"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "gpu.md")
 BEGIN, END = "<!-- recordings: tools/readme_figures.py writes this -->", "<!-- end of recordings -->"
 NOTHING = (
@@ -75,34 +77,66 @@ def written(text: str, found: str) -> str:
     return f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}"
 
 
-def drawn(steps: pd.DataFrame, ink: str) -> str:
-    """Return an SVG of bars: a panel for each machine, the time of a training step by each strategy."""
+def steps_panels(steps: pd.DataFrame) -> list[tuple]:
+    """Return a panel for each machine: the time of a training step by each strategy."""
     panels = []
-    for k, (machine, rows) in enumerate(steps.groupby("machine", sort=False)):
+    for machine, rows in steps.groupby("machine", sort=False):
         seconds = rows.set_index("strategy")["seconds"]
         best = seconds.idxmin()
         title = f"{best} is fastest: {seconds['subgraph'] / seconds[best]:.2g}× faster than subgraph"
-        lines = [
-            f'<g transform="translate({16 + 432 * k}, 0)">'
-            f'<text y="24" font-size="14" font-weight="bold">{title}</text>'
-            f'<text y="44">{machine}; seconds per training step, less is better</text>'
-        ]
-        for i, (strategy, value) in enumerate(seconds.items()):
-            y, width = 58 + 30 * i, 250 * value / seconds.max()
-            lines.append(
-                f'<text x="76" y="{y + 15}" text-anchor="end">{strategy}</text>'
-                f'<rect x="84" y="{y}" width="{width:.1f}" height="22" fill="{COLOURS[strategy]}"/>'
-                f'<text x="{90 + width:.1f}" y="{y + 15}">{value:.2f} s</text>'
+        bars = [(name, value, f"{value:.2f} s", COLOURS[name]) for name, value in seconds.items()]
+        panels.append((title, f"{machine}; seconds per training step, less is better", bars))
+    return panels
+
+
+def pays_panels(pays: pd.DataFrame) -> list[tuple]:
+    """Return a panel over failures and one over lines per station: how many times faster changed rows are."""
+    made = []
+    for by, words in (("most_failures", "failures"), ("lines_per_station", "lines per station")):
+        rows = pays[pays["lines_per_station"] == pays["lines_per_station"].min()]
+        rows = rows if by == "most_failures" else pays[pays["most_failures"] == pays["most_failures"].min()]
+        for way, column in (("PyG's batch", "pyg"), ("whole samples", "whole")):
+            first, last = rows[column].iloc[[0, -1]]
+            labels = [f"{row[by]:g} {words} ({row['differing']:.0%})" for _, row in rows.iterrows()]
+            bars = [(label, times, f"{times:.1f}×", BLUE) for label, times in zip(labels, rows[column], strict=True)]
+            made.append(
+                (
+                    f"ChangedRows: {first:.2g}× to {last:.2g}× faster",
+                    f"as {way}; in brackets the rows that differ",
+                    bars,
+                )
             )
-        panels.append("".join([*lines, "</g>"]))
+    return made
+
+
+def drawn(panels: list[tuple], ink: str) -> str:
+    """Return an SVG of panels of bars, two beside each other; a bar is a label, a value, its words and a colour."""
+    height, parts = 66 + 30 * max(len(bars) for *_, bars in panels), []
+    for k, (title, subtitle, bars) in enumerate(panels):
+        wide, most = 10 + max(8 * len(label) for label, *_ in bars), max(value for _, value, *_ in bars)
+        parts.append(
+            f'<g transform="translate({16 + 432 * (k % 2)}, {height * (k // 2)})">'
+            f'<text y="24" font-size="14" font-weight="bold">{title}</text><text y="44">{subtitle}</text>'
+        )
+        for i, (label, value, words, colour) in enumerate(bars):
+            y, width = 58 + 30 * i, (350 - wide) * value / most
+            parts.append(
+                f'<text x="{wide - 8}" y="{y + 15}" text-anchor="end">{label}</text>'
+                f'<rect x="{wide}" y="{y}" width="{width:.1f}" height="22" fill="{colour}"/>'
+                f'<text x="{wide + 6 + width:.1f}" y="{y + 15}">{words}</text>'
+            )
+        parts.append("</g>")
+    size = f'viewBox="0 0 880 {height * -(-len(panels) // 2)}"'
     style = f'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="{ink}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 186" {style}>{"".join(panels)}</svg>\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>\n'
 
 
 def write(folder: Path = FOLDER) -> None:
-    """Write both pages and both pictures."""
-    for name, ink in (("steps.svg", "#333333"), ("steps-dark.svg", "#d0d0d0")):
-        PICTURE.with_name(name).write_text(drawn(pd.read_csv(STEPS), ink), encoding="utf-8")
+    """Write both pages and the pictures, for light pages and for dark ones."""
+    for name, panels in (("steps", steps_panels), ("changed_rows", pays_panels)):
+        figures_of = pd.read_csv(ROOT / "data_samples" / f"{name}.csv")
+        for end, ink in ((".svg", "#333333"), ("-dark.svg", "#d0d0d0")):
+            PICTURES.joinpath(name + end).write_text(drawn(panels(figures_of), ink), encoding="utf-8")
     for page in PAGES:
         found = figures(folder, short=page.name == "README.md")
         page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
