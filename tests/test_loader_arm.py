@@ -3,6 +3,7 @@
 from itertools import islice
 from queue import Queue
 from threading import Thread
+from time import sleep
 
 import pytest
 import torch
@@ -83,6 +84,23 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
                 assert not ahead.intersection(range(iterator._rcvd_idx, iterator._send_idx))
                 drained += 1
     assert drained > 1
+
+
+class Slow(Zeros):
+    def __getitem__(self, i):
+        return sleep(60 if i >= 4 else 0) or super().__getitem__(i)
+
+
+def test_a_worker_that_is_killed_is_not_waited_for():
+    call, *_ = loader_arm(DataLoader(Slow(), batch_size=4, num_workers=2), lambda batch: None)
+    (iterator,) = worker_iterators(call)
+    iterator._workers[1].kill()
+    iterator._workers[1].join()
+    waiting = Thread(target=wait_for_workers, daemon=True)
+    waiting.start()
+    waiting.join(timeout=30)
+    assert not waiting.is_alive()
+    iterator._workers[0].kill()
 
 
 class Once:

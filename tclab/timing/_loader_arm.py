@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import compress
 from time import sleep
 from types import FunctionType, ModuleType
 from typing import Any
@@ -77,9 +78,9 @@ def wait_for_workers() -> None:
     """Wait until no worker of any arm has a batch to make, and so none takes time from the block that follows."""
     for iterator in [each for batches in _RACED for each in worker_iterators(batches)]:
         with suppress(NotImplementedError):  # macOS does not know how long its queues are
-            while iterator._data_queue.qsize() < iterator._tasks_outstanding and any(
-                worker.is_alive() for worker in iterator._workers
-            ):
+            busy = list(compress(iterator._workers, iterator._workers_status))  # without those at their end
+            # of a worker that was killed torch tells at the next batch
+            while iterator._data_queue.qsize() < iterator._tasks_outstanding and all(one.is_alive() for one in busy):
                 sleep(0.001)
 
 
