@@ -82,6 +82,10 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     assert "Made Up · busy, at batch" in answer(made)[0]
     (slow,) = answer(rows(ran(5.0), ran(99.0, strategy="edge_mask", seconds=0.2)))
     assert "In one run each, node_mask had the highest throughput" in slow
+    runs = [ran(99.0, strategy=name, measured_at=f"2026-01-0{i}T00:00:00+00:00", seconds=0.01 * i + shift)
+            for i in (1, 2, 3) for name, shift in (("node_mask", 0.1), ("edge_mask", 0.4))]  # fmt: skip
+    (repeated,) = answer(rows(*runs))
+    assert "one run each" not in repeated.lower()
     assert "It ran 2× as fast as edge_mask. Batch size" in slow or "It ran 2× as fast as edge_mask. Settings" in slow
     assert "[" not in slow
     assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))

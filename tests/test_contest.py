@@ -7,10 +7,12 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
+from tclab.command import main
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import race_points
+from tclab.sweeps import inside, loop_of, race_points
 from tclab.timing import verdicts_of
+from tclab.training._loading import Batches
 
 
 def tiny(**fields):
@@ -57,3 +59,23 @@ def test_points_that_no_race_can_have_are_named():
         race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
     with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
         race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)
+    with pytest.raises(InputError, match=r"loop is 'lightning', which starts a Trainer for each step of a race"):
+        race_points({"a": tiny(), "b": tiny(loop="lightning")}, budget_seconds=1)
+    kept = tiny(allocator="keep_pages")  # this process has glibc's own
+    for call in (lambda: race_points({"a": kept}, budget_seconds=1, processes=None), lambda: inside(kept),
+                 lambda: loop_of(kept, steps=1).__enter__()):  # fmt: skip
+        with pytest.raises(InputError, match=r"allocator 'keep_pages' asked for, which only a fresh process has"):
+            call()
+
+
+def test_an_arm_in_mode_fixed_batch_loads_one_batch(monkeypatch):
+    load, loaded = Batches.__getitem__, []
+    monkeypatch.setattr(Batches, "__getitem__", lambda self, i: loaded.append(i) or load(self, i))
+    points = {name: tiny(mode="fixed_batch", strategy=name) for name in ("node_mask", "edge_mask")}
+    race = race_points(points, budget_seconds=1, processes=None)
+    assert len(loaded) == 2 < len(race.samples())
+
+
+def test_a_setting_that_is_named_twice_is_not_raced_against_itself_unnoticed(capsys):
+    assert main(["race", "node_mask", "node_mask", "edge_mask", "--scale", "0.01"]) == 2
+    assert "node_mask is there twice, expected settings that differ" in capsys.readouterr().err

@@ -267,3 +267,14 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     assert "Meanwhile a worker of hetero_cell with node_mask, loop plain makes a batch in" in said
     (one,) = one_point_each(rows).query("stage == 'step'").to_dict("records")
     assert (one["loop"], one["mean_seconds"]) == ("plain", pytest.approx(middle))
+
+
+def test_a_sweep_whose_points_without_a_time_are_not_repeated_is_done(tmp_path):
+    skipped = tclab.Point(scale=0.01, model="dango", strategy="node_mask")
+    sweep = lab.LiveSweep([skipped], results=tmp_path / "rows", repeats=3)
+    sweep.start().join()
+    assert "run again" not in sweep.status()
+    stopped = lab.LiveSweep([tclab.Point(scale=0.01)], results=tmp_path / "rows")
+    stopped.stop()
+    stopped.start().join()
+    assert stopped.status().startswith("Stopped: 0 of 1 point")

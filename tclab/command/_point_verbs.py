@@ -66,7 +66,8 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         label = [str(chosen[name]) if name == "strategy" else f"{name} {chosen[name]}" for name in several]
-        points[", ".join(label)] = Point(**chosen)
+        if points.setdefault(", ".join(label), point := Point(**chosen)) is not point:
+            raise InputError(f"{', '.join(label)} is there twice, expected settings that differ")
     return points
 
 

@@ -228,7 +228,7 @@ def _with_race(one: Suggestion, point: Point) -> Suggestion:
     apart = any(name in one.setting for name in ("allocator", "device", "batch_size"))
     with suppress(InputError):
         changed = replace(point, **one.setting)
-        if one.setting and not apart and changed.skipped() is None:
+        if one.setting and not apart and changed.skipped() is None and "lightning" not in (point.loop, changed.loop):
             arms = {"changed": changed, "now": point}
             return replace(one, race=lambda **options: race_points(arms, **options).pair("changed", "now"))
     return one

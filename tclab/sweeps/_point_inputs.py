@@ -14,7 +14,7 @@ from tclab.errors import InputError, about, require
 from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.perturbation import Perturbations
-from tclab.sweeps._point import Point, device_of
+from tclab.sweeps._point import ALLOCATORS, Point, device_of
 
 if TYPE_CHECKING:
     from tclab.readers._screens import ScreenPerturbations
@@ -35,8 +35,8 @@ def resolve(point: Point) -> Point:
     return replace(absolute(point), device=device_of(point.device), networks=networks)
 
 
-def resolved_alone(point: Point, what: str, name: str = "point") -> Point:
-    """Return a resolved point that is run in one process alone, as `what` ("a race") is.
+def resolved_alone(point: Point, what: str, name: str = "point", *, here: bool = False) -> Point:
+    """Return a resolved point that is run in one process alone, as `what` ("a race") is; `here` if in this one.
 
     **Raises:** `InputError` for what is no point, or cannot be run so; `name` is the argument's.
     """
@@ -44,6 +44,8 @@ def resolved_alone(point: Point, what: str, name: str = "point") -> Point:
     reason = point.skipped()
     if reason is None and point.ranks > 1:
         reason = f"{point.ranks} ranks asked for, and {what} is of one process"
+    if here and any(os.environ.get(name) != value for name, value in ALLOCATORS[point.allocator].items()):
+        reason = reason or f"allocator {point.allocator!r} asked for, which only a fresh process has"
     if reason is not None:
         raise InputError(f"{name} cannot be run: {reason}")
     return resolve(point)

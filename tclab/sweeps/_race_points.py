@@ -64,24 +64,26 @@ def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> Arm:
         for one in points:  # all of the race before its first arm is made; each is checked once
             check_equivalence(one)
     here = opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))
-    call, settle, period = loader_arm(here.loads, lambda batch: here.run([batch], steps=1))
+    loads = [next(here.batches())] if point.mode == "fixed_batch" else here.loads
+    call, settle, period = loader_arm(loads, lambda batch: here.run([batch], steps=1))
     # only a race of the same points and the same code resumes its record
     identity = {"point": point.to_dict(), "code": code_of(point), "files": file_stamps(point)}
     return Arm(call, settle, cycle_of(period, point.accumulate), identity=identity)
 
 
-def _resolved(points: Mapping[str, Point]) -> dict[str, Point]:
-    """Return the points of a race as they are run.
+def _resolved(points: Mapping[str, Point], *, here: bool) -> dict[str, Point]:
+    """Return the points of a race as they are run, `here` in this process.
 
     **Raises:** `InputError` for a point that cannot be run, or points that cannot share a process.
     """
     require("points", points, Mapping, "a dict, name → tclab.Point")
-    found = {name: resolved_alone(point, "a race", f"points[{name!r}]") for name, point in points.items()}
+    found = {name: resolved_alone(one, "a race", f"points[{name!r}]", here=here) for name, one in points.items()}
     for field in ("allocator", "device"):
         values = sorted({getattr(point, field) for point in found.values()})
         if len(values) > 1:
-            several = " and ".join(map(repr, values))
-            raise InputError(f"{field} is {several}, expected one for all points of a race: they share a process")
+            raise InputError(f"{field} is {' and '.join(map(repr, values))}, expected one: they share a process")
+    if any(point.loop == "lightning" for point in found.values()):
+        raise InputError("loop is 'lightning', which starts a Trainer for each step of a race; expected 'plain'")
     return found
 
 
@@ -107,7 +109,7 @@ def race_points(
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """
-    found = _resolved(points)
+    found = _resolved(points, here=processes is None)
     if processes is None:
         with ExitStack() as opened:
             arms = {name: _arm(point, opened, found.values()) for name, point in found.items()}
@@ -124,7 +126,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     It is the step that sweeps measure, for `tclab.timing.spike_in`, `receipt` and `tclab.trace.record`. The equivalence
     check is not run.
     """
-    point = resolved_alone(point, "a loop")
+    point = resolved_alone(point, "a loop", here=True)
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = endless(here.loads)
 
@@ -170,7 +172,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside")
+    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside", here=True)
     check_equivalence(point)
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:

@@ -219,9 +219,7 @@ def _seconds_left(runs: list[_Run], foresight: Foresight, end: float) -> float |
 
 
 def _run(point: Point, options: SweepOptions, foresight: Foresight) -> pa.Table:
-    """Run a resolved point and return its rows; take note of the seconds that it took, unless it cannot be run."""
-    if point.skipped():
-        return point_rows(point)  # which says why
+    """Run a resolved point and return its rows; take note of the seconds that it took."""
     begin = monotonic()
     # the runs of one process would share its luck
     rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, hang_seconds=options.hang_seconds)

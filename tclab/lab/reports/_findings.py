@@ -76,7 +76,7 @@ def _answer(ok: pd.DataFrame, setting: str) -> str:
     at = f"at batch {first['batch_size']} with {counted(first['networks'], 'network')}"
     place = ", ".join(filter(None, (_machine(cell), at, first["model"], setting)))
     words = f"{cells.figure_text(samples)} samples/s"
-    ran_once = all(pair.obstacle in (ONCE, BUSY) for pair in pairs.values())
+    ran_once = all(pair.obstacle in (ONCE, BUSY) and pair.runs == (1, 1) for pair in pairs.values())
     text = _once(fast, words, pairs) if ran_once else _judged(fast, words, pairs)
     said = [f"{place}: {text}", _beside(pairs[reference]), _batch_bytes(cell, fast, reference)]
     end = "Settings were measured one after another; race them to confirm."
