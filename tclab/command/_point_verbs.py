@@ -62,7 +62,7 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
     axes: dict[str, list[Any]] = {"strategy": list(strategies)} if strategies else {}
     axes |= {name: axis(name, text) for name, text in texts.items()}
     several = [name for name, values in axes.items() if len(values) > 1]
-    points = {}
+    points: dict[str, Point] = {}
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         label = [str(chosen[name]) if name == "strategy" else f"{name} {chosen[name]}" for name in several]

@@ -134,10 +134,11 @@ class LiveSweep:
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
-        left = set() if self._rows is None else {each for each in self._rows["status"] if each.startswith("not run: ")}
-        if not left:  # also where a stop came after the last point, and where a point without a time is not repeated
+        ends: Iterable[str] = [] if self._rows is None else self._rows["status"].astype(str)
+        waiting = [each for each in ends if each.startswith("not run: ")]
+        if not waiting:  # also where a stop came after the last point, and where a point without a time is not repeated
             return f"{done} in {took}"
-        why = "Stopped" if self._stop.is_set() else min(left).removeprefix("not run: ").capitalize()
+        why = "Stopped" if self._stop.is_set() else waiting[0].removeprefix("not run: ").capitalize()
         return f"{why}: {done} in {took}; run again to continue"
 
     def rows(self) -> pd.DataFrame:
