@@ -22,7 +22,7 @@ from tclab.masking import get
 from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import tiles_for
 from tclab.perturbation import Perturbations
-from tclab.sweeps.predict import clock_of, least_seconds
+from tclab.sweeps.predict import least_seconds
 
 WIDTH = 64
 # of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each
@@ -104,7 +104,7 @@ def compare(found: Arms, *, batch_size: int) -> list[dict[str, Any]]:
             try:
                 row |= {"error": error(kernel, exact), "allowed": ALLOWED[dtype], "status": "ok"}
                 call = {kernel: partial(both, kernel)}
-                row["seconds"] = least_seconds(call, rounds=rounds, clock=clock_of(device))[kernel]
+                row["seconds"] = least_seconds(call, device, rounds)[kernel]
             except (RuntimeError, NotImplementedError) as problem:
                 row["status"] = f"cannot: {str(problem).splitlines()[0][:100]}"
     return rows

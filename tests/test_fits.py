@@ -103,4 +103,4 @@ def test_a_points_peak_is_its_own_and_not_an_earlier_points():
     more = replace(small, scale=0.15, networks=None, strategy="edge_mask", batch_size=4)
     _, before, large, after = (run_point(one)["peak_bytes"].max() for one in (small, small, more, small))
     assert large > before + 100e6
-    assert after < before + 40e6
+    assert after < before + (large - before) / 4  # what libraries keep; 39 MB of 400

@@ -181,7 +181,7 @@ def test_pictures_of_a_run_cut_short_or_without_figures_are_not_kept_and_others_
     pair = timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None)
     for text in (said, str(pair)):
         run = executed(tmp_path / "run.ipynb", {"name": "stdout", "text": [text]})
-        with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds? ran|no round ran)"):
+        with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(run again|rounds? ran|no round ran)"):
             renew(own, run)
     for empty in (empty_chart("No mode was measured."), lab.charts.throughput(sweep.rows())):
         run = executed(tmp_path / "run.ipynb", {"data": {"text/plain": [repr(empty)]}})

@@ -344,7 +344,7 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 points measured", "[1/2]", "[2/2]"]
+    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 points measured", "[1/2]", "[2/2]", "2 of "]
     assert len(sweep.rows()) == len(rows)
     dango = Point(model="dango", strategy="node_mask", scale=0.02)
     words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()

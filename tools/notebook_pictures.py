@@ -25,7 +25,7 @@ from tclab.lab.charts._style import EMPTY
 TAG = "picture"  # of the cells whose pictures are kept; the first picture where no cell has it
 MOST_BYTES = 60_000
 # what a run says that a budget ended: a sweep, a race
-_CUT_SHORT = ("not run: ", "rounds? ran, at least", "no round ran")
+_CUT_SHORT = ("not run: ", "run again to continue", "rounds? ran, at least", "no round ran")
 
 
 def _found(notebook: Path) -> list[tuple[dict[str, Any], bytes]]:

@@ -178,8 +178,8 @@ class LiveSweep:
         finally:
             atexit.unregister(self._close)
             self._end = monotonic()
-            if self.listener is not None:
-                self.listener()
+            tell = self.listener or (lambda: print(self.status(), flush=True))
+            tell()
 
     def _on_progress(self, progress: Progress) -> None:
         self.tables.append(progress.rows)

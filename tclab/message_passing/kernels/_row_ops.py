@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError
-
 _TWO_BYTES = (torch.bfloat16, torch.float16)
 
 
@@ -86,11 +84,12 @@ under_transform._dynamo_marked_constant = True  # type: ignore[attr-defined] # a
 def compiling() -> bool:
     """Return whether a compiler traces this.
 
-    **Raises:** `InputError` where it traces a function transform, of which custom operations have no derivative: torch
-    then runs the function uncompiled, unless `fullgraph=True` asks for this error.
+    **Raises:** `NotImplementedError` where it traces a function transform, of which custom operations have no
+    derivative: torch then runs the function uncompiled, unless `fullgraph=True` asks for this error. An error whose
+    class has a constructor of its own, as `InputError`, would stop it.
     """
     if torch.compiler.is_compiling() and under_transform():
-        raise InputError("torch.compile cannot trace this layer under torch.func's transforms: transform it uncompiled")
+        raise NotImplementedError("torch.compile traces no layer under a torch.func transform: transform it uncompiled")
     return torch.compiler.is_compiling()
 
 
