@@ -88,19 +88,16 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
 
 class Slow(Zeros):
     def __getitem__(self, i):
-        return sleep(60 if i >= 4 else 0) or super().__getitem__(i)
+        return sleep(0.5 if i >= 4 else 0) or super().__getitem__(i)
 
 
-def test_a_worker_that_is_killed_is_not_waited_for():
+def test_a_worker_that_was_killed_is_not_waited_for(monkeypatch):
     call, *_ = loader_arm(DataLoader(Slow(), batch_size=4, num_workers=2), lambda batch: None)
     (iterator,) = worker_iterators(call)
-    iterator._workers[1].kill()
-    iterator._workers[1].join()
-    waiting = Thread(target=wait_for_workers, daemon=True)
-    waiting.start()
-    waiting.join(timeout=30)
-    assert not waiting.is_alive()
-    iterator._workers[0].kill()
+    with monkeypatch.context() as patched:  # torch raises an error wherever this process is when one is killed
+        patched.setattr(iterator._workers[1], "is_alive", lambda: False)
+        wait_for_workers()
+        assert iterator._data_queue.qsize() < iterator._tasks_outstanding
 
 
 class Once:
