@@ -22,6 +22,7 @@ from torch_geometric.utils import subgraph
 
 from tclab import SharedGraph, timing
 from tclab.message_passing import ChangedRows, SharedSAGEConv, _changed_rows
+from tclab.sweeps.predict import least_seconds
 from tclab.timing._environment import environment
 
 WIDTH, LAYERS = 64, 3
@@ -169,20 +170,11 @@ def share(nodes=2_000, size=16):
         for conv in ways.ours.convs:
             rows = conv(rows, ways.shared)
         differing = len(rows.keys) / (size * nodes)
-        times = [best_of_five(way) for way in (ways.changed_rows, ways.whole_samples, ways.pyg_batch)]
+        calls = {"changed": ways.changed_rows, "whole": ways.whole_samples, "pyg": ways.pyg_batch}
+        times = list(least_seconds(calls, "cpu", rounds=6).values())
         _changed_rows.WHOLE = limit
         ratios = " | ".join(f"{time / times[0]:.2f}" for time in times[1:])
         print(f"| {lines:g} | {most} | {differing:.2f} | {times[0] * 1e3:.1f} | {ratios} |", flush=True)
-
-
-def best_of_five(call):
-    """Return the seconds of the fastest of five calls, after one."""
-    laps = []
-    for _ in range(6):
-        begin = perf_counter()
-        call()
-        laps.append(perf_counter() - begin)
-    return min(laps[1:])
 
 
 def features(nodes=2_000, lines=3_000, size=64):
