@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from nbval.kernel import RunningKernel
-from notebook_outputs import SAID, shown_well
+from notebook_outputs import BUDGET_SECONDS, FINDS, SAID, shown_well
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
@@ -61,23 +61,6 @@ TOGETHER = {
 
 
 BY_DEFAULTS = os.environ.get("TCLAB_NOTEBOOKS") == "defaults"  # of make test-all; else by their test_parameters
-# What a cell of a notebook must have found, notebook → cell → a condition: nbval alone sees exceptions, and their saved
-# outputs are stripped.
-FINDS = {
-    "sweep.ipynb": {"answer": "any('node_mask' in one for one in lab.findings(rows))",
-                    "by-networks": "strategies == 'auto' or {*rows.strategy} == {'edge_mask', 'node_mask', 'indices'}",
-                    "advice": "advice.subject.startswith('from ')"},
-    "explore.ipynb": {"table": "rows['status'].eq('ok').any()", "advice": "advice is not none_yet"},
-    "scaling.ipynb": {"epochs": "len(epochs) == len(epoch_points) > 0"},
-    "masks.ipynb": {"race": "{pair.a for pair in race.pairs} | {pair.b for pair in race.pairs} == {*arms}",
-                    "held-out": "len(measured) == len(unseen) > 0"},
-    "where_time_goes.ipynb": {"findings": "any('a step takes' in one for one in lab.findings(rows, 'steps'))"},
-    "trust.ipynb": {"race": "len(race.pairs) > 0"},
-    "trace.ipynb": {"findings": "len(report.findings) > 0"},
-    "cell_graph.ipynb": {"reach": "len(rows) > 0"},
-    "your_model.ipynb": {"stages": "rows['status'].eq('ok').any()"},
-    "hypotheses.ipynb": {"ratios-table": "len(ratios) > 0"},
-}  # fmt: skip
 
 
 def pytest_collection_modifyitems(config, items):
@@ -95,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
                 smaller = {} if BY_DEFAULTS else item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
                 if BY_DEFAULTS:
-                    item.cell.source += "\nif globals().get('budget_seconds'):\n    budget_seconds = 10"
+                    item.cell.source += f"\nif globals().get('budget_seconds'):\n    budget_seconds = {BUDGET_SECONDS}"
             if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
                 item.cell.source += f"\nassert {found}"
 

@@ -1,7 +1,25 @@
-"""What notebooks show, by their defaults: words, pictures, and no missing value in a table."""
+"""What notebooks must find; and what they show by their defaults: words, pictures, no missing value in a table."""
 
 import re
 
+BUDGET_SECONDS = 10  # of a notebook that runs by its defaults and has one
+# What a cell of a notebook must have found, notebook → cell → a condition: nbval alone sees exceptions, and their saved
+# outputs are stripped.
+FINDS = {
+    "sweep.ipynb": {"answer": "any('node_mask' in one for one in lab.findings(rows))",
+                    "by-networks": "strategies == 'auto' or {*rows.strategy} == {'edge_mask', 'node_mask', 'indices'}",
+                    "advice": "advice.subject.startswith('from ')"},
+    "explore.ipynb": {"table": "rows['status'].eq('ok').any()", "advice": "advice is not none_yet"},
+    "scaling.ipynb": {"epochs": "len(epochs) == len(epoch_points) > 0"},
+    "masks.ipynb": {"race": "{pair.a for pair in race.pairs} | {pair.b for pair in race.pairs} == {*arms}",
+                    "held-out": "len(measured) == len(unseen) > 0"},
+    "where_time_goes.ipynb": {"findings": "any('a step takes' in one for one in lab.findings(rows, 'steps'))"},
+    "trust.ipynb": {"race": "len(race.pairs) > 0"},
+    "trace.ipynb": {"findings": "len(report.findings) > 0"},
+    "cell_graph.ipynb": {"reach": "len(rows) > 0"},
+    "your_model.ipynb": {"stages": "rows['status'].eq('ok').any()"},
+    "hypotheses.ipynb": {"ratios-table": "len(ratios) > 0"},
+}  # fmt: skip
 # what a cell says, whatever the budget ended: notebook → cell → words
 SAID = {
     "where_time_goes": {"findings": "a step takes"},

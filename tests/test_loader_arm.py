@@ -1,9 +1,9 @@
 """A loader in a race: what its workers made ahead is drained, whoever wraps it, or it is refused."""
 
+import multiprocessing
 from itertools import islice
 from queue import Queue
 from threading import Thread
-from time import sleep
 
 import pytest
 import torch
@@ -86,18 +86,30 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
     assert drained > 1
 
 
-class Slow(Zeros):
+class Waiting(Zeros):
+    """Items of which all but the first four wait for a word."""
+
+    def __init__(self):
+        self.goes = multiprocessing.Event()
+
     def __getitem__(self, i):
-        return sleep(0.5 if i >= 4 else 0) or super().__getitem__(i)
+        if i >= 4:
+            self.goes.wait()
+        return super().__getitem__(i)
 
 
 def test_a_worker_that_was_killed_is_not_waited_for(monkeypatch):
-    call, *_ = loader_arm(DataLoader(Slow(), batch_size=4, num_workers=2), lambda batch: None)
+    samples = Waiting()
+    call, *_ = loader_arm(DataLoader(samples, batch_size=4, num_workers=2), lambda batch: None)
     (iterator,) = worker_iterators(call)
     with monkeypatch.context() as patched:  # torch raises an error wherever this process is when one is killed
         patched.setattr(iterator._workers[1], "is_alive", lambda: False)
-        wait_for_workers()
+        waiting = Thread(target=wait_for_workers, daemon=True)
+        waiting.start()
+        waiting.join(timeout=60)  # it ends at once, or never
+        assert not waiting.is_alive()
         assert iterator._data_queue.qsize() < iterator._tasks_outstanding
+    samples.goes.set()
 
 
 class Once:

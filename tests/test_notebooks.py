@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from notebook_outputs import SAID, shown_well, text_of
+from notebook_outputs import BUDGET_SECONDS, SAID, shown_well, text_of
 from notebook_pictures import MOST_BYTES, pictures, renew
 from PIL import Image
 from test_compare import sweep as made_by_hand
@@ -82,7 +82,7 @@ def step_rows(folder):
 def test_by_its_defaults_it_says_what_it_is_for_and_shows_charts(path, tmp_path, monkeypatch):
     notebook = json.loads(path.read_text())
     monkeypatch.setenv("TCLAB_RUNS", str(tmp_path / "runs"))  # no rows of an earlier run
-    budget = {"budget_seconds": 10} if defaults(notebook["cells"]).get("budget_seconds") else {}
+    budget = {"budget_seconds": BUDGET_SECONDS} if defaults(notebook["cells"]).get("budget_seconds") else {}
     run = Run(path, tmp_path, **budget)
     tagged = [cell["id"] for cell in notebook["cells"] if "picture" in cell["metadata"].get("tags", [])]
     for cell, outputs in run.shown.items():

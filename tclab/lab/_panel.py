@@ -96,7 +96,7 @@ class LiveSweep:
         self._rows: pd.DataFrame | None = None
         self._begin: float | None = None
         self._end: float | None = None
-        # called after each point and at the end, in the sweep's thread, in place of printing a line
+        # called after each point and at the end, in the sweep's thread, instead of printing a line
         self.listener: Callable[[], None] | None = None
 
     def start(self) -> LiveSweep:
