@@ -26,7 +26,7 @@ from tclab.sweeps._rows import columns_of, keys_of
 from tclab.sweeps._run import close_workers
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
-from tclab.timing._ledger import NullLedger
+from tclab.timing._ledger import NullLedger, Timer
 from tclab.timing._verdict import ratio_text
 from tclab.training._step import MODES, Step
 
@@ -219,7 +219,7 @@ def _closed(scale: float, blocks: int, steps: int, modes: Sequence[str]) -> Iter
         yield {"model": model, "strategy": strategy, "mode": mode, "loop": how, **found}
 
 
-def _twenty_ms(ledger: Ledger | NullLedger) -> None:
+def _twenty_ms(ledger: Timer) -> None:
     """Run five steps of 20 ms."""
     for _ in ledger.steps(range(5)):
         for stage in ("transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"):

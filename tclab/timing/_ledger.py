@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -54,13 +54,18 @@ class BatchTiming:
         return "loading" if self.worker is None else f"worker {self.worker}"
 
 
-def moment(cuda: bool) -> tuple[int, Any]:
-    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
+def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream.
+
+    **Arguments:**
+
+    - `spare`: events that were read; one is taken off it and recorded anew, where there is one.
+    """
     if not cuda:
         return perf_counter_ns(), None
     import torch
 
-    event = torch.cuda.Event(enable_timing=True)
+    event = spare.pop() if isinstance(spare, list) and spare else torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
 
@@ -72,6 +77,25 @@ def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
         took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
         seconds[stage] = seconds.get(stage, 0.0) + took
     return seconds
+
+
+@dataclass(slots=True)
+class _Step:
+    """One completed step: its cuts until the device has reached the last of them, and then its seconds."""
+
+    cuts: list[Cut]
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # timeline → stage → seconds
+
+    def read(self, timelines: Sequence[str], spare: list[Any]) -> bool:
+        """Take the seconds from the cuts and give their events back, unless the device is still behind."""
+        if not all(event is None or event.query() for *_, event in reversed(self.cuts)):
+            return False
+        if self.cuts:
+            self.seconds = {line: stage_seconds(self.cuts, line) for line in timelines}
+            events = [event for *_, event in self.cuts[:-1] if event is not None]  # the last begins the next step
+            self.cuts.clear()  # first: an interrupt here loses some events, and gives none back twice
+            spare += events
+        return True
 
 
 def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
@@ -131,7 +155,8 @@ class Ledger(Shown):
     Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
     up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
-    All cuts are kept, on CUDA an event with each: time thousands of steps, not millions.
+    A step's events are read, and used again, once the device has reached the last of them: a loop of any length holds
+    as many as the device is behind. What stays of a step is the seconds of its stages.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
@@ -147,9 +172,10 @@ class Ledger(Shown):
         self.marks = marks
         self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
-        self._steps: list[list[Cut]] = []
+        self._steps: list[_Step] = []  # that are complete
+        self._read = 0  # of them, whose seconds are known
+        self._spare: list[Any] = []  # CUDA events
         self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
-        self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
@@ -192,7 +218,7 @@ class Ledger(Shown):
 
     def completed(self, steps: Iterable[object]) -> list[int | None]:
         """Return the number of each of some steps that were open once; `None` for those that did not complete."""
-        numbers = {id(cuts): i for i, cuts in enumerate(self._steps)}
+        numbers = {id(step.cuts): i for i, step in enumerate(self._steps)}
         return [numbers.get(id(step)) for step in steps]
 
     # ---- the loop
@@ -229,7 +255,8 @@ class Ledger(Shown):
         else:
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
-            self._steps.append(step)
+            self._steps.append(_Step(step))
+            self._read_steps()
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -249,8 +276,9 @@ class Ledger(Shown):
                 end_ns = raw_clock_ns()
             self._around[1:] = [conditions()]
             if keep and not self._failed:
-                self._steps.append(cuts)
+                self._steps.append(_Step(cuts))
                 cuts = []
+            self._read_steps()
             if len(self._steps) > self._ended:
                 self.begins.append(self._ended)
                 self._ended = len(self._steps)
@@ -289,9 +317,9 @@ class Ledger(Shown):
         - `stages`: stage → its seconds.
         - `out_of`: the stage that they are taken from.
         """
-        moved = dict(stages)
-        moved[out_of] = moved.get(out_of, 0.0) - sum(stages.values())
-        self._moved[step] = moved
+        seconds = self._steps[step].seconds[self._timelines[-1]]
+        for name, more in {**stages, out_of: stages.get(out_of, 0.0) - sum(stages.values())}.items():
+            seconds[name] = seconds.get(name, 0.0) + more
 
     # ---- cuts
 
@@ -313,7 +341,11 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        self._cuts.append((owner, *moment(bool(self.cuda))))
+        self._cuts.append((owner, *moment(bool(self.cuda), self._spare)))
+
+    def _read_steps(self) -> None:
+        while self._read < len(self._steps) and self._steps[self._read].read(self._timelines, self._spare):
+            self._read += 1
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -340,13 +372,10 @@ class Ledger(Shown):
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
+        self._read_steps()
         for timeline in self._timelines:
-            moved = self._moved if timeline == self._timelines[-1] else {}
-            for i, cuts in enumerate(self._steps):
-                seconds = stage_seconds(cuts, timeline)
-                for stage, more in moved.get(i, {}).items():
-                    seconds[stage] = seconds.get(stage, 0.0) + more
-                yield from step_rows(timeline, i, seconds)
+            for i, step in enumerate(self._steps[: self._read]):
+                yield from step_rows(timeline, i, step.seconds[timeline])
         yield from batch_rows(self.batch_timings)
 
     @property
@@ -389,7 +418,7 @@ class Ledger(Shown):
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
         steps = self._steps[: self._ended]
-        inside = {line: sum(sum(stage_seconds(cuts, line).values()) for cuts in steps) for line in self._wall}
+        inside = {line: sum(sum(step.seconds[line].values()) for step in steps) for line in self._wall}
         return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
@@ -426,6 +455,16 @@ class Ledger(Shown):
             notes.append("it does NOT add up: the stages of a timeline are not its wall time")
         columns = ("timeline", "stage", "mean", "median", "share", "steps")
         return Display(counted(len(self), "step"), columns, lines, notes)
+
+
+class Timer(Protocol):
+    """What a loop needs of a ledger: a `Ledger`, or a `NullLedger`."""
+
+    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Yield the batches, a step each."""
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of one stage of the current step."""
 
 
 class NullLedger:

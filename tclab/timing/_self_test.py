@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing._ledger import Ledger, NullLedger, Timer
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -169,7 +169,7 @@ class Receipt(Shown):
         return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
-def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):
