@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
@@ -77,25 +78,6 @@ def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
         took = (end_ns - begin_ns) / 1e9 if timeline == "host" else begin.elapsed_time(end) / 1e3
         seconds[stage] = seconds.get(stage, 0.0) + took
     return seconds
-
-
-@dataclass(slots=True)
-class _Step:
-    """One completed step: its cuts until the device has reached the last of them, and then its seconds."""
-
-    cuts: list[Cut]
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # timeline → stage → seconds
-
-    def read(self, timelines: Sequence[str], spare: list[Any]) -> bool:
-        """Take the seconds from the cuts and give their events back, unless the device is still behind."""
-        if not all(event is None or event.query() for *_, event in reversed(self.cuts)):
-            return False
-        if self.cuts:
-            self.seconds = {line: stage_seconds(self.cuts, line) for line in timelines}
-            events = [event for *_, event in self.cuts[:-1] if event is not None]  # the last begins the next step
-            self.cuts.clear()  # first: an interrupt here loses some events, and gives none back twice
-            spare += events
-        return True
 
 
 def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
@@ -172,10 +154,11 @@ class Ledger(Shown):
         self.marks = marks
         self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
-        self._steps: list[_Step] = []  # that are complete
-        self._read = 0  # of them, whose seconds are known
+        self._steps: list[dict[str, dict[str, float]]] = []  # of each: timeline → stage → seconds, once they are read
+        self._unread: deque[tuple[list[Cut], dict[str, dict[str, float]]]] = deque()  # cuts of steps, and their place
         self._spare: list[Any] = []  # CUDA events
         self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
+        self.at_step: list[Callable[[int | None], object]] = []  # called with a step's number, `None` if it is dropped
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
@@ -211,16 +194,6 @@ class Ledger(Shown):
         """Whether a step is open."""
         return self._cuts is not None
 
-    @property
-    def open_step(self) -> object:
-        """The open step, for `completed`; `None` outside steps."""
-        return self._cuts
-
-    def completed(self, steps: Iterable[object]) -> list[int | None]:
-        """Return the number of each of some steps that were open once; `None` for those that did not complete."""
-        numbers = {id(step.cuts): i for i, step in enumerate(self._steps)}
-        return [numbers.get(id(step)) for step in steps]
-
     # ---- the loop
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -255,8 +228,7 @@ class Ledger(Shown):
         else:
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
-            self._steps.append(_Step(step))
-            self._read_steps()
+            self._close(step)
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -275,10 +247,9 @@ class Ledger(Shown):
                 self._synchronize()
                 end_ns = raw_clock_ns()
             self._around[1:] = [conditions()]
+            self._close(cuts, keep=keep and not self._failed)
             if keep and not self._failed:
-                self._steps.append(_Step(cuts))
                 cuts = []
-            self._read_steps()
             if len(self._steps) > self._ended:
                 self.begins.append(self._ended)
                 self._ended = len(self._steps)
@@ -317,7 +288,7 @@ class Ledger(Shown):
         - `stages`: stage → its seconds.
         - `out_of`: the stage that they are taken from.
         """
-        seconds = self._steps[step].seconds[self._timelines[-1]]
+        seconds = self._steps[step][self._timelines[-1]]
         for name, more in {**stages, out_of: stages.get(out_of, 0.0) - sum(stages.values())}.items():
             seconds[name] = seconds.get(name, 0.0) + more
 
@@ -343,9 +314,21 @@ class Ledger(Shown):
         assert self._cuts is not None
         self._cuts.append((owner, *moment(bool(self.cuda), self._spare)))
 
-    def _read_steps(self) -> None:
-        while self._read < len(self._steps) and self._steps[self._read].read(self._timelines, self._spare):
-            self._read += 1
+    def _close(self, cuts: list[Cut], *, keep: bool = True) -> None:
+        if keep:
+            self._unread.append((cuts, {}))
+            self._steps.append(self._unread[-1][1])
+        self._read()
+        for call in self.at_step:
+            call(len(self._steps) - 1 if keep else None)
+
+    def _read(self) -> None:
+        """Take the seconds of steps that the device has left behind it from their cuts, and give the events back."""
+        while self._unread and all(event is None or event.query() for *_, event in reversed(self._unread[0][0])):
+            cuts, seconds = self._unread[0]
+            seconds |= {line: stage_seconds(cuts, line) for line in self._timelines}
+            self._unread.popleft()
+            self._spare += [event for *_, event in cuts[:-1] if event is not None]  # the last begins the next step
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -372,10 +355,11 @@ class Ledger(Shown):
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        self._read_steps()
+        self._read()
         for timeline in self._timelines:
-            for i, step in enumerate(self._steps[: self._read]):
-                yield from step_rows(timeline, i, step.seconds[timeline])
+            for i, step in enumerate(self._steps):
+                if timeline in step:
+                    yield from step_rows(timeline, i, step[timeline])
         yield from batch_rows(self.batch_timings)
 
     @property
@@ -418,7 +402,7 @@ class Ledger(Shown):
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
         steps = self._steps[: self._ended]
-        inside = {line: sum(sum(step.seconds[line].values()) for step in steps) for line in self._wall}
+        inside = {line: sum(sum(step[line].values()) for step in steps) for line in self._wall}
         return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
