@@ -83,7 +83,7 @@ def race_commands(
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
     - `base`: a revision, which gets its own worktree, or a folder as it is.
-    - `head`: the same, of what the verdict is about.
+    - `head`: the same, of what the verdict is about. What is `base`, too, is a control (A/A): --base main --head main.
     - `base_command`: of base, where it is another: 'python old.py'.
     - `setup`: run in each side in a Python environment of its own: 'pip install .'.
     - `setup_base`: of base, if it is another, so that two versions of a dependency race.

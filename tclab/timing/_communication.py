@@ -79,8 +79,8 @@ class Communication:
     def _ended(self, ledger: Ledger, step: int | None) -> None:
         """Keep the exchanges of a step that is complete; those of one that was dropped are in none."""
         if self.ledger is ledger:
-            self._exchanges |= {} if step is None else {step: self._open}
-            self._open = []
+            done, self._open = [each for each in self._open if each.done is not None], []
+            self._exchanges |= {step: done} if step is not None and done else {}
 
     def finish(self) -> None:
         """Gather the times of all ranks and enter the exposed communication into the ledger; once, on every rank."""
@@ -91,10 +91,7 @@ class Communication:
             return
         if self._cuda:
             torch.cuda.synchronize()
-        done = {
-            step: [each for each in exchanges if each.done is not None] for step, exchanges in self._exchanges.items()
-        }
-        steps, self._rows = {step: exchanges for step, exchanges in done.items() if exchanges}, []
+        steps, self._rows = self._exchanges, []
         spans = [self._spans(exchanges) for exchanges in steps.values()]
         calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
         distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many

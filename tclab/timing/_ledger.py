@@ -49,11 +49,6 @@ class BatchTiming:
     end_ns: int
     stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
 
-    @property
-    def timeline(self) -> str:
-        """Name of the timeline that it is on."""
-        return "loading" if self.worker is None else f"worker {self.worker}"
-
 
 def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
     """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream.
@@ -95,7 +90,8 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
     """
     ended: dict[str, int] = {}
     for i, timing in enumerate(batch_timings):
-        timeline, whole = timing.timeline, timing.end_ns - timing.begin_ns
+        timeline = "loading" if timing.worker is None else f"worker {timing.worker}"
+        whole = timing.end_ns - timing.begin_ns
         for stage, took in timing.stages.items():
             yield timeline, i, stage, took / 1e9
         yield timeline, i, "other", (whole - sum(timing.stages.values())) / 1e9

@@ -113,8 +113,7 @@ class LoaderTimes(Shown):
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
-                start = sum(starts) if starts else None
-                yield name, worker, len(made), len(starts), start, fetch, collate, wait
+                yield name, worker, len(made), len(starts), sum(starts) if starts else None, fetch, collate, wait
 
     def _display(self) -> Display:
         lines = []

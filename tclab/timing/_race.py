@@ -194,12 +194,9 @@ def race(
 
 
 def race_cells(
-    cells: Mapping[Hashable, Arms | Callable[[], Arms]],
-    *,
-    budget_seconds: float,
-    margin: float = MARGIN,
+    cells: Mapping[Hashable, Arms | Callable[[], Arms]], *, budget_seconds: float, margin: float = MARGIN,
     **options: Any,
-) -> Races:
+) -> Races:  # fmt: skip
     """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
 
     Verdicts allow for the comparisons of all cells: more than five take more than eight parts of each race.

@@ -106,8 +106,9 @@ def _trial(
         pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
-            names = [*ledger.seconds()]
-            raise InputError(f"{stage!r} is in no two steps of the loop, expected a stage such as {names}")
+            raise InputError(
+                f"{stage!r} is in no two steps of the loop, expected a stage such as {[*ledger.seconds()]}"
+            )
     return Trial(stage, delay, median(grown), len(grown))
 
 
