@@ -284,7 +284,7 @@ class Ledger(Shown):
         - `stages`: stage → its seconds.
         - `out_of`: the stage that they are taken from.
         """
-        seconds = self._steps[step][self._timelines[-1]]
+        seconds = self._read()[step][self._timelines[-1]]
         for name, more in {**stages, out_of: stages.get(out_of, 0.0) - sum(stages.values())}.items():
             seconds[name] = seconds.get(name, 0.0) + more
 
@@ -314,17 +314,19 @@ class Ledger(Shown):
         if keep:
             self._unread.append((cuts, {}))
             self._steps.append(self._unread[-1][1])
-        self._read()
+        if self.cuda:  # without events it can wait until the seconds are asked for
+            self._read()
         for call in self.at_step:
             call(len(self._steps) - 1 if keep else None)
 
-    def _read(self) -> None:
-        """Take the seconds of steps that the device has left behind it from their cuts, and give the events back."""
+    def _read(self) -> list[dict[str, dict[str, float]]]:
+        """Return each step's seconds, from the cuts of those that the device has left behind it; their events go back."""
         while self._unread and all(event is None or event.query() for *_, event in reversed(self._unread[0][0])):
             cuts, seconds = self._unread[0]
             seconds |= {line: stage_seconds(cuts, line) for line in self._timelines}
             self._unread.popleft()
             self._spare += [event for *_, event in cuts[:-1] if event is not None]  # the last begins the next step
+        return self._steps
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -351,9 +353,8 @@ class Ledger(Shown):
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        self._read()
         for timeline in self._timelines:
-            for i, step in enumerate(self._steps):
+            for i, step in enumerate(self._read()):
                 if timeline in step:
                     yield from step_rows(timeline, i, step[timeline])
         yield from batch_rows(self.batch_timings)
@@ -397,7 +398,7 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        steps = self._steps[: self._ended]
+        steps = self._read()[: self._ended]
         inside = {line: sum(sum(step[line].values()) for step in steps) for line in self._wall}
         return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 

@@ -106,9 +106,8 @@ def _trial(
         pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
-            raise InputError(
-                f"{stage!r} is in no two steps of the loop, expected a stage such as {[*ledger.seconds()]}"
-            )
+            names = [*ledger.seconds()]
+            raise InputError(f"{stage!r} is in no two steps of the loop, expected a stage such as {names}")
     return Trial(stage, delay, median(grown), len(grown))
 
 
