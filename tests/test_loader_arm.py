@@ -71,14 +71,14 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
         return worker_iterators(call)  # none, where a wrapper gives the last batches of an epoch
 
     call, settle, period = loader_arm(wrap(workers_loader(persistent_workers=persistent)), lambda batch: None)
-    assert period == 2
+    assert period in (2, 10)  # an epoch, where a wrapper says how long it is
     drained = 0
     for _ in range(12):  # across epochs
         before = running()
         wait_for_workers()
         assert all(iterator._data_queue.qsize() == iterator._tasks_outstanding for iterator in before)
         ahead = {i for iterator in before for i in range(iterator._rcvd_idx, iterator._send_idx)}
-        settle()
+        settle(1)
         for iterator in running():
             if iterator in before and iterator._send_idx > max(ahead, default=-1):  # else another epoch began
                 assert not ahead.intersection(range(iterator._rcvd_idx, iterator._send_idx))

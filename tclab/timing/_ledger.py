@@ -320,7 +320,7 @@ class Ledger(Shown):
             call(len(self._steps) - 1 if keep else None)
 
     def _read(self) -> list[dict[str, dict[str, float]]]:
-        """Return each step's seconds, from the cuts of those that the device has left behind it; their events go back."""
+        """Return each step's seconds, from its cuts once the device has left them behind; their events go back."""
         while self._unread and all(event is None or event.query() for *_, event in reversed(self._unread[0][0])):
             cuts, seconds = self._unread[0]
             seconds |= {line: stage_seconds(cuts, line) for line in self._timelines}

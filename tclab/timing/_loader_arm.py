@@ -4,6 +4,10 @@ A loader's workers go on making batches while other arms run, which would shorte
 from the others'. So before each block all workers of all arms have made what they may make ahead, and of the arm's own
 this is dropped. The workers are found beneath whatever wraps a loader: an attribute, a closure, a generator's variable.
 A loader whose batches come from threads or processes that are not found is refused before anything is measured.
+
+The start of an epoch may take as long as many batches. Two arms that begin their epochs at different places of their
+blocks, and go on so for a race, look different although they are equal: one has the starts inside the clock, the other
+outside, or in other blocks of a round. So a block has whole epochs, where they are short, and begins anywhere in one.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import compress
+from math import ceil
+from random import Random
 from time import sleep
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,17 +31,19 @@ from tclab.errors import InputError, shown
 _HARMLESS = {"torch", "multiprocessing", "tqdm"}  # packages whose threads make no batches
 _MOST_OBJECTS = 5000  # that are looked at beneath a loader: a data set may have millions
 _MOST_ELEMENTS = 1000  # of a container that is looked into
+_SHORT_EPOCH = 100  # batches, and fewer: blocks have whole ones
+_LONG_EPOCH = 1000  # batches, and more: too few begin in a race to matter
 _MOST_DRAWN = 10_000  # batches that are drawn for those that workers made ahead
+DRAWN = Random()  # where blocks begin, and the orders of rounds; by the system's entropy, and so others in each race
 _RACED: WeakSet[Iterator[Any]] = WeakSet()  # the batches of all loader arms of this process
 
 
 def loader_arm(
     loader: Iterable[Any], step: Callable[[Any], Any]
-) -> tuple[Callable[[], None], Callable[[], None] | None, int]:
+) -> tuple[Callable[[], None], Callable[[int], None] | None, int]:
     """Return call, `settle` and period of an arm that calls `step` on a loader's next batch, epoch after epoch.
 
-    Its workers start here. Where steps wait for the loader, as many of them as it has
-    workers are a period.
+    Its workers start here. Where it has some, a short epoch is a period, or as many steps as there are workers.
 
     **Raises:** `InputError` for a loader without a batch, or one whose batches come from where a race cannot see.
     """
@@ -53,16 +61,21 @@ def loader_arm(
         _RACED.add(batches)
     workers = len(found) or getattr(loader, "num_workers", 0)  # as a loader of another package says
     unseen = 0 if found else workers * (getattr(loader, "prefetch_factor", None) or 2)  # torch's default
+    epoch = _LONG_EPOCH - 1  # in batches
+    with suppress(TypeError, NotImplementedError):  # of batches without end, or a wrapper that does not say
+        epoch = len(loader)  # type: ignore[arg-type]
+    period = epoch * ceil(workers / epoch) if epoch <= _SHORT_EPOCH else workers
 
     def call() -> None:
         step(first.pop() if first else next(batches))
 
-    def settle() -> None:
+    def settle(calls: int) -> None:
         """Drop the batches that workers made while other arms ran, and step on the next, which may be waited for.
 
-        After that step a block begins as every step does that is a period later.
+        After that step a block begins as every step does that is a period later. Before it some more are dropped, so
+        that a block of so many calls begins anywhere in an epoch.
         """
-        for _ in range(unseen):
+        for _ in range(unseen + DRAWN.randrange(min(calls + 1, epoch) if epoch < _LONG_EPOCH else 1)):
             next(batches)
         ahead = {each: range(each._rcvd_idx, each._send_idx) for each in worker_iterators(batches)}
         for _ in range(_MOST_DRAWN):
@@ -71,7 +84,7 @@ def loader_arm(
             next(batches)
         raise InputError(f"{shown(loader)} draws no further batch of its workers; expected steps that do")
 
-    return call, settle if workers else None, max(1, workers)
+    return (call, settle, period) if workers else (call, None, 1)
 
 
 def wait_for_workers() -> None:
