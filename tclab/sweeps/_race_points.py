@@ -24,7 +24,7 @@ from tclab.sweeps._measure import check_equivalence, setup
 from tclab.sweeps._point import ALLOCATORS, Point
 from tclab.sweeps._point_inputs import file_stamps, resolved_alone
 from tclab.timing import Ledger, race
-from tclab.timing._ledger import NullLedger, Timer
+from tclab.timing._ledger import Timer
 from tclab.timing._loader_arm import endless, loader_arm
 from tclab.timing._race import Race
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm
@@ -133,7 +133,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
         def loop(ledger: Timer) -> object:
             return here.run(batches, steps=steps, ledger=ledger)
 
-        loop(NullLedger())  # the cold start is in no figure
+        loop(Timer())  # the cold start is in no figure
         yield loop
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -121,7 +121,19 @@ class _Stage(AbstractContextManager[None]):
         self.ledger._leave(self, kind is not None)
 
 
-class Ledger(Shown):
+class Timer:
+    """What a loop needs of a ledger. This one times nothing: the same loop runs untimed."""
+
+    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Yield the batches, a step each."""
+        return iter(batches)
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of one stage of the current step."""
+        return _NOTHING
+
+
+class Ledger(Timer, Shown):
     """Times every moment of a loop's steps: its stages, and `other` between them.
 
     `with Ledger() as ledger: for batch in ledger.steps(loader): ...` and, inside the loop,
@@ -436,25 +448,3 @@ class Ledger(Shown):
             notes.append("it does NOT add up: the stages of a timeline are not its wall time")
         columns = ("timeline", "stage", "mean", "median", "share", "steps")
         return Display(counted(len(self), "step"), columns, lines, notes)
-
-
-class Timer(Protocol):
-    """What a loop needs of a ledger: a `Ledger`, or a `NullLedger`."""
-
-    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Yield the batches, a step each."""
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of one stage of the current step."""
-
-
-class NullLedger:
-    """A no-op stand-in for `Ledger`: the same loop runs untimed."""
-
-    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Return an iterator of the batches."""
-        return iter(batches)
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return _NOTHING

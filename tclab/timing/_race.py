@@ -82,12 +82,6 @@ class Race(Shown):
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
 
-    def frame(self) -> Any:
-        """Return one row a block as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.samples())
-
     def _display(self) -> Display:
         in_blocks = sum(sample["seconds"] * sample["calls"] for sample in self._samples)
         note = (

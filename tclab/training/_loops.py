@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, need
 from tclab.masking import Batch
-from tclab.timing._ledger import NullLedger, Timer
+from tclab.timing._ledger import Timer
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import Step
 
@@ -45,7 +45,7 @@ def run_plain(step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger:
 
     **Raises:** `InputError` if there are fewer batches than steps.
     """
-    timer = NullLedger() if ledger is None else ledger
+    timer = Timer() if ledger is None else ledger
     losses = []
     for item in timer.steps(_items_for(step, batches, steps)):
         loss = step(item.batch, stage=timer.stage)
@@ -125,7 +125,7 @@ def run_lightning(
     from lightning.pytorch import Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
-    timer = NullLedger() if ledger is None else ledger
+    timer = Timer() if ledger is None else ledger
     items = _Items(_in_stage_loop(timer, timer.steps(_items_for(step, batches, steps))), steps)
     module = _step_task()(step, timer, items)
     cuda = step.device.type == "cuda"
