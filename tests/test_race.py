@@ -320,6 +320,28 @@ def test_equal_loaders_whose_epochs_begin_at_different_places_of_their_blocks_ar
     assert not {FASTER, SLOWER}.intersection(verdicts)
 
 
+def test_an_arm_collects_its_own_garbage_in_its_blocks_and_no_other_does():
+    """With the collector off in blocks, what makes cycles was FASTER than what does not."""
+    now, collected = [""], []
+
+    def cyclic():
+        now[0] = "a"
+        for _ in range(2000):
+            cycle = []
+            cycle.append(cycle)
+
+    def noted(phase, info):
+        if phase == "stop" and info["collected"] and info["generation"] < 2:
+            collected.append(now[0])
+
+    runner = BlockRunner({"a": cyclic, "b": lambda: now.__setitem__(0, "b")}, 0)
+    runner.make()
+    gc.callbacks.append(noted)
+    list(runner.rounds(0, {"a": 1, "b": 1}, turn=0, first=0, least=3, round_seconds=0.0))
+    gc.callbacks.remove(noted)
+    assert set(collected) == {"a"}
+
+
 def test_a_process_at_rest_keeps_no_cached_memory_of_the_gpu_that_it_shares(monkeypatch):
     """Four processes of four arms on one GPU: each kept what its arms had needed in turn, and the third got no more."""
     cuda = Mock()

@@ -3,8 +3,8 @@
     result = tclab.timing.race({"old": old_step, "new": new_step}, budget_seconds=60)
     result.verdict("new", "old"), result.pair("new", "old").ratio
 
-`_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. The garbage collector is frozen and off inside
-blocks and collects between rounds, so its pauses are in no figure.
+`_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. Garbage is collected before
+each block and, as in any loop, within it: an arm pays for its own.
 """
 
 from __future__ import annotations

@@ -201,26 +201,25 @@ class BlockRunner:
         """
         for arm in self._arms.values() if _on_cuda() else ():
             arm.call()  # allocates anew what was released
-        begin, i, collects = self._clock(), first, gc.isenabled()
+        begin, i = self._clock(), first
         orders = orders_of(list(self._arms), as_given=first == 0)
         gc.freeze()  # later collections skip what exists
-        gc.disable()
         try:
             while (since := self._since(begin)) + round_seconds / 2 < seconds or i < first + least:
-                yield [
-                    {"process": self.process, "round": i, "turn": turn, "position": position, "arm": name,
-                     "calls": calls[name], "period": self._arms[name].period,
-                     "seconds": self._timed(name, calls[name]) / calls[name]}
-                    for position, name in enumerate(next(orders))
-                ]  # fmt: skip
-                gc.collect()  # of what this round left alone
-                gc.freeze()
+                samples = []
+                for position, name in enumerate(next(orders)):
+                    gc.collect()  # what another arm left; a block collects its own, as any loop does
+                    gc.freeze()
+                    samples.append({
+                        "process": self.process, "round": i, "turn": turn, "position": position, "arm": name,
+                        "calls": calls[name], "period": self._arms[name].period,
+                        "seconds": self._timed(name, calls[name]) / calls[name],
+                    })  # fmt: skip
+                yield samples
                 round_seconds = self._since(begin) - since
                 i += 1
         finally:
             gc.unfreeze()
-            if collects:
-                gc.enable()
             _on_cuda("empty_cache")
             wait_for_workers()  # which would take processors from the next process
 
