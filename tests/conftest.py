@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from nbval.kernel import RunningKernel
-from notebook_outputs import BUDGET_SECONDS, FINDS, SAID, shown_well
+from notebook_outputs import FINDS, LIMITS, SAID, shown_well
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
                 smaller = {} if BY_DEFAULTS else item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
                 if BY_DEFAULTS:
-                    item.cell.source += f"\nif 'budget_seconds' in globals():\n    budget_seconds = {BUDGET_SECONDS}"
+                    item.cell.source += LIMITS
             if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
                 item.cell.source += f"\nassert {found}"
 
