@@ -4,7 +4,6 @@ import errno
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import warnings
 
@@ -70,15 +69,6 @@ def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, dam
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert runs == [resolve(POINTS[1])]
     assert len(frame) == len(results.frame()) == 9  # written anew: a warning would be an error
-
-
-def test_a_graph_folder_that_has_changed_is_measured_again(tmp_path, runs, root):
-    folder = shutil.copytree(root / "data_samples" / "cell", tmp_path / "cell")
-    for changed, times in ((False, 1), (False, 1), (True, 2)):
-        if changed:
-            (folder / "TFLink_made_up_simpleFormat_v1.0.tsv").unlink()
-        tclab.sweep(Point(graph=str(folder), device="cpu"), results=tmp_path / "rows", progress=None)
-        assert len(runs) == times
 
 
 def damaged(whole, kind, draw):
