@@ -145,13 +145,14 @@ def made(scale, overheads, hidden, networks, **options):
     return step, [data[i].batch for i in range(4)]
 
 
-def trained(overheads, steps=40):
+def trained(overheads, steps):
     step, batches = made(0.003, overheads, 8, 1, dtype="float64", learning_rate=1e-2)
     return torch.stack(run_plain(step, [LoadedBatch(batches[i % 4], None) for i in range(steps)], steps=steps))
 
 
-def test_a_model_trains_as_with_dense_targets():
-    lean, dense = trained(()), trained(("dense_targets",))
+@pytest.mark.parametrize("steps", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_model_trains_as_with_dense_targets(steps):
+    lean, dense = trained((), steps), trained(("dense_targets",), steps)
     assert lean[-1] < 0.9 * lean[0]
     torch.testing.assert_close(lean, dense, rtol=1e-9, atol=1e-9)
 
