@@ -40,6 +40,8 @@ _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 # how squeue says that a job's options let it never start
 _NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
+# how sbatch says that it takes no such number of jobs in an array (MaxArraySize), or of a user (MaxSubmitJobs)
+_TOO_MANY = re.compile(r"(?i)job array specification|Max\w*Submit|submit limit")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
@@ -48,8 +50,9 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that
-    ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
+    waits for it. Where the site refuses so many jobs at once, smaller arrays are sent, and what it does not take yet
+    when others have ended. A warning names the limit that keeps a job from ever starting, such as a partition's time.
+    A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
@@ -58,16 +61,18 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -
     given = _checked(options.slurm)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
-    gone = jobs.look()
-    if gone and not options.stop.is_set():
-        jobs.send(gone)
-    ended: set[str] = set()
-    while jobs.waiting and not options.stop.wait(_ASK_SECONDS):
+    unsent, ended, most = jobs.look(), set[str](), len(points) + 1
+    while not options.stop.is_set():
+        if unsent and len(jobs.waiting) < most:  # some have ended since the site took no more
+            unsent = jobs.send(unsent)
+            most = len(jobs.waiting)
+        if not jobs.waiting or options.stop.wait(_ASK_SECONDS):
+            break
         with suppress(InputError):  # a controller that is restarted; the jobs run on
-            gone = jobs.look()
-            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
+            gone = {*jobs.look()} - {*unsent}
+            for name in ended & gone:  # at two looks: its rows are not on their way
                 jobs.fail(name)
-            ended = set(gone)
+            ended = gone
     if jobs.waiting:
         jobs.cancel()
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
@@ -127,7 +132,22 @@ class _Jobs:
             asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
             warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
 
-    def send(self, names: list[str]) -> None:
+    def send(self, names: list[str]) -> list[str]:
+        """Send points, as arrays of as many jobs as the site takes; return those that must wait until others end."""
+        size = len(names)
+        while names:
+            try:
+                self._send(names[:size])
+                names = names[size:]
+            except InputError as error:
+                size //= 2
+                if size == 0 or not _TOO_MANY.search(str(error)):
+                    if not self.waiting:
+                        raise
+                    break
+        return names
+
+    def _send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
         given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
@@ -223,8 +243,7 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        said = f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}"
-        raise InputError(f"{said}; where these are too many, sweep a part of the points, and then the others") from None
+        raise InputError(f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}") from None
 
 
 def _ask(*command: str) -> str:
