@@ -115,8 +115,11 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def folded(name: str) -> str:
-    """Return a key that names have in common that differ in case or in Unicode alone: “é” may be “e” and an accent."""
-    return unicodedata.normalize("NFKC", name).casefold()
+    """Return a key that names have in common that differ in case, in Unicode or in “.0” alone.
+
+    “é” may be “e” and an accent, and pandas writes whole numbers beside a missing one as 1.0.
+    """
+    return re.sub(r"(?<=^\d)(\d*)\.0$", r"\1", unicodedata.normalize("NFKC", name).casefold())
 
 
 class Lookup:

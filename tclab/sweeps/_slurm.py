@@ -39,7 +39,9 @@ _NOT_THE_MACHINE = {
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 # how squeue says that a job's options let it never start
-_NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
+_NEVER = re.compile(
+    r"(?i).*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed|held|hold|never).*"
+)
 # how sbatch says that it takes no such number of jobs in an array (MaxArraySize), or of a user (MaxSubmitJobs)
 _TOO_MANY = re.compile(r"(?i)job array specification|Max\w*Submit|submit limit")
 _ASK_SECONDS = 5.0  # between two questions to squeue
@@ -235,6 +237,11 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
         given["srun_args"] = [*options.get("srun_args", ()), f"--cpus-per-task={options['cpus_per_task']}"]
     executor = submitit.SlurmExecutor(folder=logs)
     executor.update_parameters(**given)
+    number_in = executor._get_job_id_from_submission_command
+    # a site's own sbatch, and one with --parsable, print the number alone, or with the cluster's name
+    executor._get_job_id_from_submission_command = lambda said: number_in(
+        re.sub(r"(?m)^(\d+)(;\S+)?$", r"job \1", said)
+    )
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
         # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -111,6 +112,7 @@ class _Stage(AbstractContextManager[None]):
     ledger: Ledger
     name: str
     mark: Any = _NOTHING  # in the trace of a profiler
+    is_apart: bool = False  # on a thread of the program's own, beside the loop's
 
     def __enter__(self) -> None:
         self.ledger._enter(self)
@@ -134,7 +136,8 @@ class Ledger(Shown):
     All cuts are kept, on CUDA an event with each: time thousands of steps, not millions.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
-    the last one before a `break`, unless `end(keep=True)` comes first.
+    the last one before a `break`, unless `end(keep=True)` comes first. A stage that another thread of the program
+    enters, such as one that prefetches, is not of the loop and left out; those of autograd's threads count.
 
     **Arguments:**
 
@@ -156,6 +159,7 @@ class Ledger(Shown):
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
         self._begin_ns = 0  # of the open block, by the raw clock
+        self._thread = threading.current_thread()  # of the loop
         self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
@@ -302,6 +306,7 @@ class Ledger(Shown):
         self._around = self._around[:1] or [conditions()]
         self._synchronize()
         self._cuts = []
+        self._thread = threading.current_thread()
         self._begin_ns = raw_clock_ns()
         self._cut("other")
 
@@ -316,6 +321,10 @@ class Ledger(Shown):
         self._cuts.append((owner, *moment(bool(self.cuda))))
 
     def _enter(self, stage: _Stage) -> None:
+        here = threading.current_thread()
+        stage.is_apart = here is not self._thread and not isinstance(here, threading._DummyThread)
+        if stage.is_apart:
+            return
         if self._cuts is None:
             raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
         if self.marks:
@@ -329,7 +338,7 @@ class Ledger(Shown):
         self._cut(stage.name)
 
     def _leave(self, stage: _Stage, failed: bool) -> None:
-        if not self._open:  # the step was ended inside this stage
+        if stage.is_apart or not self._open:  # the step was ended inside this stage
             return
         self._failed |= failed
         self._cut(self._open[-2].name if len(self._open) > 1 else "other")

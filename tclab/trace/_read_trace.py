@@ -50,8 +50,8 @@ class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
     ts: Decimal | None = None
     dur: Decimal | None = None
     id: Any = None
@@ -246,7 +246,7 @@ def _far(start: Ints, duration: Ints) -> Bools:
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    known = {name: n for name, n in file.distributedInfo.items() if isinstance(n, int) and abs(n) < 2**31}
+    known = {name: int(n) for name, n in file.distributedInfo.items() if re.fullmatch(r"\d{1,9}", str(n))}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
         "rank": known.get("rank", int(in_name[1]) if in_name else None),
