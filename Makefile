@@ -109,7 +109,7 @@ pictures: setup
 	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)
 
 docs: .venv-docs/ready
-	.venv-docs/bin/mkdocs build --strict
+	PYTHONPATH=. .venv-docs/bin/mkdocs build --strict
 
 # by itself, without torch: the API reference is read from the source, and no notebook is run
 .venv-docs/ready: pyproject.toml

@@ -28,6 +28,7 @@ SAID = {
                    "loop-advice": "from 40 steps of this loop"},
     "masks": {"held-out": "predicted_filter_seconds"},
     "scaling": {"epochs": "predicted"},
+    "features": {"answer": "273 GB are 38 bytes for each edge of each sample"},
 }  # fmt: skip
 
 

@@ -238,7 +238,7 @@ def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch)
     monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
-        ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),
+        ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of samples that exists"),
         ({"device": "cuda"}, "device is 'cuda', and torch finds no CUDA device"),
     ):
         point = tiny(**fields)

@@ -50,21 +50,19 @@ _VERBS = {
 }
 
 
-def _app() -> App:
-    app = App(
-        name="tclab",
-        help=__doc__,
-        help_format="markdown",
-        version=__version__,
-        default_parameter=Parameter(negative=""),
-        exit_on_error=False,
-        help_on_error=False,
-        result_action="return_value",
-    )
-    for verb, (module, line) in _VERBS.items():
-        app.command(f"tclab.command.{module}:{verb.replace('-', '_')}", name=verb, help=line)
-    app.register_install_completion_command()
-    return app
+app = App(
+    name="tclab",
+    help=__doc__,
+    help_format="markdown",
+    version=__version__,
+    default_parameter=Parameter(negative=""),
+    exit_on_error=False,
+    help_on_error=False,
+    result_action="return_value",
+)
+for _verb, (_module, _line) in _VERBS.items():
+    app.command(f"tclab.command.{_module}:{_verb.replace('-', '_')}", name=_verb, help=_line)
+app.register_install_completion_command()
 
 
 def helped(verb: Verb) -> Verb:
@@ -112,7 +110,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return int(_app()(sys.argv[1:] if words is None else words) or 0)
+        return int(app(sys.argv[1:] if words is None else words) or 0)
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:
