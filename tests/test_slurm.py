@@ -36,7 +36,7 @@ _COMMANDS = {
     '[ -e room ] && { [ $k -gt $(cat room) ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }\n'
     "echo $(($(cat room) - k)) > room; }\n"
     "echo >> sent\nn=$(wc -l < sent)\n"
-    'cp "$last" "script-$n"\necho "Submitted batch job $n"',
+    'cp "$last" "script-$n"\n[ -e words ] && sed "s/N/$n/" words || echo "Submitted batch job $n"',
     "squeue": 'env | grep -q ^SQUEUE_ && { echo "9_9 None"; exit 0; }\n'
     "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "srun": "exit 0",
@@ -204,9 +204,21 @@ def test_a_site_that_takes_no_job_is_said_in_its_words_and_a_closed_notebook_goe
     assert fake.statuses(points(7), stop=RunsAll(fake, 9)) == ["ok"] * 7
 
 
+@pytest.mark.parametrize(
+    "words", ["N", "N;nautilus", "Submitted batch job N on cluster nautilus", "sbatch: no partition specified, m100\nN"]
+)
+def test_the_number_of_a_job_is_found_in_what_sbatch_says(fake, words):
+    (fake.folder / "words").write_text(f"{words}\n")
+    fake.send(points(2))
+    fake.queue(j1_0="RUNNING", j1_1="PENDING")
+    fake.send(points(2))
+    assert fake.sent == 1
+
+
 def test_a_limit_that_keeps_jobs_waiting_for_ever_is_named(fake):
     fake.send(points(2), slurm="time:90")
-    for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit"):
+    held = "launch failed requeued held", "JobHeldAdmin", "JobHoldMaxRequeue", "DependencyNeverSatisfied"
+    for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit", *held):
         (fake.folder / "queue").write_text(f"1_0 {reason}\n1_1 {reason}\n")
         with pytest.warns(UserWarning, match=f"does not start job 1_0 because of {reason}; it was sent with time:90"):
             fake.send(points(2), slurm="time:90")

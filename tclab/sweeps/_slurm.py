@@ -237,11 +237,8 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
         given["srun_args"] = [*options.get("srun_args", ()), f"--cpus-per-task={options['cpus_per_task']}"]
     executor = submitit.SlurmExecutor(folder=logs)
     executor.update_parameters(**given)
-    number_in = executor._get_job_id_from_submission_command
-    # a site's own sbatch, and one with --parsable, print the number alone, or with the cluster's name
-    executor._get_job_id_from_submission_command = lambda said: number_in(
-        re.sub(r"(?m)^(\d+)(;\S+)?$", r"job \1", said)
-    )
+    kind: Any = submitit.SlurmExecutor
+    kind._get_job_id_from_submission_command = staticmethod(_number_in)  # submitit's own knows one form
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
         # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit
@@ -251,6 +248,14 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
         raise InputError(f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}") from None
+
+
+def _number_in(said: str) -> str:
+    """Return a job's number in what sbatch says; a site's own, or --parsable, gives it alone or with its cluster."""
+    found = re.search(r"(?m)job (\d+)|^(\d+)(;\S+)?$", said)
+    if found is None:
+        raise InputError(f"sbatch said {said!r}, expected the number of a job")
+    return found[1] or found[2]
 
 
 def _ask(*command: str) -> str:
