@@ -15,13 +15,14 @@ from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
 from tclab.lab.reports import _cells as cells
 from tclab.lab.reports._cells import rows_of_points
-from tclab.lab.reports._findings import AXES, along, axis_sentences
+from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
 _COLOURED = 4  # lines of a model
-_WRAPPED = 78  # letters of a line of a title
+_LINES = 2  # of a title
+_LETTER = 6.5  # pixels of a letter of a title
 
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
@@ -53,14 +54,21 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     return _overview(cells.fullest(rows)) if by == "strategy" else _over(rows, by)
 
 
-def _title(rows: pd.DataFrame, by: str) -> list[str]:
-    """Return what rows say of an axis as the lines of a title."""
-    sentences = axis_sentences(rows, by) or ["No exact strategy was measured"]
-    return [line for sentence in sentences for line in wrap(sentence, _WRAPPED, subsequent_indent="  ")]
+def _title(rows: pd.DataFrame, by: str, width: int) -> tuple[list[str], list[str]]:
+    """Return what rows say of an axis as the lines of a title, two at most, and what it leaves out for those below.
+
+    `width` is the chart's, in pixels. Of several models and settings it is the sentence of the one with the most
+    points; `findings` has the others'.
+    """
+    first = next(iter(axis_texts(rows, by)), AxisText("", ["No exact strategy was measured"], ""))
+    text = wrap(first.sentence(), int(width / _LETTER))
+    if len(text) > _LINES:
+        text = wrap(first.sentence(first.clauses[-1]), int(width / _LETTER), max_lines=_LINES, placeholder=" …")
+    return text, [line for line in [first.left_out] if line]
 
 
 def _overview(cell: pd.DataFrame) -> Any:
-    answer = _title(cell, "strategy")
+    answer, left_out = _title(cell, "strategy", 600)
     if cell["model"].nunique() == 1:
         cell = cell.assign(label=_without_model(cell))
     for column, name in (("batch_size", "batch"), ("networks", "networks")):
@@ -83,7 +91,7 @@ def _overview(cell: pd.DataFrame) -> Any:
     once = measured["label"].is_unique and len(measured) > 1
     beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
-    title = chart_title(answer, beside, lines, rows=cell)
+    title = chart_title(answer, beside, lines, *left_out, rows=cell)
     return ratios(dots, title, axis="samples/s (logarithmic, more is better)", colours=colours, one=None)
 
 
@@ -104,6 +112,11 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
 def _over(rows: pd.DataFrame, by: str) -> Any:
     """Return a line a strategy over one axis, at the value of the other that the answer has."""
     steps = along(rows, by)
+    of_axis = steps[steps["status"] == "ok"].groupby("model")[by].nunique() > 1
+    if not of_axis.any():
+        text = "\n".join(axis_sentences(rows, by))
+        return empty_chart(text).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
+    steps = steps[steps["model"].isin(of_axis.index[of_axis])]  # one point is no line, and no panel
     ok = steps[steps["status"] == "ok"]
     lost = steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])]
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
@@ -115,11 +128,9 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
     grey = "grey: others, named under the mouse" if found["faint"].any() else ""
     said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
-    text = _title(rows, by)
-    if found["x"].nunique() < 2:
-        return empty_chart("\n".join(text)).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
-    title = chart_title(text, said, rows=steps)
-    width = 440 if found["panel"].nunique() == 1 else 300
+    width, panels = (440, 1) if found["panel"].nunique() == 1 else (300, 2)
+    text, left_out = _title(rows, by, panels * (width + 100))
+    title = chart_title(text, said, *left_out, rows=steps)
     return lines(found, title, x=AXES[by], y="samples/s (logarithmic, more is better)", width=width, height=220)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
 _TYPED = {"batch_size": "batch_sizes 1,2,4,8", "networks": "networks 1,3,9"}
-_BUSY = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
+_BUSY = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine"
 _LEVEL = 0.05  # a share of samples a second below which single runs tell nothing apart
 
 
@@ -168,6 +168,21 @@ def along(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     return cells.step_throughput(cells.one_run_each(rows)).merge(answer)
 
 
+class AxisText(NamedTuple):
+    """What the rows of one model and setting say of an axis."""
+
+    of: str  # the model and setting; empty where no other says anything else
+    clauses: list[str]  # of one sentence; the last has the figures
+    left_out: str  # points that the sentence leaves out, and why
+
+    def sentence(self, *clauses: str) -> str:
+        """Return the sentence, or one of some of its clauses, without what it leaves out."""
+        text = "; ".join(clauses or self.clauses) + "."
+        if self.of:
+            return f"{self.of}: {text}"
+        return text[0].upper() + text[1:] if text.startswith(("all ", "at ", "from ", "measured ")) else text
+
+
 def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     """Return what rows say of an axis, a sentence for each model and setting, or one if they all say the same.
 
@@ -176,51 +191,87 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     - `rows`: of a sweep.
     - `by`: "strategy", at the batch size and networks that most of them ran at; "batch_size"; or "networks".
     """
+    found = [text.sentence(*text.clauses, *filter(None, [text.left_out])) for text in axis_texts(rows, by)]
+    return list(dict.fromkeys(found))
+
+
+def axis_texts(rows: Runs, by: str) -> list[AxisText]:
+    """Return what rows say of an axis, for the model and setting first that has the most points along it.
+
+    A point that ran while other programs used the CPU is left out; so is a size at which it was the fastest
+    nevertheless, or at which it leaves nothing to compare.
+    """
     every = rows_of(rows)
     chosen = cells.with_labels(cells.comparable(cells.in_one_mode(every)))
     every_group = [] if chosen.empty else list(along(chosen, by).groupby(["model", "setting"], sort=False))
     groups = [group for group in every_group if by in AXES and group[1][by].nunique() > 1] or every_group
     once = ", one run each" * (not chosen.duplicated(["label", "batch_size", "networks"]).any())
-    said = {}
-    for of, group in groups:
-        if by in AXES and group[by].nunique() < 2:
-            sentence = f"measured at {_size(group, by)} alone; a line over the {AXES[by]} needs others: {_TYPED[by]}."
-        elif group["contention"].notna().any():
-            sentence = _BUSY
+    found = []
+    for of, group in sorted(groups, key=lambda group: -len(group[1])):
+        sizes = [size for _, size in group.groupby(by)] if by in AXES else [group]
+        busy = group[group["contention"].notna()]
+        left_out = ""
+        if by in AXES and len(sizes) < 2:
+            clauses = [
+                f"measured at {_size(group, by)} alone",
+                f"a line over the {AXES[by]} needs others: {_TYPED[by]}",
+            ]
+        elif quiet := [size for size in map(_quiet, sizes) if len(size)]:
+            clauses = _leads(quiet, by, every=len(quiet) == len(sizes))
+            clauses[-1] += once
+            named = [f"{name} at {_size(at, by)}" if by in AXES else str(name) for (name, _), at in
+                     busy.groupby(["strategy", by if by in AXES else "label"], sort=False)]  # fmt: skip
+            left_out = f"left out, as other programs used the CPU: {first_of(named)}" if named else ""
         else:
-            sentence = f"{_leads(group, by)}{once}."
-        said[", ".join(filter(None, map(str, of)))] = sentence
-    if len(said) < len(every_group) or len({*said.values()}) > 1:
-        return list(dict.fromkeys(text if text == _BUSY else f"{of}: {text}" for of, text in said.items()))
-    names = tuple(every["strategy"])
-    return [text if text.startswith(names) else text[0].upper() + text[1:] for text in dict.fromkeys(said.values())]
+            clauses = [_BUSY]
+        found.append(AxisText(", ".join(filter(None, map(str, of))), clauses, left_out))
+    if len(found) < len(every_group) or len({(*text.clauses, text.left_out) for text in found}) > 1:
+        return [text._replace(of="") if text.clauses == [_BUSY] else text for text in found]
+    return [text._replace(of="") for text in found[:1]]
 
 
-def _leads(steps: pd.DataFrame, by: str) -> str:
-    """Return which strategies lead at each size, and the samples a second at the last, beside the reference's."""
-    sizes = [size for _, size in steps.groupby(by)] if by in AXES else [steps]
-    parts = []
-    for _, group in groupby(sizes, key=lambda size: sorted(_leaders(size))):
-        same = list(group)
-        names, n = _leaders(same[-1]), same[-1]["strategy"].nunique()
-        if len(same) == len(sizes):
-            where = f"at every {AXES[by]} " if by in AXES else ""
-        elif same[-1] is sizes[-1] and len(same) > 1:
-            where = f"from {_size(same[0], by)} on "
+def _quiet(size: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of one size that ran alone on the CPU; none where they decide nothing without the others."""
+    quiet = size[size["contention"].isna()]
+    decides = len(quiet) > 1 or len(size) == 1
+    fastest = size.loc[size["samples_per_second"].astype(float).idxmax()]
+    return quiet if decides and pd.isna(fastest["contention"]) else quiet.head(0)
+
+
+def _leads(sizes: list[pd.DataFrame], by: str, *, every: bool) -> list[str]:
+    """Return which strategies lead at the smallest size and, if others do, at the last, with its samples per second.
+
+    **Arguments:**
+
+    - `sizes`: the steps of each size. `every`: these are all sizes that were measured.
+    """
+    runs = [list(same) for _, same in groupby(sizes, key=lambda size: sorted(_leaders(size)))]
+    clauses = []
+    for run in (runs[0], runs[-1])[: len(runs)]:
+        if by not in AXES:
+            where = ""
+        elif len(runs) == 1 and every:
+            where = f"at every {AXES[by]} "
+        elif run is runs[-1] and 1 < len(run) < len(sizes):
+            where = f"from {_size(run[0], by)} on "
         else:
-            where = f"at {' and '.join(dict.fromkeys(_size(size, by) for size in (same[0], same[-1])))} "
+            where = f"at {' and '.join(dict.fromkeys(_size(size, by) for size in (run[0], run[-1])))} "
+        names, n = _leaders(run[-1]), run[-1]["strategy"].nunique()
         if len(names) > 1:
-            lead = f"all {n} strategies" if len(names) == n > 2 else f"{names[0]} and {first_of(names[1:])}"
-            parts.append(f"{where}{lead} are level")
+            few = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} others"]
+            lead = f"all {n} strategies" if len(names) == n > 2 else f"{', '.join(few[:-1])} and {few[-1]}"
+            clauses.append(f"{where}{lead} are level")
         else:
-            parts.append(f"{where}{names[0]} {'has the highest throughput' if n > 1 else 'alone was measured'}")
+            clauses.append(f"{where}{names[0]} {'has the highest throughput' if n > 1 else 'alone was measured'}")
     speeds = sizes[-1].set_index("strategy")["samples_per_second"].sort_values(ascending=False)
-    text = f"{'; '.join(parts)}: {cells.figure_text(speeds.iloc[0])} samples/s"
+    text = f": {cells.figure_text(speeds.iloc[0])} samples/s"
     if len(speeds) > 1:
         reference = cells.reference_of(list(speeds.index[1:]))
         times, speed = speeds.iloc[0] / speeds[reference], speeds[reference]
         text += f", {cells.figure_text(times)}× {reference}'s {cells.figure_text(speed)}"
-    return text + (f" at {_size(sizes[-1], by)}" if by in AXES else "")
+    at = f" at {_size(sizes[-1], by)}" if by in AXES else ""
+    clauses[-1] += text + (at if len(runs[-1]) > 1 else "")
+    return clauses
 
 
 def _leaders(steps: pd.DataFrame) -> list[str]:
