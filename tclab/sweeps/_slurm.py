@@ -40,7 +40,7 @@ _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 # how squeue says that a job's options let it never start
 _NEVER = re.compile(
-    r"(?i).*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed|held|hold|never).*"
+    r"(?i)TimeLimit|NodeLimit|WallDuration|Max(Cpu|Memory)PerJob|BadConstraints|NotAllowed|held|hold|never"
 )
 # how sbatch says that it takes no such number of jobs in an array (MaxArraySize), or of a user (MaxSubmitJobs)
 _TOO_MANY = re.compile(r"(?i)job array specification|Max\w*Submit|submit limit")
@@ -129,7 +129,7 @@ class _Jobs:
         return gone
 
     def _warn(self, job: str, reason: str) -> None:
-        if _NEVER.match(reason) and reason not in self._warned:
+        if _NEVER.search(reason) and reason not in self._warned:
             self._warned.add(reason)
             asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
             warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
@@ -137,16 +137,14 @@ class _Jobs:
     def send(self, names: list[str]) -> list[str]:
         """Send points, as arrays of as many jobs as the site takes; return those that must wait until others end."""
         size = len(names)
-        while names:
+        while names and size:
             try:
                 self._send(names[:size])
                 names = names[size:]
             except InputError as error:
-                size //= 2
-                if size == 0 or not _TOO_MANY.search(str(error)):
-                    if not self.waiting:
-                        raise
-                    break
+                size = size // 2 if _TOO_MANY.search(str(error)) else 0
+                if not (size or self.waiting):
+                    raise
         return names
 
     def _send(self, names: list[str]) -> None:

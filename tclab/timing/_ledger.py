@@ -112,7 +112,6 @@ class _Stage(AbstractContextManager[None]):
     ledger: Ledger
     name: str
     mark: Any = _NOTHING  # in the trace of a profiler
-    is_apart: bool = False  # on a thread of the program's own, beside the loop's
 
     def __enter__(self) -> None:
         self.ledger._enter(self)
@@ -322,8 +321,7 @@ class Ledger(Shown):
 
     def _enter(self, stage: _Stage) -> None:
         here = threading.current_thread()
-        stage.is_apart = here is not self._thread and not isinstance(here, threading._DummyThread)
-        if stage.is_apart:
+        if here is not self._thread and not isinstance(here, threading._DummyThread):
             return
         if self._cuts is None:
             raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
@@ -338,7 +336,7 @@ class Ledger(Shown):
         self._cut(stage.name)
 
     def _leave(self, stage: _Stage, failed: bool) -> None:
-        if stage.is_apart or not self._open:  # the step was ended inside this stage
+        if stage not in self._open:  # on another thread, or the step was ended inside it
             return
         self._failed |= failed
         self._cut(self._open[-2].name if len(self._open) > 1 else "other")

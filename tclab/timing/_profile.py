@@ -36,7 +36,6 @@ _FRAME = re.compile(r".*? \((.*):(\d+)\)")  # py-spy's: function (file:line)
 _OPTIONS = ("record", "--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
 _APART = 'exec "$@" 3>&1 4>&2 >"$0" 2>&1'  # py-spy speaks into a file; 3 and 4 are the outputs of the script
-_NOT_KNOWN = "its exit code is not known, nor what ran after an exec"
 _ALLOW = (
     "Where the system does not let it read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
     "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
@@ -155,7 +154,7 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         # py-spy often ends before the script has, and then does not wait for it: the script's own count is the larger
         busy = _busy_text(seen, max(waited, ended.processor_seconds))
         if not result.exists():
-            busy = f"The script did not end as Python does (os._exit, exec, a signal): {_NOT_KNOWN}\n{busy}".strip()
+            busy = f"The script ended by os._exit, exec or a signal: its exit code is not known.\n{busy}".strip()
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders, busy)
 
 

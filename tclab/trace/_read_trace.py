@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,7 @@ class _Codes(dict[Hashable, int]):
 
 def _numbers(values: list[Any]) -> Floats:
     """Return numbers, and columns that hold one, as floats; NaN for null and for what is none."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
+    return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
 def _ticks(values: list[Any]) -> Ints:
@@ -106,9 +102,8 @@ def _ticks(values: list[Any]) -> Ints:
         known = [None if us is None or us.is_nan() else max(min(us, _MOST), -_MOST) for us in values]
         return np.array([_MISSING if us is None else round(us * 1000) for us in known], dtype=np.int64)
     floats = np.clip(np.array(values, dtype=np.float64), -_MOST, _MOST)
-    whole = np.floor(np.nan_to_num(floats))
-    ticks = whole.astype(np.int64) * 1000 + np.rint(np.nan_to_num(floats - whole) * 1000).astype(np.int64)
-    return np.where(np.isnan(floats), _MISSING, ticks)
+    part, whole = np.modf(np.nan_to_num(floats))
+    return np.where(np.isnan(floats), _MISSING, whole.astype(np.int64) * 1000 + np.rint(part * 1000).astype(np.int64))
 
 
 class _Columns:
@@ -126,8 +121,8 @@ class _Columns:
         if any(str in (type(e.ts), type(e.dur)) or (type(e.ts) is float and e.ts >= _EXACT_BELOW) for e in written):
             written = _EXACT_EVENTS.decode(text)
         events = [e for e in written if e.ph == "X" or (e.cat == "fwdbwd" and e.ph in ("s", "f"))]
-        phases = Counter(map(attrgetter("ph"), written))
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += phases["B"] + phases["E"]
+        marks = sum(event.ph in ("B", "E") for event in written)
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         args = [event.args for event in events]
         correlation = _numbers([a.correlation for a in args])
         columns = {
@@ -156,9 +151,8 @@ def _compact(shapes: bytes) -> str:
 
 def _collective(args: _Args) -> str:
     """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
-    if args.collective is None:
-        return ""
-    return f"{args.collective} of group {args.group}{f' {args.ranks}' if args.ranks else ''}"
+    ranks = f" {args.ranks}" if args.ranks else ""
+    return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
 
 
 def _category(event: _Event) -> str:

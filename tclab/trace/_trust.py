@@ -161,10 +161,8 @@ def _endless_marks(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doub
     rows = host.rows[is_mark & (trace.duration[host.rows] == 0)]
     if len(rows) and (trace.start % US).any():  # in whole µs a short one takes none, too
         us = (trace.stop.max() - trace.start[rows].min()) / US
-        what = (
-            f"{counted(len(rows), 'mark')} of a stage, such as {trace.names_of(rows)[0][:60]}, took no time: an end was"
-        )
-        yield Doubt("marks without an end", len(rows), us, "stages", f"{what} lost, and the stage lacks what it held")
+        marks = f"{counted(len(rows), 'mark')} of a stage, such as {trace.names_of(rows)[0][:60]}, took no time"
+        yield Doubt("marks without an end", len(rows), us, "stages", f"{marks}: an end was lost, with what it held")
 
 
 def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
