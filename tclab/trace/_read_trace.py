@@ -134,9 +134,7 @@ class _Columns:
             "category": self.codes["categories"].of(list(map(_category, events))),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
-            "size": _numbers(
-                [a.bytes if a.bytes is not None else a.elements if a.size is None else a.size for a in args]
-            ),
+            "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
             "shapes": self.codes["shape_texts"].of([bytes(a.dims) for a in args]),
             "collective": self.codes["collectives"].of(list(map(_collective, args))),
             "sequence": _numbers([a.sequence for a in args]),
