@@ -71,9 +71,9 @@ tests: setup
 test-all: setup
 	$(MAKE) --no-print-directory -j 2 lint all-tests
 
-# by their defaults, and not by their `test_parameters`: the nine here, the others in tests/test_notebooks.py
+# by their defaults, and not by their `test_parameters`
 all-tests: setup
-	TCLAB_NOTEBOOKS=defaults $(PYTEST) tests notebooks/*.ipynb -m "not nightly" $(NBVAL)
+	TCLAB_NOTEBOOKS=defaults $(PYTEST) tests $(NOTEBOOKS) -m "not nightly" $(NBVAL)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -68,13 +68,10 @@ def check_files(point: Point) -> None:
 
     **Raises:** `InputError` for one that is not.
     """
-    expected = {
-        "graph": "'synthetic' or a folder or file that exists",
-        "perturbations": "a file of samples that exists",
-    }
     for name, path in paths_of(point).items():
+        what = "'synthetic' or a folder or file" if name == "graph" else "a file of samples"
         if not (os.path.exists if name == "graph" else os.path.isfile)(path):
-            raise InputError(f"{name} is {path!r}, expected {expected[name]}", name=name)
+            raise InputError(f"{name} is {path!r}, expected {what} that exists", name=name)
     if point.graph != "synthetic" and point.networks is not None:
         _networks_of(point)
 
