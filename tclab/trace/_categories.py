@@ -108,8 +108,3 @@ def categories_of(rule: Ints, rules: tuple[Rule, ...] = RULES) -> "pd.Categorica
     names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
     codes = np.array([names.index(rule.category) for rule in rules], dtype=np.int64)
     return pd.Categorical.from_codes(codes[rule], pd.Index(names))
-
-
-def categorise(trace: Trace) -> "pd.Categorical[Any]":
-    """Return the category of each event by tclab's own rules, [N]; `other` where no rule fits."""
-    return categories_of(first_rules(trace))
