@@ -7,7 +7,7 @@ own: an event that says on which `device` or `stream` it ran is that device's, w
 
 import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class _Columns:
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
-        written = _EVENTS.decode(text)
+        written: Sequence[_Event] = _EVENTS.decode(text)
         if any(str in (type(e.ts), type(e.dur)) or (type(e.ts) is float and e.ts >= _EXACT_BELOW) for e in written):
             written = _EXACT_EVENTS.decode(text)
         events = [e for e in written if e.ph == "X" or (e.cat == "fwdbwd" and e.ph in ("s", "f"))]
