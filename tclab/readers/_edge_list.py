@@ -19,7 +19,7 @@ import torch
 
 from tclab._limits import number_of
 from tclab._source import opened
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
 from tclab.readers._networks import network_of
@@ -119,8 +119,7 @@ def edge_list(
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
-    if duplicates not in get_args(Duplicates):
-        raise unknown("duplicates", duplicates, get_args(Duplicates))
+    check_known("duplicates", get_args(Duplicates), duplicates)
     with opened(path, "an edge list", ReadError) as content:
         _refuse_other_formats(Path(path), content[:10_000].decode(errors="replace"), columns)
         table = sniff(content, comment=_COMMENTS, separator=sep or _separator, loose=True)
