@@ -13,8 +13,8 @@ from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
 from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
 
+# Size classes of copies: a few kB cost their launch, many MB their bandwidth.
 _SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
-"""Size classes of copies: a few kB cost their launch, many MB their bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Idle(NamedTuple):
 
     gaps: pd.DataFrame  # the longest gaps
     causes: pd.DataFrame  # what the host did while the device was idle
+    # Idle before the next work was launched; from that launch until it began; although it had been launched before the
+    # gap. Null where launches are not recorded.
     split_us: tuple[float, ...] | None
-    """Idle before the next work was launched; from that launch until it began; although it had been launched before the
-    gap. Null where launches are not recorded."""
 
 
 @dataclass(frozen=True)

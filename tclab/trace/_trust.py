@@ -16,8 +16,8 @@ from tclab.trace._host_work import EDGE, LAUNCH, HostWork, cut_steps
 from tclab.trace._nesting import nearest, union
 
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
+# A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more.
 NO_LAUNCH_US = 1.0
-"""A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more."""
 SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
