@@ -101,13 +101,6 @@ class Trace:
         return np.select([on_device, is_annotation], [DEVICE, ANNOTATION], HOST).astype(np.int8)
 
     @cached_property
-    def is_collective(self) -> Bools:
-        """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
-        among_threads = self.names_match(IN_KERNEL) & ~self.names_match(r"[nr]ccl")
-        named = self.names_match(COLLECTIVE) & ~among_threads
-        return self.is_category({"kernel"}) & (named | (self.collective > 0))
-
-    @cached_property
     def main(self) -> int:
         """The thread that runs the steps, index into `tracks`; -1 without host events.
 
