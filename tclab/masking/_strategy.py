@@ -39,6 +39,9 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True  # computes the same function as `subgraph`
+    # batches of as many samples that delete as many nodes have views of the same shapes, made without waiting for the
+    # device: a step can be captured
+    static_shapes: ClassVar[bool] = False
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
     # "lean": all tensors in one, each written once; "pyg": by PyG; "edges": lean, with all edges
