@@ -17,7 +17,7 @@ CASES = [
     *(("hetero_cell", strategy, "float32") for strategy in ("node_mask", "dense", "edge_mask", "stored_index")),
     ("hetero_cell", "node_mask", "bfloat16"),
     ("hetero_cell_production", "node_mask", "float32"),
-    ("dango", "indices", "float32"),
+    *((model, "indices", "float32") for model in ("dango", "hetero_cell_once")),
 ]
 
 
