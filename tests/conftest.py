@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
                 smaller = {} if BY_DEFAULTS else item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
                 if BY_DEFAULTS:
-                    item.cell.source += f"\nif globals().get('budget_seconds'):\n    budget_seconds = {BUDGET_SECONDS}"
+                    item.cell.source += f"\nif 'budget_seconds' in globals():\n    budget_seconds = {BUDGET_SECONDS}"
             if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
                 item.cell.source += f"\nassert {found}"
 
