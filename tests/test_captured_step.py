@@ -1,5 +1,7 @@
 """A captured step trains as an eager one does: by a stand-in for CUDA graphs on a CPU, weights are equal bit by bit."""
 
+from functools import partial
+
 import pytest
 import torch
 from replay_on_cpu import captured_on_cpu
@@ -29,7 +31,7 @@ def on_cpu():
 
 def setup(model="hetero_cell", strategy="node_mask", dtype="float32", deleted=(3,), **options):
     """Return an eager and a captured step, and eight batches of two samples that delete so many nodes each."""
-    kind, samples = tclab.models.get(model).sized(hidden=8), []
+    kind, samples = tclab.models.get(model).sized(hidden=8, layers=2), []
     for i in range(8):
         some = Perturbations.synthetic(GRAPH, 2, deleted=deleted[i % len(deleted)], seed=i)
         samples.append(get(strategy)(GRAPH).batch(some))
@@ -47,8 +49,10 @@ def assert_same(eager, captured, batches):
 @pytest.mark.parametrize(("model", "strategy", "dtype"), CASES)
 def test_a_replay_trains_as_an_eager_step_does_on_other_deletions(model, strategy, dtype):
     eager, captured, batches = setup(model, strategy, dtype)
+    calls, run = [], captured._captured._run
+    captured._captured._run = lambda batch, stage: calls.append(batch) or run(batch, stage)
     assert_same(eager, captured, batches)
-    assert eager.batches > captured.batches == 3  # two eager, one recorded: all others were replayed
+    assert (len(calls), captured.batches) == (3, 8)  # two eager, one recorded: all others were replayed
 
 
 def test_another_layout_and_another_epoch_are_recorded_anew():
@@ -61,6 +65,53 @@ def test_another_layout_and_another_epoch_are_recorded_anew():
         assert_same(eager, captured, batches[:4])
     captured.optimizer.param_groups[0]["lr"] = eager.optimizer.param_groups[0]["lr"] = 0.01
     assert_same(eager, captured, batches)
+
+
+def test_what_replaces_or_freezes_tensors_is_recorded_anew():
+    eager, captured, batches = setup()
+    assert_same(eager, captured, batches[:4])
+    for step in (eager, captured):  # a loaded state lies in other tensors, as moved weights do
+        step.optimizer.load_state_dict({**step.optimizer.state_dict()})
+        step.model.load_state_dict({name: 0.9 * x for name, x in step.model.state_dict().items()})
+    assert_same(eager, captured, batches[:4])
+    for step in (eager, captured):
+        step.model.embedding.weight.requires_grad_(False)
+    assert_same(eager, captured, batches[:4])
+    for step in (eager, captured):
+        step.model.transform.weight.data = step.model.transform.weight.data.clone()
+    assert_same(eager, captured, batches[:4])
+
+
+def test_a_learning_rate_that_changes_with_every_batch_is_a_tensor_or_refused():
+    *steps, batches = setup(learning_rate=torch.tensor(0.1))
+    assert_same(*steps, batches[:3])
+    for batch in batches:
+        for step in steps:
+            step.optimizer.param_groups[0]["lr"].mul_(0.5)
+        assert_same(*steps, [batch])
+    _, captured, batches = setup()
+    for i, batch in enumerate(batches):
+        captured.optimizer.param_groups[0]["lr"] = 0.1 / (1 + i)
+        captured(batch)
+    captured.optimizer.param_groups[0]["lr"] = 1.0
+    with pytest.raises(tclab.InputError, match="changed 8 times before a graph was recorded; expected a tensor"):
+        captured(batches[0])
+
+
+def scaled(weight):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.step(torch.optim.SGD([weight]))
+
+
+@pytest.mark.parametrize("update", [lambda weight: weight.sum().item(), scaled])
+def test_a_step_that_waits_says_in_which_stage(update):
+    _, captured, batches = setup()
+    captured.optimizer.step = partial(update, captured.model.transform.weight)
+    for batch in batches[:2]:
+        captured(batch)
+    with pytest.raises(tclab.InputError, match=r"the stage optimizer cannot be captured: .*waits for the device"):
+        captured(batches[2])
 
 
 def test_too_many_layouts_are_an_error_that_names_the_last(monkeypatch):
@@ -103,5 +154,7 @@ def test_a_point_is_captured_or_says_why_not(monkeypatch):
     assert {"transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"} < {row["stage"] for row in rows}
     monkeypatch.delitem(_captured_step.GRAPHS, "cpu")
     assert point.skipped() == "skipped: a step is captured on cuda, not on cpu"
+    with pytest.raises(tclab.InputError, match="a step is captured on cuda, not on cpu"):
+        tclab.Captured(print)(get("node_mask")(GRAPH).batch(Perturbations.synthetic(GRAPH, 2)))
     monkeypatch.setitem(_captured_step.GRAPHS, "cpu", None)
     assert tclab.Point(capture=True, micro_batch=2).skipped().startswith("skipped: micro_batch is 2")

@@ -85,7 +85,8 @@ def test_encoded_once_a_sample_is_the_wild_types_rows_without_its_nodes(small):
     view = tclab.view(small, samples, "indices")
     x = model.encode(view.wild_type)
     score, z = model.gate(x), model.transform(x)
-    pooled = [(score[kept].softmax(0) * z[kept]).sum(0) for s in [[], *samples] for kept in [sorted({*range(n)} - {*s})]]
+    left = [sorted({*range(n)} - {*sample}) for sample in [[], *samples]]
+    pooled = [(score[kept].softmax(0) * z[kept]).sum(0) for kept in left]
     wild, *others = pooled  # of nothing it is 0
     predictions = model(view)
     torch.testing.assert_close(predictions, model.head(torch.stack([wild - other for other in others])).squeeze(1))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tclab._limits import out_of_memory
 from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.message_passing.kernels._tile_sums import MADE
@@ -22,6 +23,7 @@ from tclab.models._losses import Stage
 
 EAGER = 2  # batches of each layout that run eagerly, as steps like any other: they make what is made once
 LAYOUTS = 64  # at most; of 28 samples that delete one to three nodes each there are 57
+CHANGES = 8  # of the facts, at most, before any graph was recorded
 
 
 @contextmanager
@@ -51,12 +53,16 @@ _CAPTURED_WITH: dict[str, tuple[Any, ...]] = {
 def refusals(strategy: type[Strategy], device: str, chosen: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a step cannot be captured, given its arguments or the fields of its point."""
     if device not in GRAPHS:
-        yield f"a step is captured on {' or '.join(GRAPHS)}, not on {device}"
+        yield _device_refused(device)
     if not strategy.static_shapes:
         yield f"the shapes of {strategy.name} depend on which nodes are deleted, so no captured step serves two batches"
     for name, values in _CAPTURED_WITH.items():
         if chosen.get(name, values[0]) not in values:
             yield f"{name} is {chosen[name]!r}; a captured step has {' or '.join(map(repr, values))}"
+
+
+def _device_refused(device: str) -> str:
+    return f"a step is captured on {' or '.join(GRAPHS)}, not on {device}"
 
 
 class _Recorded(NamedTuple):
@@ -75,7 +81,8 @@ class Captured:
     >>> for batch in loader:
     ...     loss = step(batch.to("cuda"), stage=ledger.stage)
 
-    The optimizer must be made with `capturable=True`. Hooks are not called in a replay.
+    The optimizer must be made with `capturable=True`. What changes with every batch, as a learning rate may, must be a
+    tensor that is written in place. In a replay no Python runs: no hook is called, nothing is printed.
 
     **Arguments:**
 
@@ -83,23 +90,35 @@ class Captured:
       stage inside another; it waits for nothing.
     - `facts`: returns what else of the host the step depends on, such as a learning rate or an epoch.
 
-    **Raises:** `InputError` for a 65th layout of batches, with what differs.
+    **Raises:** `InputError` for a batch on the CPU; for a 65th layout of batches, with what differs; for facts that
+    change too often; and for a stage that cannot be captured.
     """
 
     def __init__(self, run: Callable[[Batch, Stage], Tensor], facts: Callable[[], Any] = lambda: None) -> None:
         self._run = run
         self._facts = facts
-        self._forget(None)
+        self._of_facts: Any = None
+        self._changes = 0  # of the facts, since a graph was recorded
+        self.forget()
 
-    def _forget(self, facts: Any) -> None:
-        self._of_facts, self._pool = facts, None
+    def forget(self) -> None:
+        """Let go of all graphs, after a tensor that they read or write was replaced by another."""
+        self._pool = None
         self._eager: dict[Hashable, int] = {}  # layout → batches that ran eagerly
         self._recorded: dict[Hashable, _Recorded] = {}
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor:
         """Run the step on a batch and return the loss, []; copying a batch is part of the stage `transfer`."""
         if (facts := self._facts()) != self._of_facts:
-            self._forget(facts)
+            self._of_facts, self._changes = facts, 1 if self._recorded else self._changes + 1
+            self.forget()
+        if self._changes > CHANGES:
+            raise InputError(
+                f"what the step depends on beside its batch changed {CHANGES} times before a graph was recorded; "
+                "expected a tensor for a number that changes with every batch (an optimizer takes its `lr` as one)"
+            )
+        if (device := batch.target.device.type) not in GRAPHS:
+            raise InputError(_device_refused(device))
         layout = _layout(batch)
         if layout not in self._recorded:
             if self._eager.get(layout, 0) < EAGER:
@@ -128,8 +147,16 @@ class Captured:
 
         @contextmanager
         def recording(name: str) -> Iterator[None]:
-            with GRAPHS[batch.target.device.type](self._pool) as graph:
-                yield
+            try:
+                with GRAPHS[batch.target.device.type](self._pool) as graph:
+                    yield
+            except RuntimeError as error:
+                if out_of_memory(error):
+                    raise
+                raise InputError(
+                    f"the stage {name} cannot be captured: {error}; expected no wait for the device, such as `item()`, "
+                    "`print` or a GradScaler's, no stage inside another, and an optimizer with capturable=True"
+                ) from error
             self._pool = graph.pool()
             stages.append((name, graph))
 

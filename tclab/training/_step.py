@@ -173,8 +173,8 @@ class Step:
     - `accumulate`: number of batches whose gradients are averaged before one clip and optimizer step.
     - `compile`: run the model through `torch.compile`, from the second call on; see `compiled_forward`.
     - `capture`: on CUDA, replay the stages after the transfer as CUDA graphs; see `Captured`. They are recorded anew
-      where `epoch`, `clip` or an option of the optimizer changes.
-    - `learning_rate`: AdamW's.
+      where `epoch`, `clip`, an option of the optimizer or `requires_grad` changes, or a state is loaded.
+    - `learning_rate`: AdamW's; a tensor, [], where it changes with every batch of a captured step.
     - `gather_interval`: steps between the loss's all-gathers; the loss's default if `None`.
     - `exchange`: how DDP exchanges gradients among the ranks of this process's group; `None` for a single process.
       Views are made outside DDP. The attribute `communication` then records the exchange; mode `data` exchanges
@@ -201,7 +201,7 @@ class Step:
         accumulate: int = 1,
         compile: bool = False,
         capture: bool = False,
-        learning_rate: float = 1e-4,
+        learning_rate: float | Tensor = 1e-4,
         gather_interval: int | None = None,
         exchange: Exchange | None = None,
     ) -> None:
@@ -243,7 +243,9 @@ class Step:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **options)
         if capture and getattr(self.loss, "over_batch", False):
             raise InputError("the loss remembers earlier batches, ever more of them; a captured step has a fixed size")
-        self._captured = Captured(self._stages, self._facts) if capture else None
+        self._captured = captured = Captured(self._stages, self._facts) if capture else None
+        if captured is not None and self.optimizer is not None:  # a loaded state lies in other tensors
+            self.optimizer.register_load_state_dict_post_hook(lambda optimizer: captured.forget())
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor | None:
         """Run one step on a batch from the loader and return what `run` does."""
@@ -271,23 +273,26 @@ class Step:
         if moved.slices and getattr(self.loss, "over_batch", False):
             raise InputError("the loss is over the whole batch, which comes in slices; expected no micro_batch")
         if self._captured is None:
-            return self._stages(moved, stage, backward, update)
-        if moved.slices or update is not None or backward is not Tensor.backward:
+            loss = self._stages(moved, stage, backward, update)
+        elif moved.slices or update is not None or backward is not Tensor.backward:
             raise InputError("a captured step takes no slices, and runs the backward and the optimizer itself")
-        return self._captured(moved, stage=stage)
+        else:
+            loss = self._captured(moved, stage=stage)
+        self.batches += 1
+        return loss
 
     def _facts(self) -> Any:
         """Return what a captured step depends on besides its batch."""
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
-        return self.epoch, self.clip, self.model.training, options
+        weights = [(p.data_ptr(), p.requires_grad) for group in groups for p in group["params"]]
+        return self.epoch, self.clip, self.model.training, options, weights
 
     def _stages(
         self, moved: Batch, stage: Stage, backward: Backward = Tensor.backward, update: Update = None
     ) -> Tensor:
         loss = self._slice_by_slice(moved, stage, backward)
-        self.batches += 1
-        if self.batches % self.accumulate == 0:
+        if (self.batches + 1) % self.accumulate == 0:
             self._update(stage, update)
         return loss.detach()
 
