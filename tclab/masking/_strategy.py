@@ -124,14 +124,14 @@ class Strategy(ABC):
         """
         if len(perturbations) == 0:
             raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
-        if indices is None:
+        if indices is None and type(self).prepare is not Strategy.prepare:
             with tempfile.TemporaryDirectory() as folder:
                 self.prepare(perturbations, Path(folder) / "store")
                 with closing(self):
                     return self.batch(perturbations, range(len(perturbations)), ends=ends)
         removed = self.removed_by(perturbations.deletions)
         ends("sample")
-        encoded = self.encode(indices, removed)
+        encoded = self.encode(range(len(perturbations)) if indices is None else indices, removed)
         ends("mask")
         batch = self.collate(removed, perturbations.scores, encoded)
         ends("collate")
