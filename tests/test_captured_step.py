@@ -82,7 +82,7 @@ def test_what_replaces_or_freezes_tensors_is_recorded_anew():
     assert_same(eager, captured, batches[:4])
 
 
-def test_a_learning_rate_that_changes_with_every_batch_is_a_tensor_or_refused():
+def test_a_learning_rate_that_changes_with_every_batch_is_a_tensor_or_refused(monkeypatch):
     *steps, batches = setup(learning_rate=torch.tensor(0.1))
     assert_same(*steps, batches[:3])
     for batch in batches:
@@ -90,11 +90,12 @@ def test_a_learning_rate_that_changes_with_every_batch_is_a_tensor_or_refused():
             step.optimizer.param_groups[0]["lr"].mul_(0.5)
         assert_same(*steps, [batch])
     _, captured, batches = setup()
-    for i, batch in enumerate(batches):
+    monkeypatch.setattr(_captured_step, "EAGER_IN_A_ROW", 4)
+    for i, batch in enumerate(batches[:4]):
         captured.optimizer.param_groups[0]["lr"] = 0.1 / (1 + i)
         captured(batch)
     captured.optimizer.param_groups[0]["lr"] = 1.0
-    with pytest.raises(tclab.InputError, match="changed 8 times before a graph was recorded; expected a tensor"):
+    with pytest.raises(tclab.InputError, match="expected as many samples that delete as many nodes, and a tensor"):
         captured(batches[0])
 
 
@@ -115,11 +116,11 @@ def test_a_step_that_waits_says_in_which_stage(update):
 
 
 def test_too_many_layouts_are_an_error_that_names_the_last(monkeypatch):
-    monkeypatch.setattr(_captured_step, "LAYOUTS", 2)
+    monkeypatch.setattr(_captured_step, "EAGER_IN_A_ROW", 2)
     _, captured, batches = setup(deleted=(1, 2, 3))
-    for batch in (*batches[:2], *batches[:2]):
-        captured(batch)
-    with pytest.raises(tclab.InputError, match=r"shapes or facts than 2 before it.*'removed/gene', \(6,\)"):
+    captured(batches[0])
+    captured(batches[1])
+    with pytest.raises(tclab.InputError, match=r"no graph served 2 batches in a row.*'removed/gene', \(6,\)"):
         captured(batches[2])
 
 

@@ -22,8 +22,7 @@ from tclab.message_passing.kernels._tile_sums import MADE
 from tclab.models._losses import Stage
 
 EAGER = 2  # batches of each layout that run eagerly, as steps like any other: they make what is made once
-LAYOUTS = 64  # at most; of 28 samples that delete one to three nodes each there are 57
-CHANGES = 8  # of the facts, at most, before any graph was recorded
+EAGER_IN_A_ROW = 128  # at most; of 28 samples that delete one to three nodes each there are 57 layouts
 
 
 @contextmanager
@@ -90,15 +89,15 @@ class Captured:
       stage inside another; it waits for nothing.
     - `facts`: returns what else of the host the step depends on, such as a learning rate or an epoch.
 
-    **Raises:** `InputError` for a batch on the CPU; for a 65th layout of batches, with what differs; for facts that
-    change too often; and for a stage that cannot be captured.
+    **Raises:** `InputError` for a batch on the CPU, for layouts or facts that change too often, and for a stage that
+    cannot be captured.
     """
 
     def __init__(self, run: Callable[[Batch, Stage], Tensor], facts: Callable[[], Any] = lambda: None) -> None:
         self._run = run
         self._facts = facts
         self._of_facts: Any = None
-        self._changes = 0  # of the facts, since a graph was recorded
+        self._eager_in_a_row = 0
         self.forget()
 
     def forget(self) -> None:
@@ -109,22 +108,18 @@ class Captured:
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor:
         """Run the step on a batch and return the loss, []; copying a batch is part of the stage `transfer`."""
-        if (facts := self._facts()) != self._of_facts:
-            self._of_facts, self._changes = facts, 1 if self._recorded else self._changes + 1
-            self.forget()
-        if self._changes > CHANGES:
-            raise InputError(
-                f"what the step depends on beside its batch changed {CHANGES} times before a graph was recorded; "
-                "expected a tensor for a number that changes with every batch (an optimizer takes its `lr` as one)"
-            )
         if (device := batch.target.device.type) not in GRAPHS:
             raise InputError(_device_refused(device))
+        if (facts := self._facts()) != self._of_facts:
+            self._of_facts = facts
+            self.forget()
         layout = _layout(batch)
         if layout not in self._recorded:
-            if self._eager.get(layout, 0) < EAGER:
-                self._count(layout)
-                return self._run(batch, stage)
+            self._eager[layout] = self._eager.get(layout, 0) + 1
+            if self._eager[layout] <= EAGER:
+                return self._run_eagerly(batch, stage)
             self._recorded[layout] = self._record(batch)
+        self._eager_in_a_row = 0
         recorded = self._recorded[layout]
         with stage("transfer"):
             for static, given in zip(_held(recorded.batch), _held(batch), strict=True):
@@ -134,13 +129,15 @@ class Captured:
                 graph.replay()
         return recorded.loss.clone()
 
-    def _count(self, layout: Hashable) -> None:
-        if layout not in self._eager and len(self._eager) == LAYOUTS:
+    def _run_eagerly(self, batch: Batch, stage: Stage) -> Tensor:
+        self._eager_in_a_row += 1
+        if self._eager_in_a_row > EAGER_IN_A_ROW:
             raise InputError(
-                f"a batch has other names, shapes or facts than {LAYOUTS} before it, of which a step was captured each:"
-                f" {layout}; expected batches of as many samples that delete as many nodes"
+                f"no graph served {EAGER_IN_A_ROW} batches in a row, so often did layouts or facts change; expected as "
+                "many samples that delete as many nodes, and a tensor for a number that changes with every batch, such "
+                f"as an optimizer's `lr`; this batch has {_layout(batch)}"
             )
-        self._eager[layout] = self._eager.get(layout, 0) + 1
+        return self._run(batch, stage)
 
     def _record(self, batch: Batch) -> _Recorded:
         static, stages = batch.moved(torch.clone), []
