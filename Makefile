@@ -7,6 +7,7 @@
 # make bench   the figures that the README quotes, measured here
 # make record  a way of masking against the last of docs/records.md: NEW=its name, OPTIONS="--import its_file.py"
 # make docs    guides, notebooks and API reference as pages, into site/
+# make texts   every kind of sentence that tclab prints, with example values, to be read on a few pages
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make gpu     on a machine with CUDA: all that needs it, in nine parts, into runs/gpu and data_samples/recordings/; it
 #              resumes where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
@@ -37,7 +38,7 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: help setup sweep test tests test-all all-tests lint bench record attack paused versions gpu pictures docs lock clean
+.PHONY: help setup sweep test tests test-all all-tests lint bench record attack paused versions gpu pictures docs texts lock clean
 
 setup: .venv/ready
 
@@ -70,9 +71,9 @@ tests: setup
 test-all: setup
 	$(MAKE) --no-print-directory -j 2 lint all-tests
 
-# by their defaults, and not by their `test_parameters`: the nine here, the others in tests/test_notebooks.py
+# by their defaults, and not by their `test_parameters`
 all-tests: setup
-	TCLAB_NOTEBOOKS=defaults $(PYTEST) tests notebooks/*.ipynb -m "not nightly" $(NBVAL)
+	TCLAB_NOTEBOOKS=defaults $(PYTEST) tests $(NOTEBOOKS) -m "not nightly" $(NBVAL)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -109,7 +110,10 @@ pictures: setup
 	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)
 
 docs: .venv-docs/ready
-	.venv-docs/bin/mkdocs build --strict
+	PYTHONPATH=. .venv-docs/bin/mkdocs build --strict
+
+texts: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tools/texts.py
 
 # by itself, without torch: the API reference is read from the source, and no notebook is run
 .venv-docs/ready: pyproject.toml

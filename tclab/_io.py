@@ -53,6 +53,15 @@ def cache_folder() -> Path:
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tclab"
 
 
+def keep(path: Path, write: Callable[[Path], object]) -> str:
+    """Return the name of a file of the cache, which `write` writes unless it is there: its name is of its content."""
+    if not path.is_file():
+        with writing(f"the folder of {path.parent.name}", path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    return str(path)
+
+
 @contextmanager
 def writing(name: str, path: str | Path) -> Iterator[None]:
     """Make an `OSError` of the block, which writes to the path of an argument of that name, an `InputError`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -42,6 +42,13 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     near = get_close_matches(_MEANT.get(typed, typed), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
     return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}", name=kind)
+
+
+def check_known(kind: str, known: Collection[object], *values: object) -> None:
+    """Check that names exist. **Raises:** `InputError` for the first that does not; see `unknown`."""
+    for value in values:
+        if value not in known:
+            raise unknown(kind, value, map(str, known))
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:

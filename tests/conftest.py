@@ -9,19 +9,27 @@ os.environ["TCLAB_TEST_RUN"] = str(os.getpid())
 # What can be made again, such as graphs that were read, is kept between runs of a user's, not of tests.
 os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 
+import multiprocessing
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbval.plugin
 import pytest
 import torch
+from forked import IMPORTED, Forks
 from hypothesis import HealthCheck, settings
 from nbval.kernel import RunningKernel
-from notebook_outputs import BUDGET_SECONDS, FINDS, SAID, shown_well
+from notebook_outputs import FINDS, LIMITS, SAID, shown_well
 from orphans import MARK, left_behind
 from xdist.scheduler import LoadScopeScheduling
 
+from tclab import _child_process
+
 torch.set_num_threads(1)
+# installed modules: a forkserver of Python 3.11 does not find those of tests, and says nothing
+multiprocessing.set_forkserver_preload([*IMPORTED])
 COMMON = {
     "deadline": None,
     "derandomize": True,
@@ -78,7 +86,7 @@ def pytest_collection_modifyitems(config, items):
                 smaller = {} if BY_DEFAULTS else item.parent.nb.metadata.get("test_parameters", {})
                 item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
                 if BY_DEFAULTS:
-                    item.cell.source += f"\nif 'budget_seconds' in globals():\n    budget_seconds = {BUDGET_SECONDS}"
+                    item.cell.source += LIMITS
             if found := FINDS.get(item.path.name, {}).get(item.cell.get("id")):
                 item.cell.source += f"\nassert {found}"
 
@@ -137,10 +145,13 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
+    forks = Forks()
+    _child_process.subprocess = SimpleNamespace(Popen=forks.popen, PIPE=subprocess.PIPE)
     yield
     pytest_sessionfinish()
     if "tclab.sweeps._run" in sys.modules:  # children that are kept warm for the next point
         sys.modules["tclab.sweeps._run"].close_workers()
+    forks.close()
     left = left_behind(os.environ[MARK])
     assert not left, f"processes were left behind: {left}"
 

@@ -331,6 +331,8 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
         ),
         (lambda: ChangedRows(X, [[0]]).map(lambda rows: rows.sum(1)), r"returns \[3\], expected \[3, F\]"),
         (lambda: ChangedRows(X, [[0]]).map(lambda rows: rows[:1]), r"returns \[1, 4\], expected \[3, F\]"),
+        (lambda: torch.relu(ChangedRows(X, [[0]])), r"relu takes no ChangedRows: .* rows\.map\(torch\.relu\)"),
+        (lambda: ChangedRows(X, [[0]]).relu(), r"have no 'relu': .* rows\.map\(torch\.relu\)"),
         (lambda: ChangedRows(X, [[0]]).map(torch.add, X), "expected ChangedRows of the same samples"),
         (lambda: ChangedRows(X, [[0]]).map(torch.add, ChangedRows(X, [[1]])), "rows of other samples"),
         (lambda: SharedSAGEConv(4, 4)(ChangedRows(X, [[0]]), LINE, cut=[[0], [0]]), "expected a tensor"),
@@ -355,5 +357,5 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(call, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises((InputError, AttributeError), match=words):
         call()

@@ -13,8 +13,8 @@ from test_compare import rows, step
 import tclab
 from tclab import InputError, lab, masking
 from tclab._display import Display, Sentences
+from tclab.lab.charts._graph_charts import small_graph, tensors_of
 from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._mask_pictures import small_graph, tensors_of
 from tclab.lab.charts._style import EMPTY, INK, STAGE_COLOURS, STRATEGY_COLOURS, colours_of, empty_chart
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.reports._findings import answer

@@ -406,7 +406,7 @@ def test_models_and_graphs_that_are_right_pass(model, nodes):
         "likes", edges, "person", "person", nodes, nodes, weight=torch.randn(3 * nodes, generator=generator)
     )
     graph = tclab.CellGraph({"person": nodes}, {"likes": network}, "person")
-    for seed in range(3):
+    for seed in range(2):
         found = tclab.check(model, graph, strategies="subgraph, edge_mask, node_mask, delta", seed=seed)
         assert found.passed, str(found)
         assert found.comparable

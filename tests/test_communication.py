@@ -73,8 +73,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(folder):
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        return pool.starmap_async(train_as_rank, [(0, folder), (1, folder)], chunksize=1).get(120)
+    with multiprocessing.get_context("forkserver").Pool(2) as pool:
+        return pool.starmap_async(train_as_rank, [(0, folder), (1, folder)], chunksize=1).get(300)
 
 
 @pytest.mark.clock

@@ -1,21 +1,18 @@
 """Files of rows that are damaged, foreign or cannot be written: nothing wrong is read, and no sweep ends."""
 
 import errno
-import json
+import multiprocessing
 import os
 import random
-import shutil
-import subprocess
-import sys
+import signal
 import warnings
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import _row_files
+from tclab.sweeps import _row_files, _sweep
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import columns_of, table
@@ -72,15 +69,6 @@ def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, dam
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert runs == [resolve(POINTS[1])]
     assert len(frame) == len(results.frame()) == 9  # written anew: a warning would be an error
-
-
-def test_a_graph_folder_that_has_changed_is_measured_again(tmp_path, runs, root):
-    folder = shutil.copytree(root / "data_samples" / "cell", tmp_path / "cell")
-    for changed, times in ((False, 1), (False, 1), (True, 2)):
-        if changed:
-            (folder / "TFLink_made_up_simpleFormat_v1.0.tsv").unlink()
-        tclab.sweep(Point(graph=str(folder), device="cpu"), results=tmp_path / "rows", progress=None)
-        assert len(runs) == times
 
 
 def damaged(whole, kind, draw):
@@ -166,28 +154,26 @@ def test_rows_of_other_columns_and_of_a_file_are_read_as_todays(results, tmp_pat
         tclab.rows(file)
 
 
-SWEEPS = """
-import json, sys, time
-import tclab
-points = [tclab.Point(**fields) for fields in json.loads(sys.argv[2])]
-tclab.sweep(points, results=sys.argv[1], progress=lambda one: (print("swept", flush=True), time.sleep(600)))
-"""
+def sweep_until_killed(folder, points, said):
+    """Sweep as another process, which tells of its first point and goes no further."""
+    _sweep.point_rows = lambda point, **options: measured(point)
+    tclab.sweep(points, results=folder, progress=lambda one: (said.send("swept"), signal.pause()))
 
 
-@pytest.mark.slow  # processes of its own
-def test_a_folder_is_one_sweeps_until_kill_9_and_the_next_goes_on_where_that_one_was(tmp_path, runs, root):
-    results, few = Results(tmp_path / "rows"), [replace(point, steps=1, warmup=0) for point in POINTS]
-    command = [sys.executable, "-c", SWEEPS, str(results.folder), json.dumps([point.to_dict() for point in few])]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)})
+def test_a_folder_is_one_sweeps_until_kill_9_and_the_next_goes_on_where_that_one_was(tmp_path, runs):
+    results, context = Results(tmp_path / "rows"), multiprocessing.get_context("forkserver")
+    heard, said = context.Pipe(duplex=False)
+    other = context.Process(target=sweep_until_killed, args=(results.folder, POINTS, said), daemon=True)
+    other.start()
     try:
-        assert other.stdout.readline() == "swept\n"
+        assert heard.recv() == "swept"
         with pytest.raises(InputError, match=rf"into which process {other.pid} of \S+ since 20\d\d-\S+ sweeps: wait"):
-            tclab.sweep(few, results=results.folder, progress=None)
+            tclab.sweep(POINTS, results=results.folder, progress=None)
         assert runs == []
     finally:
         other.kill()  # it holds nothing any more
-        other.communicate()
-    frame = tclab.sweep(few, results=results.folder, progress=None)
-    assert runs == [resolve(point) for point in few[1:]]  # what had been measured is read
+        other.join()
+    frame = tclab.sweep(POINTS, results=results.folder, progress=None)
+    assert runs == [resolve(point) for point in POINTS[1:]]  # what had been measured is read
     assert (frame["status"] == "ok").all()
     assert len(list(results.folder.glob("*.parquet"))) == 3

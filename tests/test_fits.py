@@ -64,7 +64,8 @@ def handed_out(point):
     ],
 )
 def test_a_step_holds_what_was_said(strategy, more):
-    point = point_of(strategy, **{"scale": 0.07, "networks": 1, **more})
+    layers = {"layers": 2} if masking.get(strategy).masks_graph else {}
+    point = point_of(strategy, **{"scale": 0.07, "networks": 1, **layers, **more})
     found = fits(point)
     assert found.step + found.batch == pytest.approx(handed_out(point), rel=0.1)
 

@@ -1,6 +1,7 @@
 """What a budget covers: simulated sweeps on a clock of their own, by a model of a machine's times."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_notebooks import FOLDER, defaults
@@ -8,6 +9,7 @@ from test_notebooks import FOLDER, defaults
 import tclab
 from tclab import Point
 from tclab.sweeps._rows import columns_of, table
+from tclab.sweeps._sweep import Foresight
 
 # Seconds a sample of all networks: two quiet cores at scale 0.1; an H100 at full size, by its recording in docs/gpu.md
 CPU = {"node_mask": 0.02, "delta": 0.02, "edge_mask": 0.06, "subgraph": 0.1, "indices": 0.03}
@@ -122,3 +124,11 @@ def test_networks_that_are_all_a_model_reads_are_one_point(tmp_path, monkeypatch
     rows = tclab.sweep(every, results=tmp_path, progress=None)
     assert len(machine.ran) == 2
     assert rows["networks"].tolist() == [9, 9, 6, 6]  # of the field "all" and None are one value, as 9 and "9" are
+
+
+def test_a_time_is_foretold_from_the_edges_of_the_settings_own_scale():
+    foresight, point = Foresight(), Point(scale=0.1, device="cpu", networks=9)
+    row = {**columns_of(point), "networks": 9, "edges": 1000, "mean_seconds": 1.0, "stage": "step"}
+    foresight.learn(point, table([row]), 10.0)
+    at_twice = foresight.seconds(replace(point, scale=0.2)) - foresight.seconds(point)
+    assert at_twice == pytest.approx(3 * (point.warmup + point.steps + 2))  # four times the edges

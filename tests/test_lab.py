@@ -135,6 +135,29 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     busy = axis_sentences(framed(*({**one, "contention": "9.0 s"} for one in rows)), "batch_size")
     why = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
     assert busy == [why]
+    one_busy = framed(*({**one, "contention": "9 s" if one["batch_size"] == 2 and one["mean_seconds"] > 0.1 else None}
+                        for one in rows))  # fmt: skip
+    (sizes,) = axis_sentences(one_busy, "batch_size")  # at batch 2 nothing is left to compare node_mask with
+    assert sizes.startswith(
+        "At batch 1 all 3 strategies are level; at batch 8 node_mask has the highest throughput: 80"
+    )
+    assert sizes.endswith("; left out, as other programs used the CPU: dense at batch 2.")
+    title = lab.charts.throughput(one_busy, "batch_size").to_dict()["title"]
+    assert title["subtitle"][-1] == "left out, as other programs used the CPU: dense at batch 2"
+
+
+def test_the_title_of_a_chart_has_two_lines_and_a_model_without_a_line_no_panel():
+    names = [f"{name}_of_a_long_name_that_somebody_gave_it" for name in "abcde"]
+    made = [row(name, took + 0.1 * i, batch_size=size) for size, took in ((1, 0.2), (2, 0.3), (4, 0.4))
+            for i, name in enumerate(names[size // 2 :])]  # fmt: skip
+    made = framed(*made, row("indices", 0.01, model="dango", batch_size=8, networks=6))
+    for by in ("strategy", "batch_size", "networks"):
+        chart = lab.charts.throughput(made, by).to_dict()
+        assert isinstance(chart["title"]["text"], str) or len(chart["title"]["text"]) <= 2
+        assert vl_convert.vegalite_to_png(chart)
+    lines = lab.charts.throughput(made, "batch_size")
+    assert "dango" not in str(lines.to_dict())
+    assert "batch 1 to 4, 9 networks" in lines.to_dict()["title"]["subtitle"][1]
 
 
 def test_the_answer_and_its_chart_are_of_the_same_cell():

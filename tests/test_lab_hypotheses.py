@@ -9,7 +9,7 @@ import vl_convert
 from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
-from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
+from tclab.case_study._claims import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
 from tclab.sweeps._rows import frame, mean_columns, table
 
 

@@ -51,12 +51,17 @@ def plain(**options):
     return DataLoader(list(range(4)), batch_size=2, **options)
 
 
-CONTEXTS = ["fork", *(pytest.param(one, marks=pytest.mark.slow) for one in ("spawn", "forkserver"))]
+CONTEXTS = [
+    ("fork", False),
+    ("fork", True),
+    ("forkserver", False),
+    ("forkserver", True),
+    pytest.param("spawn", True, marks=pytest.mark.slow),
+]  # each of its workers imports torch
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize(("context", "persistent"), CONTEXTS)
 def test_the_workers_of_a_loader_are_timed_one_by_one(context, persistent):
     loader = DataLoader(Sleepy(), batch_size=3, num_workers=2, collate_fn=collate, worker_init_fn=ready,
                         multiprocessing_context=context, persistent_workers=persistent)  # fmt: skip

@@ -1,7 +1,6 @@
 """A user's own files: read anew after an edit, and never mistaken for what they were before."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
+from tclab.sweeps import _fingerprint, _run
 from tclab.sweeps._fingerprint import loaded_code, unchanged
 from tclab.sweeps._point_inputs import cell_graph_of, screen_of
 from tclab.sweeps._race_points import _factory, race_arm
@@ -60,53 +60,47 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("mine_of_a_test", None)
 
 
+SMALL = {"scale": 0.01, "networks": 1, "batch_size": 1, "steps": 1, "warmup": 0, "workers": 0}
+
+
 def point(**fields):
-    base = {"scale": 0.01, "networks": 1, "batch_size": 1, "steps": 1, "warmup": 0, "workers": 0}
-    return Point(**base, model="model_of_a_test", strategy="mine_of_a_test", device="cpu", **fields)
+    return Point(**SMALL, model="model_of_a_test", strategy="mine_of_a_test", device="cpu", **fields)
 
 
 @pytest.mark.slow
 def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(own, tmp_path):
     kept = []
     helper = own.with_name("helper_of_a_test.py")
-    uses = RIGHT.replace("import tclab", "import helper_of_a_test, tclab", 1)
-    for text, helps, status in ((RIGHT, "1", "ok"), (WRONG, "1", "wrong"), (RIGHT, "1", "ok"), (uses, "1", "ok"),
-                                (uses, "2", "ok"), (uses, "1", "ok")):  # fmt: skip
+    uses, wrong = (text.replace("import tclab", "import helper_of_a_test, tclab", 1) for text in (RIGHT, WRONG))
+    for text, helps, status in ((uses, "1", "ok"), (wrong, "1", "wrong"), (uses, "1", "ok"), (uses, "2", "ok"),
+                                (uses, "1", "ok")):  # fmt: skip
         own.write_text(textwrap.dedent(text))
         helper.write_text(f"HELPS = {helps}")
         lab.import_file(own)
         rows = tclab.sweep([point()], results=tmp_path / "rows", progress=lambda progress: kept.append(progress.kept))
         assert {text.split(":")[0] for text in rows["status"]} == {status}
         assert set(rows["model"]) == {"model_of_a_test"}
-    assert kept == [False, False, True, False, False, True]  # rows of code that is there again are read, not run
-    assert len(tclab.rows(tmp_path / "rows").query("stage == 'step'")) == 4  # the others stay, too
+    assert kept == [False, False, True, False, True]  # rows of code that is there again are read, not run
+    assert len(tclab.rows(tmp_path / "rows").query("stage == 'step'")) == 3  # the others stay, too
     sys.modules.pop("helper_of_a_test")
     own.unlink()
     with pytest.raises(InputError, match=r"the strategy 'mine_of_a_test' was read from .*, which is no longer there"):
         tclab.sweep([point(seed=1)], results=tmp_path / "rows", progress=None)
 
 
-SLOW = """
-import sys, time
-import tclab
-from tclab import Point
-point = Point(scale=0.01, networks=1, batch_size=1, steps=1, warmup=0, workers=0, device="cpu", overheads="print_loss")
-kept = []
-for edit in ("", "", "import time\\ntime.sleep(0)\\n"):
-    with open(sys.argv[1], "a") as file:
-        file.write(edit)
-    tclab.sweep(point, results=sys.argv[2], progress=lambda progress: kept.append(progress.kept))
-print(kept)
-"""
+def test_an_overhead_that_was_edited_is_measured_again_by_another_worker(tmp_path, monkeypatch):
+    plain = Point(**SMALL, device="cpu", overheads="print_loss")
+    kept, workers, digest_of = [], [], _fingerprint._digest_of
 
+    def of_an_edit(file):
+        return "another" if file.name == "_overheads.py" else digest_of(file)
 
-def test_an_overhead_that_was_edited_is_measured_again(tmp_path, root):
-    """In a copy of the package: the worker that is warm has loaded the older file."""
-    shutil.copytree(root / "tclab", tmp_path / "tclab")
-    (overheads,) = (tmp_path / "tclab").rglob("_overheads.py")
-    command = [sys.executable, "-c", SLOW, str(overheads), str(tmp_path / "rows")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""})
-    assert done.stdout.split("\n")[-2] == "[False, True, False]", done.stderr[-2000:]
+    for digest in (digest_of, digest_of, of_an_edit):
+        monkeypatch.setattr(_fingerprint, "_digest_of", digest)
+        tclab.sweep(plain, results=tmp_path / "rows", progress=lambda progress: kept.append(progress.kept))
+        workers.append(next(worker for kind, worker in _run._idle.items() if kind.ranks == 1))
+    assert kept == [False, True, False]
+    assert workers[0] is workers[1] is not workers[2]  # the one that was warm had loaded the older file
 
 
 def test_rows_stand_for_each_file_that_measured_them(own, tmp_path):

@@ -14,10 +14,13 @@ import torch
 import tclab
 from tclab import InputError, Point
 from tclab.models._hetero_cell import METABOLISMS
+from tclab.perturbation import Deletions, Perturbations
+from tclab.readers import read_perturbations
 from tclab.sweeps._fields import Options, declarations, option_choices
 from tclab.sweeps._measure import setup
 from tclab.sweeps._point import ALLOCATORS
 from tclab.sweeps._point_inputs import cell_graph_of, resolve, samples_of, screen_of
+from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 
@@ -164,3 +167,64 @@ def test_the_files_deletions_and_scores_are_what_is_trained_on(on_a_screen):
     assert again.deletions[len(screen)].tolist() == again.deletions[0].tolist()
     other, same = (samples_of(one, len(screen), graph).scores for one in (replace(on_a_screen, seed=1), on_a_screen))
     assert not torch.equal(other, same)
+
+
+# ---- deletions and targets of one's own
+
+OWN = pd.DataFrame({"sample": ["a", "b", "b", "c"], "node": [3, None, 5, 17], "target": [0.5, -1.0, -1.0, 0.25]})
+OWN.loc[1, "node"] = 17  # so that the column is of floats, with a gap below
+OWN.loc[3, "node"] = None
+
+
+@pytest.mark.parametrize(("model", "strategy"), [("hetero_cell", "delta"), ("dango", "indices")])
+def test_a_table_of_ones_own_trains_as_the_same_deletions_by_hand(model, strategy, tmp_path, monkeypatch):
+    monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
+    fields = {"scale": 0.02, "networks": 1, "batch_size": 3, "workers": 0, "device": "cpu"}
+    fields |= {"model": model, "strategy": strategy}
+    OWN.to_parquet(tmp_path / "own.parquet")
+    OWN.to_csv(tmp_path / "own.tsv", index=False, sep="\t")
+    points = [Point(**fields, perturbations=own) for own in (OWN, tmp_path / "own.parquet", tmp_path / "own.tsv")]
+    assert points[0] == Point(**json.loads(json.dumps(points[0].to_dict()))) == eval(repr(points[0]), {"Point": Point})
+
+    def losses(point):
+        with setup(resolve(point), 3) as here:
+            return [loss.item() for loss in here.run(here.batches(), steps=1)]
+
+    by_table = [losses(point) for point in points]
+    hand = Perturbations(Deletions.of([[3], [5, 17], []], num_nodes=100), torch.tensor([0.5, -1.0, 0.25]))
+    order = np.random.default_rng(0).permutation(3).tolist()
+    monkeypatch.setattr("tclab.sweeps._measure.samples_of", lambda *_: hand.read(order))
+    assert by_table == [losses(Point(**fields))] * 3
+    assert "3 samples of your own, which delete 0 to 2 nodes" in str(screen_of(points[0]).report)
+    assert Results.name(resolve(points[0])) != Results.name(resolve(Point(**fields, perturbations=OWN[:3])))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("a,Bern,1\na,Thon,1", "row 2: node 'Thon' is not a station node of the graph, expected 0 to 2, or a name such "
+         "as 'Bern'; did you mean 'Thun'?"),
+        ("a,3,1", "row 1: node '3' is not a station node"),
+        ("a,Bern,1\na,Bern,1", "row 2: sample 'a' has node 'Bern' already, expected each node once"),
+        ("a,Bern,1\na,,1", "row 2: sample 'a' has a row without a node beside other rows, expected it alone"),
+        ("a,Bern,1\na,Thun,2", "row 2: sample 'a' has another target in its first row, expected one target"),
+        ("a,Bern,", "row 1: target"),
+        (",Bern,1", "row 1: the sample has no name"),
+    ],
+)  # fmt: skip
+def test_a_table_of_ones_own_that_cannot_be_is_refused_with_its_row(rows, words, tmp_path):
+    line = torch.tensor([[0, 1], [1, 2]])
+    graph = tclab.CellGraph.from_edges({"lines": line}, num_nodes=3, node_type="station")
+    graph = replace(graph, node_names={"station": ["Bern", "Thun", "Chur"]})
+    (tmp_path / "own.csv").write_text(f"sample,node,target\n{rows}\n")
+    with pytest.raises(InputError) as refused:
+        read_perturbations(tmp_path / "own.csv", graph)
+    if words == "row 1: target":
+        assert "target" in str(refused.value)
+    else:
+        assert words in str(refused.value)
+    (tmp_path / "own.csv").write_text('sample,node,target\na,"Bern",1\na,Chur,1\nb,,2\n')
+    assert read_perturbations(tmp_path / "own.csv", graph).deletions.nodes.tolist() == [0, 2]
+    (tmp_path / "own.csv").write_text("sample,node\na,Bern\n")
+    with pytest.raises(InputError, match="no column 'target'"):
+        read_perturbations(tmp_path / "own.csv", graph)

@@ -176,13 +176,12 @@ def main(rank, ranks, folder, names):
 def trained(request, tmp_path_factory):
     """The folder with what ranks made of the cases, and what each of them found.
 
-    They are forked from a process that has imported this file, and nothing has trained in. They are ended: the DDP that
-    was refused still holds the group, whose threads can abort a process that ends by itself.
+    They are forked from a process in which nothing has trained. They are ended: the DDP that was refused still holds
+    the group, whose threads can abort a process that ends by itself.
     """
     ranks, names = request.param
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     with context.Pool(ranks) as pool:
         given = [(rank, ranks, folder, names) for rank in range(ranks)]
         return folder, pool.starmap_async(main, given, chunksize=1).get(900)

@@ -151,27 +151,20 @@ def test_a_strategy_no_child_could_import_is_refused_in_words():
         tclab.run(tiny(strategy="lost"))
 
 
-def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(own, tmp_path):
-    big = tiny(strategy="greedy")
-    frame = tclab.sweep([big, tiny()], results=tmp_path)
-    status = frame[frame["stage"] == "step"]["status"].tolist()
-    assert status == ["oom", "ok"]
-    told = []
-    again = tclab.sweep([big], results=tmp_path, progress=told.append)
-    assert (again["status"].tolist(), told[0].kept) == (["oom"], True)
-
-
-def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path):
-    points = [tiny(), tiny(strategy="raises")]
+def test_points_after_one_without_memory_run_rows_are_kept_and_failures_run_again_when_asked(own, tmp_path):
+    points = [tiny(strategy="greedy"), tiny(), tiny(strategy="raises")]
     first = tclab.sweep(points, results=tmp_path)
+    status = [text.partition(":")[0] for text in first[first["stage"] == "step"]["status"]]
+    assert status == ["oom", "ok", "failed"]
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
-    assert len(stamps) == 2
-    second = tclab.sweep(points, results=tmp_path)
-    pd.testing.assert_frame_equal(first, second)
+    assert len(stamps) == 3
+    told = []
+    pd.testing.assert_frame_equal(first, tclab.sweep(points, results=tmp_path, progress=told.append))
+    assert [one.kept for one in told] == [True] * 3
     assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
     tclab.sweep(points, results=tmp_path, retry=True)
     changed = {path.name for path in tmp_path.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path]}
-    assert changed == {Results.name(resolve(points[1]))}
+    assert changed == {Results.name(resolve(points[i])) for i in (0, 2)}
 
 
 def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path, monkeypatch):
@@ -238,7 +231,7 @@ def test_what_a_point_names_is_looked_for_where_it_is_run(tmp_path, monkeypatch)
     monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 0)
     for fields, words in (
         ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
-        ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),
+        ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of samples that exists"),
         ({"device": "cuda"}, "device is 'cuda', and torch finds no CUDA device"),
     ):
         point = tiny(**fields)

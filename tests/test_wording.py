@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from functools import cache
 
 import pytest
 from test_notebooks import NOTEBOOKS
@@ -31,8 +32,13 @@ def printed(source, *, docstrings=False):
             yield value
 
 
+@cache
 def texts(root):
-    """Yield (file, text) of all that a user reads."""
+    """Return (file, text) of all that a user reads, each text in one line and without code."""
+    return [(name, NAMED.sub(" ", " ".join(text.split()))) for name, text in every_text(root)]
+
+
+def every_text(root):
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         yield page.name, page.read_text(encoding="utf-8")
     yield "Makefile", "\n".join(re.findall(r"^(?:# |\t@echo )(.*)", (root / "Makefile").read_text(), re.MULTILINE))
@@ -49,7 +55,7 @@ def texts(root):
 def test_no_idiom_is_translated(root, idiom):
     found = [
         f"{name}: …{text[max(0, match.start() - 30) : match.end() + 20]!r}"
-        for name, text in ((name, NAMED.sub(" ", " ".join(text.split()))) for name, text in texts(root))
+        for name, text in texts(root)
         for match in re.finditer(idiom, text)
     ]
     assert not found, f"write {IDIOMS[idiom]!r}:\n" + "\n".join(found)

@@ -59,9 +59,9 @@ def _table(path: Path, short: bool) -> str | None:
     table = table.loc[sorted(table.index, key=lambda label: ("(" in label, -best[label], label))]
     made = json.loads((path.parent / "environment.json").read_text())
     commits = sorted(commit[:7] for commit in steps["commit"].dropna().unique())
-    measured = ", ".join(commits) + (", each a session of its own" if len(commits) > 1 else "")
+    measured = f"commits {', '.join(commits)}, one session each" if len(commits) > 1 else f"commit {commits[0]}"
     lines = [
-        f"**Measured on {made['gpu']}** (torch {made['torch']}, commit {measured}): HeteroCell's\n"
+        f"**Measured on {made['gpu']}** (torch {made['torch']}, {measured}): HeteroCell's\n"
         f"training samples per second by batch size, fp32, {steps['networks'].max()} edge types, scale "
         f"{steps['scale'].iloc[0]:g}; `(dango)` is another model, for comparison.\n",
         "| | " + " | ".join(map(str, table.columns)) + " |",

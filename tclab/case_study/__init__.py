@@ -9,9 +9,15 @@ from tclab.errors import need
 
 need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
 
-from tclab.case_study._hypotheses import hypotheses
-from tclab.case_study._overhead_costs import overhead_costs, overheads_chart
-from tclab.case_study._published import artefacts_chart, component_table, published_ratios, ratios_chart
+from tclab.case_study._claims import (
+    artefacts_chart,
+    component_table,
+    hypotheses,
+    overhead_costs,
+    overheads_chart,
+    published_ratios,
+    ratios_chart,
+)  # fmt: skip
 
 __all__ = [
     "artefacts_chart", "component_table", "hypotheses", "overhead_costs", "overheads_chart", "published_ratios",

@@ -7,10 +7,10 @@ tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 tclab race-commands --base main --head HEAD -- python bench.py
 ```
 
-Every verb has `--help` and, but for profile and panel, `--json`. Exit codes: 0 done; 1 done, but a point failed or was
-not run, none has a time, it does not fit, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is wrong.
-Points that are skipped, as their combination cannot be, are no failure beside one that has a time.
-`tclab --install-completion` makes the shell complete verbs and options.
+Every command has `--help` and, except profile and panel, `--json`. Exit codes: 0 done; 1 done, but a setting failed,
+was not run or does not fit, or none has a time, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is
+wrong. Skipped settings, whose values cannot be combined, do not count as failures if another setting has a time.
+`tclab --install-completion` makes the shell complete commands and options.
 """
 
 # that docstring is the help of the command; a verb's module is imported when the verb is run
@@ -29,50 +29,48 @@ from tclab._display import bullets
 from tclab._version import __version__
 from tclab.errors import InputError
 
-Own = Annotated[
+Imports = Annotated[
     list[Path] | None,
     Parameter(name=("--import", "--imports"), help="a Python file that registers a strategy or model of yours."),
 ]
 Verb = Callable[..., int]
-WRONG = 2  # the exit code for an argument that is none
+WRONG = 2  # the exit code if an argument is wrong
 # verb → the module with its function, its line of help
 _VERBS = {
-    "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
-    "run": ("_point_verbs", "Measure one point."),
-    "race": ("_point_verbs", "Race strategies in turn, for a verdict which is faster."),
+    "sweep": ("_point_verbs", "Measure many settings, one for each combination of the lists; saved one by one."),
+    "run": ("_point_verbs", "Measure one setting."),
+    "race": ("_point_verbs", "Race strategies by turns, for a verdict on which is faster."),
     "race-commands": ("_result_verbs", "Race a command at two commits, or two commands."),
-    "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
+    "fits": ("_point_verbs", "Estimate the memory of a setting without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
-    "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
-    "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes; of two, what differs."),
-    "profile": ("_result_verbs", "Run a script that has no marks, and say which of its lines the time went to."),
+    "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each setting."),
+    "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes, or what differs between two."),
+    "profile": ("_result_verbs", "Run a script without marks, and say which of its lines take the time."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
 }
 
 
-def _app() -> App:
-    app = App(
-        name="tclab",
-        help=__doc__,
-        help_format="markdown",
-        version=__version__,
-        default_parameter=Parameter(negative=""),
-        exit_on_error=False,
-        help_on_error=False,
-        result_action="return_value",
-    )
-    for verb, (module, line) in _VERBS.items():
-        app.command(f"tclab.command.{module}:{verb.replace('-', '_')}", name=verb, help=line)
-    app.register_install_completion_command()
-    return app
+app = App(
+    name="tclab",
+    help=__doc__,
+    help_format="markdown",
+    version=__version__,
+    default_parameter=Parameter(negative=""),
+    exit_on_error=False,
+    help_on_error=False,
+    result_action="return_value",
+)
+for _verb, (_module, _line) in _VERBS.items():
+    app.command(f"tclab.command.{_module}:{_verb.replace('-', '_')}", name=_verb, help=_line)
+app.register_install_completion_command()
 
 
 def helped(verb: Verb) -> Verb:
     """Give each argument of a verb the help that the verb's docstring has of it; a decorator."""
     texts = {"json": "print JSON.", **bullets(verb.__doc__)}
-    for name, kind in get_type_hints(verb, include_extras=True).items():
+    for name, annotation in get_type_hints(verb, include_extras=True).items():
         if name in texts:
-            verb.__annotations__[name] = Annotated[kind, Parameter(help=texts[name])]
+            verb.__annotations__[name] = Annotated[annotation, Parameter(help=texts[name])]
     return verb
 
 
@@ -84,16 +82,16 @@ def taking(options: Mapping[str, Any]) -> Callable[[Verb], Verb]:
 
     def changed(verb: Verb) -> Verb:
         as_written = inspect.signature(verb)
-        own = [one for one in as_written.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-                for name, kind in options.items()]  # fmt: skip
-        verb.__signature__ = as_written.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        named = [each for each in as_written.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for name, annotation in options.items()]  # fmt: skip
+        verb.__signature__ = as_written.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
         return helped(verb)
 
     return changed
 
 
-def import_own(files: Iterable[Path] | None) -> None:
+def import_files(files: Iterable[Path] | None) -> None:
     """Import the files of `--import`."""
     from tclab.sweeps._fingerprint import import_file
 
@@ -112,7 +110,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return int(_app()(sys.argv[1:] if words is None else words) or 0)
+        return int(app(sys.argv[1:] if words is None else words) or 0)
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from tclab._display import Sentences, bullets
-from tclab.command._app import Own, import_own, show, taking
+from tclab.command._app import Imports, import_files, show, taking
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._grid import axis
@@ -22,7 +22,7 @@ from tclab.sweeps._point import Point
 from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1
-_USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
+_USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a setting", sort_key=2)
 
 
 def _option(help: str, default: Any, group: Group, *names: str) -> Any:
@@ -35,20 +35,21 @@ def _option(help: str, default: Any, group: Group, *names: str) -> Any:
 
 
 def _field_options(named: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a point's fields, by their own names ("name") or a grid's ("grid"), with these defaults.
+    """Return the options of a point's fields, by their names ("name") or a grid's ("grid"), with these defaults.
 
     Both names of a field are taken: `--strategy` and `--strategies`.
     """
-    found = {}
-    for one in declarations(Point).values():
-        name, unit = getattr(one, named), f" Unit: {one.unit}." if one.unit else ""
-        group = _USUAL if one.panel else _RARE
-        found[name] = _option(one.meaning + unit, defaults.get(name, one.default), group, name, one.name, one.grid)
-    return found
+    options = {}
+    for field in declarations(Point).values():
+        name, unit = getattr(field, named), f" Unit: {field.unit}." if field.unit else ""
+        group = _USUAL if field.panel else _RARE
+        default = defaults.get(name, field.default)
+        options[name] = _option(field.meaning + unit, default, group, name, field.name, field.grid)
+    return options
 
 
 _OF_POINT = _field_options("name", {})
-_DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items()}
+_DEFAULTS = {name: each.default for name, each in signature(grid_of).parameters.items()}
 _GPUS = _option(bullets(grid_of.__doc__)["gpus"], _DEFAULTS["gpus"], _USUAL)  # which says the ranks
 _OF_GRID = {**_field_options("grid", _DEFAULTS), "gpus": _GPUS}
 del _OF_GRID["ranks"]
@@ -79,14 +80,14 @@ def _point(texts: Mapping[str, str]) -> Point:
 
 
 def _end(rows: Any, as_json: bool) -> int:
-    """Print rows and what was found; a skipped combination does not count as a failure if another has a time."""
+    """Print rows and findings; a skipped setting does not count as a failure if another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
-        with suppress(MissingExtraError):  # what is found is said by what draws, which may not be installed
+        with suppress(MissingExtraError):  # findings are a part of the charts, which may not be installed
             from tclab import lab  # whose import takes a second or two
 
             noted = rows._display().notes  # which the rows say below their table
-            print(Sentences(one for one in lab.findings(rows) if one not in noted))
+            print(Sentences(text for text in lab.findings(rows) if text not in noted))
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 
@@ -94,23 +95,24 @@ def _end(rows: Any, as_json: bool) -> int:
 @taking(_OF_GRID)
 def sweep(
     *, results: Path, budget_seconds: float | None = None, retry: bool = False, repeats: int = 1,
-    hang_seconds: float | None = None, slurm: str | None = None, own: Own = None, json: bool = False, **grid: str,
+    hang_seconds: float | None = None, slurm: str | None = None, imports: Imports = None, json: bool = False,
+    **grid: str,
 ) -> int:  # fmt: skip
-    """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
+    """Measure the settings of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print rows and findings.
 
-    A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
+    A list is written `1,2,4`; each combination of several values is a setting. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
 
     - `results`: the folder that rows are kept in; run the same command again to resume.
-    - `budget_seconds`: run no point that would end later.
-    - `retry`: run points again that failed.
-    - `repeats`: runs of each point; compare judges by what they differ by.
-    - `hang_seconds`: end a point that takes longer.
-    - `slurm`: run as jobs of a cluster, with these options of sbatch: partition:gpu,gpus_per_node:4,time:60
+    - `budget_seconds`: seconds in all; a setting that would end later does not run.
+    - `retry`: run failed settings again.
+    - `repeats`: runs of each setting; their spread decides what compare calls a difference.
+    - `hang_seconds`: end a setting that takes longer.
+    - `slurm`: run as jobs of a cluster, with these sbatch options: partition:gpu,gpus_per_node:4,time:60
     """
     from tclab.sweeps._sweep import sweep as sweep_points
 
-    import_own(own)
+    import_files(imports)
     rows = sweep_points(
         grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
         hang_seconds=hang_seconds, slurm=slurm,
@@ -119,8 +121,8 @@ def sweep(
 
 
 @taking(_OF_POINT)
-def run(*, hang_seconds: float | None = None, own: Own = None, json: bool = False, **point: str) -> int:
-    """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
+def run(*, hang_seconds: float | None = None, imports: Imports = None, json: bool = False, **point: str) -> int:
+    """Measure one setting, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
 
@@ -128,47 +130,47 @@ def run(*, hang_seconds: float | None = None, own: Own = None, json: bool = Fals
     """
     from tclab.sweeps._run import run as run_point
 
-    import_own(own)
+    import_files(imports)
     return _end(run_point(_point(point), hang_seconds=hang_seconds), json)
 
 
 @taking(_OF_POINT)
 def race(
     *strategies: str, budget_seconds: float = 60.0, margin: float = MARGIN, processes: int | None = None,
-    record: Path | None = None, own: Own = None, json: bool = False, **point: str,
+    record: Path | None = None, imports: Imports = None, json: bool = False, **point: str,
 ) -> int:  # fmt: skip
-    """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
+    """Race whole steps of strategies by turns, as `tclab.sweeps.race_points` does, and print the verdicts.
 
     An option with several values, `--optimizer plain,fused`, races these, with each strategy. Commits are raced by
     `tclab race-commands`.
 
-    - `strategies`: ways of masking; see the README.
-    - `budget_seconds`: of the rounds, of which each process runs two or more.
+    - `strategies`: their names; see the README.
+    - `budget_seconds`: for the rounds; each process runs at least two.
     - `margin`: a share of the time that does not count as a difference.
-    - `processes`: fresh processes that take turns, as many as suit the machine; 0: this one alone.
-    - `record`: a file, with which the same command resumes after an interrupt (budget included).
+    - `processes`: how many fresh processes take turns, as many as suit the machine by default; 0: this process alone.
+    - `record`: a file with which the same command resumes after an interrupt, within the same budget.
     """
     from tclab.sweeps._race_points import race_points
     from tclab.timing._verdict import explain
 
-    import_own(own)
+    import_files(imports)
     more = {} if processes is None else {"processes": processes or None}
     arms = _points(point, strategies)
-    found = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=True, **more)
-    show([vars(pair) | {"why": explain(pair)} for pair in found.pairs] if json else found, as_json=json)
+    raced = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=True, **more)
+    show([vars(pair) | {"why": explain(pair)} for pair in raced.pairs] if json else raced, as_json=json)
     return 0
 
 
 @taking(_OF_POINT)
-def fits(*, memory_bytes: int | None = None, own: Own = None, json: bool = False, **point: str) -> int:
-    """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit.
+def fits(*, memory_bytes: int | None = None, imports: Imports = None, json: bool = False, **point: str) -> int:
+    """Estimate the memory of a setting, as `tclab.fits` does; the exit code is 1 if it does not fit.
 
-    - `memory_bytes`: bytes that a process may take.
+    - `memory_bytes`: bytes that a process may use.
     """
     from tclab.sweeps.predict import fits as fits_of
 
-    import_own(own)
-    found = fits_of(_point(point), memory_bytes=memory_bytes)
-    sums = {"host": found.host, "device": found.device, "refusal": found.refusal}
-    show(vars(found) | sums if json else found, as_json=json)
-    return 0 if found.refusal is None else _SOME_FAILED
+    import_files(imports)
+    estimate = fits_of(_point(point), memory_bytes=memory_bytes)
+    sums = {"host": estimate.host, "device": estimate.device, "refusal": estimate.refusal}
+    show(vars(estimate) | sums if json else estimate, as_json=json)
+    return 0 if estimate.refusal is None else _SOME_FAILED

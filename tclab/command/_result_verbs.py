@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tclab._display import say
-from tclab.command._app import Own, helped, import_own, show
+from tclab.command._app import Imports, helped, import_files, show
 from tclab.errors import InputError, need
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
 
@@ -37,19 +37,19 @@ def _rows(path: Path) -> Any:
 @helped
 def advise(
     rows: Path, /, *, now: str | None = None, measure: bool = False, budget_seconds: float = 60.0,
-    margin: float = MARGIN, own: Own = None, json: bool = False,
+    margin: float = MARGIN, imports: Imports = None, json: bool = False,
 ) -> int:  # fmt: skip
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`.
 
     - `rows`: a folder of results, or a file of rows.
     - `now`: the strategy that is run now.
     - `measure`: race what is suggested.
-    - `budget_seconds`: of all races together; making their candidates comes on top.
+    - `budget_seconds`: for all races together, without making their candidates.
     - `margin`: a share of the time below which nothing is called better.
     """
     from tclab.sweeps._advise import advise as advise_on
 
-    import_own(own)
+    import_files(imports)
     advice = advise_on(_rows(rows), now=now, margin=margin)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
@@ -62,7 +62,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
     - `first`: a folder of results, or a file of rows.
     - `second`: another.
     - `stage`: step, or one stage of it.
-    - `margin`: a share that does not count as a difference; what repeats spread by if more, 0.05 without them.
+    - `margin`: a share that does not count as a difference; if repeats differ more, their spread; without repeats 0.05.
     """
     from tclab.sweeps._compare import compare as compare_runs
 
@@ -76,22 +76,22 @@ def race_commands(
     setup_base: str | None = None, printed: bool = False, budget_seconds: float = 120.0,
     margin: float = MARGIN, record: Path | None = None, markdown: bool = False, json: bool = False,
 ) -> int:  # fmt: skip
-    """Race a command at one commit against the same at another, in turn, and print the verdict on head.
+    """Race a command at two commits by turns, and print the verdict on head.
 
     `tclab race-commands --base main --head HEAD -- python bench.py`. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
     argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
-    - `base`: a revision, which gets its own worktree, or a folder as it is.
-    - `head`: the same, of what the verdict is about.
-    - `base_command`: of base, where it is another: 'python old.py'.
-    - `setup`: run in each side in a Python environment of its own: 'pip install .'.
-    - `setup_base`: of base, if it is another, so that two versions of a dependency race.
-    - `printed`: the command prints its seconds, a number a line; else it is timed whole.
-    - `budget_seconds`: for the runs; setup and first runs come before.
+    - `base`: a revision, which is checked out into a worktree, or a folder.
+    - `head`: the same, for the side that the verdict is about.
+    - `base_command`: the command for base, if it differs: 'python old.py'.
+    - `setup`: run for each side, in its own Python environment: 'pip install .'.
+    - `setup_base`: the same for base, if it differs, to race two versions of a dependency.
+    - `printed`: the command prints its seconds, one number per line; otherwise the whole command is timed.
+    - `budget_seconds`: for the timed runs, without setup and first runs.
     - `margin`: a share that does not count as a difference.
-    - `record`: a file, with which the same command resumes after an interrupt (budget included).
-    - `markdown`: print a table for a pull request, in HTML, which Markdown takes.
+    - `record`: a file with which the same command resumes after an interrupt, within the same budget.
+    - `markdown`: print a table for a pull request, as HTML within Markdown.
     """
     from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, answer_of
@@ -99,17 +99,17 @@ def race_commands(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     say("making head and base ready")
-    found = race(
+    raced = race(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
         setup=setup, setup_base=setup_base, printed=printed, budget_seconds=budget_seconds,
         margin=margin, record=record, progress=True,
     )  # fmt: skip
-    pair = found.pair(*SIDES)
+    pair = raced.pair(*SIDES)
     if json:
-        more = {"settings": found.settings, "machine": found.machine, "stopped": found.stopped}
+        more = {"settings": raced.settings, "machine": raced.machine, "stopped": raced.stopped}
         show(vars(pair) | {"why": explain(pair)} | more, as_json=True)
     else:
-        print(answer_of(found).html() if markdown else answer_of(found).text())
+        print(answer_of(raced).html() if markdown else answer_of(raced).text())
     return _EXIT_CODES.get(pair.verdict, _UNDECIDED)
 
 
@@ -122,16 +122,16 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
     """
     from tclab import trace
 
-    found: Any = trace.analyze(path) if other is None else trace.compare(path, other)
+    report: Any = trace.analyze(path) if other is None else trace.compare(path, other)
     if json and other is None:
-        found = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "traces"}
-    show(found, as_json=json)
+        report = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "traces"}
+    show(report, as_json=json)
     return 0
 
 
 @helped
 def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a script, and say which of its lines the time went to, what its DataLoaders did and what would help.
+    """Run a script, and say which of its lines take the time, what its DataLoaders did and what would help.
 
     - `script`: a Python program.
     - `argv`: its own arguments.
@@ -145,11 +145,13 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
 
 
 @helped
-def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, own: Own = None, no_open: bool = False) -> int:
+def panel(
+    results: Path = Path("runs/explore/rows"), /, *jupyter: str, imports: Imports = None, no_open: bool = False
+) -> int:
     """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep.
 
     - `results`: the folder that rows are kept in; panel.ipynb is written there.
-    - `jupyter`: after --, further words for `jupyter lab`, such as --port 9999.
+    - `jupyter`: after --, further arguments of `jupyter lab`, such as --port 9999.
     - `no_open`: write the notebook and print the command that opens it.
     """
     need("tclab panel", "lab", "nbformat", "jupyterlab")
@@ -158,14 +160,14 @@ def panel(results: Path = Path("runs/explore/rows"), /, *jupyter: str, own: Own 
     results = results.resolve()
     results.mkdir(parents=True, exist_ok=True)
     notebook = results / "panel.ipynb"
-    imports = "".join(f"lab.import_file({str(file.resolve())!r})\n" for file in own or ())
+    lines = "".join(f"lab.import_file({str(file.resolve())!r})\n" for file in imports or ())
     if not notebook.exists():
-        show = f"from tclab import lab\n\n{imports}panel = lab.Panel(results={str(results)!r})\nawait panel.show()"
+        show = f"from tclab import lab\n\n{lines}panel = lab.Panel(results={str(results)!r})\nawait panel.show()"
         cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook.write_text(writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})))
-    elif own and imports not in "".join(cell.source for cell in read(notebook, 4).cells):
-        raise InputError(f"{notebook} is kept as it is; write into its first cell: {imports.strip()}")
+    elif imports and lines not in "".join(cell.source for cell in read(notebook, 4).cells):
+        raise InputError(f"{notebook} is kept as it is; write into its first cell: {lines.strip()}")
     print(shlex.join(["jupyter", "lab", str(notebook)]) if no_open else notebook, flush=True)
     if not no_open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])

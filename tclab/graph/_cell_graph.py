@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tclab._display import counted
-from tclab._io import atomic_write, cache_folder, writing
+from tclab._io import atomic_write, cache_folder, keep, writing
 from tclab._source import opened
 from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._network import MOST_NODES, Network, Networks
@@ -305,12 +305,7 @@ def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
     For a point, whose processes read the graph; it is named by the graph's fingerprint.
     """
     folder = cache_folder() / "graphs" if folder is None else Path(folder)
-    path = folder / f"graph-{graph.fingerprint()[:12]}.npz"
-    if not path.is_file():
-        with writing("the folder of graphs", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        graph.save(path)
-    return str(path)
+    return keep(folder / f"graph-{graph.fingerprint()[:12]}.npz", graph.save)
 
 
 def resolve_networks(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tclab._display import Sentences, bullets, counted
 from tclab._io import atomic_write, writing
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end, import_own, project_path
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.reports._cells import records
@@ -82,9 +82,7 @@ class LiveSweep:
         self.last: Progress | None = None
         self.error: BaseException | None = None
         self.tables: list[pa.Table] = []  # the rows of each point so far, of this run or an earlier one
-        for name in options:
-            if name not in OPTIONS:
-                raise unknown("option of a sweep", name, OPTIONS)
+        check_known("option of a sweep", OPTIONS, *options)
         self._options = options
         self._local = options.get("slurm") in (None, "none")
         if not self._local:
@@ -257,9 +255,7 @@ class Panel:
     """
 
     def __init__(self, **parameters: Any) -> None:
-        for name in parameters:
-            if name not in known_parameters():
-                raise unknown("parameter", name, known_parameters())
+        check_known("parameter", known_parameters(), *parameters)
         self._given = {name: _as_typed(value) for name, value in parameters.items()}
         # those of its fields, once it is shown
         self.parameters: dict[str, Value] = {**parameter_defaults(), **self._given}

@@ -30,6 +30,7 @@ from tclab.perturbation import Deletions
 # An edge into a row that differs has to be looked up and sorted first; one of the graph's own has been, once.
 CHANGED_EDGE, OWN_EDGE = 0.4, 0.03
 WHOLE = 1.0  # whole samples are computed where rows that differ would take more than this share of their time
+_INSTEAD = "apply a function of rows by rows.map(torch.relu), pool by rows.sum() or rows.mean(), read by rows.grid()"
 
 
 class ChangedRows:
@@ -205,6 +206,13 @@ class ChangedRows:
         if len(keys.unique()) < len(keys):
             raise InputError("pairs lists the same (node, sample) pair twice; list each pair once")
         return keys, values
+
+    def __getattr__(self, name: str) -> Any:  # what a tensor has: rows.relu()
+        raise AttributeError(f"ChangedRows are not a tensor and have no {name!r}: {_INSTEAD}")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:  # torch.relu(rows)
+        raise InputError(f"{getattr(function, '__name__', function)} takes no ChangedRows: {_INSTEAD}")
 
     def __repr__(self) -> str:
         differing = "every row is there" if self.keys is None else f"{len(self.keys)} rows differ"

@@ -1,4 +1,4 @@
-"""Genetic interaction screens: which genes a pair of strains deletes, and with what score; as perturbations of a graph.
+"""Perturbations of a graph: a table of one's own, a row for each deleted node, or a genetic interaction screen.
 
 The strain ids are those of the Boone and Myers laboratories: `YAL015C+YDL227C_tm461` is a double-mutant query,
 `YBL007C_dma91` a deletion array strain. Other kinds: `sn` deletion query, `tsa` and `tsq` temperature-sensitive array
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -18,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tclab._source import opened
+from tclab._source import guarded, opened
 from tclab.errors import InputError, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
@@ -35,6 +37,7 @@ _MISSING = ("", "NaN", "nan", "NA")
 _LARGEST_SCORE = 1e6  # fitness is about 1; beyond this it is no score, and float32 could not hold all of it
 _MOST_COLUMNS = 256  # of a sheet; one cell far out makes every row as long as its column number
 _TITLE_ROWS = 5  # of a sheet in which the header is searched: the published sheets begin with a title
+_OWN = {"sample": NAME, "node": NAME, "target": NUMBER}  # the columns of a table of one's own
 _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 
 
@@ -69,7 +72,7 @@ SCREENS = {
 
 @dataclass(frozen=True, eq=False)
 class ScreenPerturbations(Perturbations):
-    """The samples of a screen, as nodes of a graph.
+    """The samples of a file, as nodes of a graph.
 
     **Arguments:**
 
@@ -87,11 +90,17 @@ class ScreenPerturbations(Perturbations):
 def read_perturbations(
     path: str | Path, graph: CellGraph, *, mutant_type: MutantType | None = None, unknown_limit: float = UNKNOWN_LIMIT
 ) -> ScreenPerturbations:
-    """Return the samples of a genetic interaction screen as deletions of a graph's nodes, with the file's scores.
+    """Return the samples of a file as deletions of a graph's nodes, with the file's scores.
 
-    The format is found by the columns of the file, not by its name: Kuzmin et al. 2018 and 2020, Costanzo et
-    al. 2016, and the trigenic table of the SGA scoring pipeline; as text between tabs or commas,
-    or as the first sheet of a workbook (XLSX).
+    The format is found by the columns of the file, not by its name. It is text between tabs or commas, the first sheet
+    of a workbook (XLSX), or Parquet (by the suffix `.parquet`).
+
+    **A table of one's own** has the columns `sample`, `node` and `target`, and a row for each node that a sample
+    deletes; samples may delete different numbers. A sample that deletes nothing has one row with an empty `node`. All
+    rows of a sample have its target. Nodes are names of the graph's, or else positions from 0. Nothing is left out.
+
+    **A genetic interaction screen** is a table of Kuzmin et al. 2018 and 2020, Costanzo et al. 2016, or the trigenic
+    one of the SGA scoring pipeline.
 
     Genes are systematic names (YAL001C), looked up in the graph's node names. Rows with a gene that the graph
     lacks, or without a score, are left out and counted in `report`. A query `A+YDL227C_tm1` deletes A only, as hoΔ is
@@ -110,21 +119,24 @@ def read_perturbations(
       what the format is published for: `digenic` for Costanzo's tables, `trigenic` for the others.
     - `unknown_limit`: the share of rows, 0 to 1, that may be lost to unknown genes before the file is refused.
 
-    **Raises:** `ReadError` for a file that is no screen, is damaged (with the row), or has no sample for this graph;
-    for too many unknown genes. `InputError` for a graph without node names that is not synthetic.
+    **Raises:** `ReadError` for a file that is neither, is damaged (with the row), or has no sample for this graph; for
+    too many unknown genes; in a table of one's own for an unknown node, one that its sample has already, a target that
+    is missing or another than before. `InputError` for a screen and a graph without node names that is not synthetic.
     """
     if mutant_type is not None and mutant_type not in get_args(MutantType):
         raise unknown("mutant type", mutant_type, get_args(MutantType))
     names = (graph.node_names or {}).get(graph.deleted_type)
-    if names is None and not graph.source.startswith("synthetic"):
-        raise InputError(
-            f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes, so the genes of {path} have "
-            "no nodes; expected node_names of systematic names such as YAL001C (a folder of public files gives them)"
-        )
-    workbook = str(path).lower().endswith(".xlsx")
-    with opened(path, "a genetic interaction screen", ReadError, archive=workbook) as content:
-        table = sniff(_sheet(content) if workbook else content, separator=tab_or_comma)
+    with _text_of(path) as content:
+        table = sniff(content, separator=tab_or_comma)
+        if len({*map(plain_name, table.columns)} & {*_OWN}) > 1:
+            return _own_samples(path, table, names, graph.num_nodes[graph.deleted_type], graph.deleted_type)
         kind = _format_of(table)
+        if names is None and not graph.source.startswith("synthetic"):
+            raise InputError(
+                f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes, so the genes of {path} "
+                "have no nodes; expected node_names of systematic names such as YAL001C (a folder of public files "
+                "gives them)"
+            )
         wanted = mutant_type or SCREENS[kind].mutant_type
         faults = {"query": _no_query, "array": _no_array}
         columns = {end: Column(table.column(f"{end} strain id"), NAME, fault=fault) for end, fault in faults.items()}
@@ -143,6 +155,58 @@ def read_perturbations(
                 dropped["no node left for a gene"] = report.kept - len(samples)
         report = replace(report, kept=len(samples), dropped=dropped, notes=tuple(notes))
     return ScreenPerturbations(samples.deletions, samples.scores, report)
+
+
+@contextmanager
+def _text_of(path: str | Path) -> Iterator[bytes]:
+    """Give a file's text: the first sheet of a workbook between tabs, a Parquet file between commas."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".parquet":
+        with guarded(path, "a table of samples", ReadError):
+            yield pd.read_parquet(path).to_csv(index=False).encode()
+    else:
+        with opened(
+            path, "a table of samples or a genetic interaction screen", ReadError, archive=suffix == ".xlsx"
+        ) as content:
+            yield _sheet(content) if suffix == ".xlsx" else content
+
+
+def _own_samples(
+    path: str | Path, table: Table, names: Sequence[str] | None, num_nodes: int, kind: str
+) -> ScreenPerturbations:
+    """Return the samples of a table that has a row for each node that a sample deletes, or one without a node."""
+    columns = {name: Column(table.column(name), kind, -_LARGEST_SCORE, _LARGEST_SCORE) for name, kind in _OWN.items()}
+    frame = table._replace(loose=True).read(columns)  # quotes around a cell, and blanks, are no part of it
+    texts = list(frame["node"].cat.categories)
+    index = {name: i for i, name in enumerate(names or ())}
+    if not index.keys() & {*texts}:  # none is a name, so they are positions; pandas writes 3 beside a gap as 3.0
+        index = {f"{i}{end}": i for i in range(num_nodes) for end in ("", ".0")}
+    place = np.array([index.get(text, _NO_GENE if text else -1) for text in texts])
+    nodes, (samples, of_samples) = place[frame["node"].cat.codes.to_numpy()], pd.factorize(frame["sample"])
+    targets = frame["target"].to_numpy(np.float32)
+    first = np.unique(samples, return_index=True)[1]
+    others = np.bincount(samples)[samples] > 1
+    pairs = pd.DataFrame({"sample": samples, "node": nodes})
+    expected = f"0 to {num_nodes - 1}" + (f", or a name such as {quoted(names[0])}" if names else "")
+    faults = {  # what is wrong with a row → where, and how it is said
+        "the sample has no name": frame["sample"].astype(str) == "",
+        f"{{node}} is not a {kind} node of the graph, expected {expected}": nodes == _NO_GENE,
+        "{sample} has {node} already, expected each node once": pairs.duplicated() & (nodes >= 0),
+        "{sample} has a row without a node beside other rows, expected it alone": (nodes < 0) & others,
+        "{sample} has another target in its first row, expected one target": targets != targets[first][samples],
+    }
+    for words, holds in faults.items():
+        if np.any(holds):
+            i = int(np.argmax(holds))
+            sample, node, _ = map(quoted, frame.iloc[i])
+            near = get_close_matches(frame["node"].iloc[i], names or (), n=1) if nodes[i] == _NO_GENE else []
+            said = words.replace("{node}", f"node {node}").replace("{sample}", f"sample {sample}")
+            raise ValueError(f"row {i + 1}: {said}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    deleted = np.bincount(samples[nodes >= 0], minlength=len(of_samples))
+    note = f"{len(of_samples):,} samples of your own, which delete {deleted.min()} to {deleted.max()} nodes"
+    report = Report(str(path), len(frame), len(frame), notes=(note,))
+    nodes = nodes[np.lexsort((nodes, samples))]
+    return ScreenPerturbations(Deletions.joined(nodes[nodes >= 0], deleted), torch.from_numpy(targets[first]), report)
 
 
 def _sheet(content: bytes) -> bytes:
@@ -168,7 +232,8 @@ def _format_of(table: Table) -> str:
     if not lacks[nearest]:
         return nearest
     why = f"of whose columns {quoted(' | '.join(table.columns), 120)} lacks {', '.join(sorted(lacks[nearest]))}"
-    raise ValueError(f"is not a screen that tclab reads, {', '.join(SCREENS)}; the nearest is {nearest}, {why}")
+    kinds = f"{', '.join(SCREENS)}, nor a table of sample, node and target"
+    raise ValueError(f"is not a screen that tclab reads, {kinds}; the nearest is {nearest}, {why}")
 
 
 def _no_query(strain: str) -> str | None:

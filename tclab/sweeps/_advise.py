@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import bytes_text, counted, first_of
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.masking._strategy import BASELINES
 from tclab.message_passing._view import NEEDS_EDGES
 from tclab.models._model_registry import SHIPPED
@@ -108,8 +108,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     """Return the rows of the point that is run now, of one machine and code, one for each of its runs."""
     names = [str(name) for name in steps["strategy"].unique()]
-    if now is not None and now not in names:
-        raise unknown("strategy of these rows", now, names)
+    check_known("strategy of these rows", names, *filter(None, [now]))
     slowest = steps.sort_values("mean_seconds").iloc[-1]["strategy"]
     name = now or next((name for name in BASELINES if name in names), slowest)
     own = steps[steps["strategy"] == name]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown, counted
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -134,8 +134,8 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
     of_the_run = rows.groupby("measured_at")["contention"].transform("first")
     rows = rows.assign(contention=rows["contention"].fillna(of_the_run))
     stages = [str(name) for name in rows["stage"].dropna().unique()]
-    if len(rows) and stage not in stages:
-        raise unknown("stage", stage, stages)
+    if len(rows):
+        check_known("stage", stages, stage)
     own = rows[rows["stage"] == stage]
     clock = np.where(own["device"] == "cuda", "device", "host")
     return own[own["where"].isna() | (own["where"] == clock)]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from tclab._display import bullets
-from tclab.errors import InputError, about, shown, unknown
+from tclab.errors import InputError, about, check_known, shown, unknown
 
 _MOST = 2**63 - 1  # a column of whole numbers has 64 bits
 AtLeast0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
@@ -232,9 +232,7 @@ def options(name: str, value: Any) -> Options:
         return Options()
     takes = signature(resolve_name(_TAKES[name])).parameters  # torch is imported only here
     known = [one for one in (*takes, *_MORE.get(name, ())) if one not in _OURS]
-    for key in choices[0]:
-        if key not in known:
-            raise unknown(f"option of {name}", key, known)
+    check_known(f"option of {name}", known, *choices[0])
     switches = {key: bool for key, one in takes.items() if isinstance(one.default, bool)}
     kinds = {**dict.fromkeys(choices[0], bool | int | float | str), **switches, **_VALUES}
     return Options((key, checked(f"{key} of {name}", one, kinds[key])) for key, one in choices[0].items())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.sweeps._fields import AtLeast1, checked, declarations, option_choices, read_options, text_value
 from tclab.sweeps._point import Point, Points, applicable_overheads, model_of, ranks_of, strategy_of
 
@@ -101,10 +101,7 @@ def grid(
     from tclab.sweeps._point_inputs import check_files
 
     known = declarations(Point)
-    names = [one.grid for one in known.values()]
-    for name in more:
-        if name not in names:
-            raise unknown("parameter of a grid", name, names)
+    check_known("parameter of a grid", [one.grid for one in known.values()], *more)
     device, ranks = ranks_of(gpus, known["device"].checked(device))
     usual = _USUAL[device]
     scale = usual["scale"] if scale == "auto" else text_value(scale)
@@ -267,9 +264,8 @@ def scaling_points(
     """
     numbers = [checked("ranks", number, AtLeast1) for number in listed("ranks", ranks)]
     points: list[Point] = []
+    check_known("kind of scaling", ("weak", "strong"), *listed("kinds", kinds))
     for kind, number in product(listed("kinds", kinds), numbers):
-        if kind not in ("weak", "strong"):
-            raise unknown("kind of scaling", kind, ("weak", "strong"))
         for point in in_each_mode(**more, mode="step", strategies=strategies, batch_sizes=batch_size, gpus=number):
             size, rest = divmod(point.batch_size, number if kind == "strong" else 1)
             if rest:

@@ -22,8 +22,6 @@ from tclab.models._losses import Stage
 from tclab.perturbation import Deletions
 from tclab.training._step import Step
 
-_LOGGING = {"item_logging", "print_loss"}
-
 
 def add_overheads(step: Step, overheads: Iterable[str]) -> None:
     """Add overheads that apply to a step's model, by name, in place: first to the model, then to the loss.
@@ -38,19 +36,15 @@ def add_overheads(step: Step, overheads: Iterable[str]) -> None:
 
     def slow(output: Any, batch: Batch, stage: Stage) -> Tensor:
         loss = lean(output, batch, stage)
-        if _LOGGING & {*overheads}:
+        if "item_logging" in overheads:
             with stage("log"):
-                _log(loss.detach(), getattr(output, "predictions", output).detach(), batch.target, overheads)
+                read_one_by_one(loss.detach(), getattr(output, "predictions", output).detach(), batch.target)
+        if "print_loss" in overheads:
+            with stage("log"):
+                print(f"Loss: {loss.detach()}")
         return with_zero_params(loss, step.model) if "zero_params_loss" in overheads else loss
 
     _replace_method(step, "_loss", slow)
-
-
-def _log(loss: Tensor, predictions: Tensor, targets: Tensor, overheads: Iterable[str]) -> None:
-    if "item_logging" in overheads:
-        read_one_by_one(loss, predictions, targets)
-    if "print_loss" in overheads:
-        print(f"Loss: {loss}")
 
 
 def with_zero_params(loss: Tensor, model: nn.Module) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
+from tclab._io import atomic_write, cache_folder, keep
 from tclab.errors import InputError, about, require, shown, unknown
 from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 
@@ -178,7 +180,11 @@ def _perturbations(name: str, value: Any) -> int | str:
     number = text_value(value)
     if isinstance(number, Real) and not isinstance(number, bool):
         return int(checked(name, number, AtLeast0))
-    return _path(name, value, "how many nodes a sample deletes, or a file of a genetic interaction screen")
+    if hasattr(value, "to_csv"):  # a DataFrame
+        text = value.to_csv(index=False)
+        file = cache_folder() / "samples" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.csv"
+        return keep(file, lambda path: atomic_write(path, text))
+    return _path(name, value, "how many nodes a sample deletes, or a DataFrame or a file of samples")
 
 
 def _loss(name: str, value: Any) -> str:
@@ -223,8 +229,9 @@ class Point:
     - `steps`: how many batches are timed.
     - `warmup`: how many batches run before those.
     - `seed`: of graph, samples and weights.
-    - `perturbations`: how many nodes each sample deletes, which are drawn at random; or a file of a genetic interaction
-      screen, whose genes are deleted and whose scores are the targets, see `tclab.readers.read_perturbations`.
+    - `perturbations`: how many nodes each sample deletes, which are drawn at random; or deletions and targets of your
+      own, a DataFrame or a file (CSV, TSV, Parquet) with the columns sample, node, target; or a file of a genetic
+      interaction screen; see `tclab.readers.read_perturbations`. A DataFrame is kept as a `CellGraph` is.
     - `metabolism`: "off", "carried" or "used".
     - `hidden`: H, the model's width; `None` for the model's own.
     - `layers`: how many message-passing layers the model has; `None` for the model's own.

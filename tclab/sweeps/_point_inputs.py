@@ -68,15 +68,11 @@ def check_files(point: Point) -> None:
 
     **Raises:** `InputError` for one that is not.
     """
-    if isinstance(point.perturbations, str) and not os.path.isfile(point.perturbations):
-        why = f"perturbations is {point.perturbations!r}, expected a file of a screen that exists"
-        raise InputError(why, name="perturbations")
-    if point.graph == "synthetic":
-        return
-    if not os.path.exists(point.graph):
-        why = f"graph is {point.graph!r}, expected 'synthetic' or a folder or file that exists"
-        raise InputError(why, name="graph")
-    if point.networks is not None:
+    for name, path in paths_of(point).items():
+        what = "'synthetic' or a folder or file" if name == "graph" else "a file of samples"
+        if not (os.path.exists if name == "graph" else os.path.isfile)(path):
+            raise InputError(f"{name} is {path!r}, expected {what} that exists", name=name)
+    if point.graph != "synthetic" and point.networks is not None:
         _networks_of(point)
 
 
@@ -126,7 +122,7 @@ def _whole_graph(graph: str, scale: float | None, seed: int, stamp: object) -> C
 def screen_of(point: Point) -> ScreenPerturbations | None:
     """Return the samples of a point's file of perturbations, with a report of its rows; `None` for no file.
 
-    **Raises:** `InputError` for a file that is no screen, or has no sample for the point's graph.
+    **Raises:** `InputError` for a file that has no samples, or no sample for the point's graph.
     """
     if isinstance(point.perturbations, int):
         return None

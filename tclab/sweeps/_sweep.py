@@ -79,13 +79,18 @@ class Foresight:
         return fixed + _batches(point) * step
 
     def _edges(self, point: Point) -> float:
-        """Return the edges of a point's graph: those of the same networks, or else by how many networks there are."""
-        known = {(one.point.model, one.point.networks): one.edges for one in self._measured}
-        if (point.model, point.networks) in known:
-            return known[point.model, point.networks]
-        largest = max(self._measured, key=lambda one: one.edges)
+        """Return the edges of a point's graph: those of the same networks, or else by how many networks there are.
+
+        A synthetic graph's grow with the square of its scale; a graph that was not measured is taken to be as large.
+        """
+        alike = [one for one in self._measured if one.point.graph == point.graph] or self._measured
+        known = {(one.point.scale, one.point.model, one.point.networks): one.edges for one in alike}
+        if (point.scale, point.model, point.networks) in known:
+            return known[point.scale, point.model, point.networks]
+        largest = max(alike, key=lambda one: one.edges)
         chosen = len(point.networks) if isinstance(point.networks, tuple) else point.networks or largest.networks
-        return largest.edges * chosen / largest.networks
+        size = ((point.scale or 1.0) / (largest.point.scale or 1.0)) ** 2 if largest.point.graph == point.graph else 1.0
+        return largest.edges * chosen / largest.networks * size
 
 
 def sweep(

@@ -509,7 +509,9 @@ def _calls(
     gone = torch.rand(batch_size, nodes, generator=generator) < 1 - (1 - removed) ** 0.5
     deletions = Deletions.of([row.nonzero().flatten() for row in gone], num_nodes=nodes)
     graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes)
-    views = _views(graph, Perturbations(deletions, torch.zeros(batch_size)), device)
+    samples = Perturbations(deletions, torch.zeros(batch_size))
+    ways = {name: strategy_of(name) for name in ("edge_mask", "gpu_filter")}  # all edges with a mask; those left
+    views = {name: way(graph.to(device)).view(way(graph).batch(samples).to(device)) for name, way in ways.items()}
     edge_index = torch.cat([one + b * nodes for b in range(batch_size)], dim=1).to(device)
     rows = gone.flatten().nonzero().flatten().to(device)
     kept = _kept(edge_index, rows)
@@ -521,12 +523,6 @@ def _calls(
         "write": lambda: edge_index[:, kept],
     }
     return calls, 1 - kept.double().mean().item()
-
-
-def _views(graph: CellGraph, samples: Perturbations, device: str) -> dict[str, View]:
-    """Return the views of both ways: of every edge with a mask, and of the edges that are left."""
-    ways = {name: strategy_of(name) for name in ("edge_mask", "gpu_filter")}
-    return {name: way(graph.to(device)).view(way(graph).batch(samples).to(device)) for name, way in ways.items()}
 
 
 def _kept(edge_index: Tensor, removed: Tensor) -> Tensor:

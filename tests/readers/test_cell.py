@@ -329,7 +329,7 @@ def test_a_workbook_is_read_too_and_a_damaged_one_refused(cell, tmp_path):
         read_perturbations(path, cell)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", "y")
-    with pytest.raises(ReadError, match=r"KeyError: .*\(read as a genetic interaction screen\)"):
+    with pytest.raises(ReadError, match=r"KeyError: .*\(read as a table of samples or a genetic interaction screen\)"):
         read_perturbations(path, cell)
 
 

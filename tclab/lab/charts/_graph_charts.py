@@ -1,20 +1,163 @@
-"""Charts of how far a deletion reaches in a graph, and of what several ranks bring and cost."""
+"""Charts of graphs: a strategy's tensors in memory, read from its batch and its view; how far a deletion reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from math import atan2, cos, degrees, pi, sin
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
+import torch
 
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.lab.charts._marks import lines
-from tclab.lab.charts._style import chart_title, empty_chart
-from tclab.lab.reports._cells import ratio_of_rows, records, rows_of_points
-from tclab.sweeps._point import Point
-from tclab.sweeps._row_files import Runs
+from tclab.lab.charts._style import GREY, chart_title
+from tclab.masking import get
+from tclab.masking._delta import DeltaView
+from tclab.masking._strategy import view
+from tclab.message_passing import SharedView
+from tclab.message_passing._view import EdgeListView
+from tclab.perturbation import Deletions, Perturbations
+
+_MOST = 30  # nodes that can still be distinguished
+Drawing = tuple[str, list[tuple[int, int, str]], list[str]]  # title, edges (source, target, state), nodes' states
+
+
+def tensors_of(
+    graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str
+) -> tuple[type, list[Drawing], int, int]:
+    """Return a strategy's class, its drawings, its entries in memory, and the bytes of its batch.
+
+    Entries are those of edge lists and matrices for all samples together: an edge of an edge list is one, a sparse
+    matrix has one for each edge and its transpose as many, a dense one has N², and matrices of differences have theirs.
+    """
+    graph = small_graph(graph) if isinstance(graph, int) else graph
+    kind = get(strategy)
+    nodes = graph.num_nodes[graph.deleted_type]
+    if nodes > _MOST or len(graph.relations) != 1:
+        raise InputError(f"{graph!r} is too much to draw, expected at most {_MOST} nodes and one network")
+    if not kind.masks_graph:
+        raise InputError(f"strategy is {strategy!r}, which makes no masked graph, expected one that does")
+    with view(graph, deletions, strategy) as copies:
+        wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
+        batch = kind(graph).batch(wanted)
+        ((name, network),) = graph.relations.items()
+        if isinstance(copies, EdgeListView):
+            entries = copies.edges(name)[0].size(1)
+            if strategy == "gpu_filter":  # whose edges stay in memory to be filtered for the next batch
+                entries += batch.size * graph.num_edges
+            return kind, list(_copied(copies, name, wanted.deletions, graph)), entries, batch.bytes
+        assert isinstance(copies, SharedView)
+        entries = sum(tensor.numel() for key, tensor in batch.tensors.items() if key.endswith("/col"))
+        entries += nodes**2 if copies.dense else 2 * network.num_edges
+        shared = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
+        drawings: list[Drawing] = [("all samples", shared, ["kept"] * nodes)]
+        return kind, [*drawings, *_own_rows(copies, graph.deleted_type)], entries, batch.bytes
+
+
+def _copied(copies: EdgeListView, name: str, deletions: Deletions, graph: CellGraph) -> Iterator[Drawing]:
+    """Iterate over the samples' own copies: their edges, and which of them are multiplied by zero."""
+    edge_index, mask, _ = copies.edges(name)
+    keep = copies.keep[graph.deleted_type].tolist()
+    rows, nodes = copies.rows(), graph.num_nodes[graph.deleted_type]
+    edges: dict[int, list[tuple[int, int, str]]] = {sample: [] for sample in range(copies.size)}
+    for place, (a, b) in enumerate(edge_index.t().tolist()):
+        summed = mask is None or bool(mask[place])
+        edges[rows[a][0]].append((rows[a][1], rows[b][1], "summed" if summed else "copied, times zero"))
+    for sample in range(copies.size):
+        deleted = set(deletions[sample].tolist())
+        states = ["deleted, no row" if node in deleted else "left out, no row" for node in range(nodes)]
+        for (of_sample, node), kept in zip(rows, keep, strict=True):
+            if of_sample == sample:
+                states[node] = "kept" if kept else "deleted, a row of zeros"
+        yield f"sample {sample}", edges[sample], states
+
+
+def _own_rows(copies: SharedView, node_type: str) -> Iterator[Drawing]:
+    """Iterate over the samples' own nodes beside a shared matrix."""
+    keep = copies.keep[node_type].view(copies.size, -1)
+    differs = copies.differing() if isinstance(copies, DeltaView) else {}
+    for sample in range(copies.size):
+        states = ["kept" if kept else "deleted, a row of zeros" for kept in keep[sample].tolist()]
+        for node in differs.get(sample, ()):
+            states[node] = "differs from the wild type"
+        yield f"sample {sample}", [], states
+
+
+def small_graph(nodes: int) -> CellGraph:
+    """Return a ring with a few chords, small enough to draw."""
+    if not 4 <= nodes <= _MOST:
+        raise InputError(f"nodes is {nodes!r}, expected 4 to {_MOST}")
+    ring = [(node, (node + 1) % nodes) for node in range(nodes)]
+    chords = [(node, (node + nodes // 2) % nodes) for node in range(0, nodes // 2, 3)]
+    edges = torch.tensor(ring + chords).t().contiguous()
+    return CellGraph.from_edges({"interacts": edges}, num_nodes=nodes)
+
+
+_SIZE = 150  # pixels a side of a drawing
+_COLOURS = {  # state of an edge or a node
+    "summed": "#2b8cc4", "copied, times zero": "#d55e00", "kept": GREY, "deleted, a row of zeros": "#e69f00",
+    "deleted, no row": "#e69f00", "left out, no row": "#b0b0b0", "differs from the wild type": "#cc79a7",
+}  # fmt: skip
+_CROSSED = ("deleted, no row", "left out, no row")  # the other nodes are dots
+
+
+def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> Any:
+    """Return a row of drawings: the tensors in memory for each sample, or once for all samples.
+
+    **Arguments:**
+
+    - `graph`: with one network and at most 30 nodes; or a number of nodes, for a ring of so many with a few chords.
+    - `deletions`: nodes that each sample deletes. `strategy`: its name.
+
+    **Raises:** `InputError` for a graph that is too large, or a strategy that makes no masked graph.
+    """
+    kind, drawings, entries, size = tensors_of(graph, deletions, strategy)
+    words = (inspect.getdoc(kind) or strategy).splitlines()[0].replace("`", "")
+    memory = f"{entries} entries of edge lists and matrices in memory for {len(deletions)} samples"
+    facts = f"{memory}; {size:,} bytes in the batch; arrows: from source to target"
+    found = {state for _, edges, states in drawings for state in (*states, *(s for *_, s in edges))}
+    present = [state for state in _COLOURS if state in found]
+    charts = [_drawing(*drawing, present) for drawing in drawings]
+    return alt.hconcat(*charts, title=chart_title(strategy, words, facts)).resolve_scale(color="shared", shape="shared")
+
+
+def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
+    at = [(sin(2 * pi * node / len(states)), cos(2 * pi * node / len(states))) for node in range(len(states))]
+    arrows = [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges]
+    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"])
+    dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
+    axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
+    legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300)
+    scale = alt.Scale(domain=present, range=[_COLOURS[state] for state in present])
+    colour = alt.Color("state:N", scale=scale, legend=legend)
+    shapes = alt.Scale(domain=present, range=["cross" if state in _CROSSED else "circle" for state in present])
+    to_x, to_y = alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
+    dash = alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3]))
+    drawn = alt.Chart(lines).encode(x=to_x, y=to_y, x2="x2:Q", y2="y2:Q", color=colour, strokeDash=dash)
+    head_x, head_y, angle = alt.X("head_x:Q", **axis), alt.Y("head_y:Q", **axis), alt.Angle("angle:Q", scale=None)
+    heads = alt.Chart(lines).encode(x=head_x, y=head_y, angle=angle, color=colour)
+    shape = alt.Shape("state:N", scale=shapes, legend=legend)
+    points = alt.Chart(dots).encode(x=to_x, y=to_y, color=colour, shape=shape)
+    layers = [
+        drawn.mark_rule(),
+        heads.mark_point(shape="triangle", filled=True, size=30, opacity=1),
+        points.mark_point(filled=True, size=90, opacity=1),
+    ]
+    return alt.layer(*layers).properties(width=_SIZE, height=_SIZE, title=title)
+
+
+def _arrow(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
+    """Return a line with its arrow's head, nearer to its end: crossing lines have theirs apart."""
+    head = {"head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))}
+    return {"x": x, "y": y, "x2": x2, "y2": y2} | head
+
+
+# ---- how far a deletion reaches
 
 
 def reach_rows(
@@ -51,7 +194,6 @@ def reach_rows(
     return pd.DataFrame(found, columns=["graph", "sample", "layer", "rows", "messages", "recomputed"])
 
 
-_GRAPHS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7")  # as Okabe and Ito, in the order of the graphs
 _SHARES = {
     "rows": "rows that differ",
     "messages": "edges a delta sends again",
@@ -66,64 +208,5 @@ def reach_chart(rows: pd.DataFrame) -> Any:
     quartiles = shares.quantile(np.array([0.25, 0.5, 0.75])).unstack()
     spread = quartiles.set_axis(["low", "y", "high"], axis=1).reset_index()
     points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
-    colours = dict(zip(dict.fromkeys(rows["graph"]), _GRAPHS * rows["graph"].nunique(), strict=False))
     title = chart_title("What a deletion affects", "median and quartiles over samples")
-    return lines(points, title, x="layer", y="share of all", log="", percent=True, colours=colours, legend=True,
-                 width=170, height=160)  # fmt: skip
-
-
-# ---- several ranks
-
-
-def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
-    """Return samples a second over those of the fewest ranks, strong and weak scaling side by side.
-
-    Dashed lines are the ideal, as many times as there are more ranks, and the same where only the cores of the machine
-    are shared; the percentage at a point is its efficiency, speed-up over ideal.
-
-    **Arguments:**
-
-    - `rows`: of a sweep over ranks.
-    - `strong`, `weak`: which of its points are of which kind, as `tclab.sweeps.config.scaling_points` returns them.
-    """
-    kinds = {"strong: one batch shared": strong, "weak: a batch for each rank": weak}
-    sides = {panel: rows_of_points(rows, points) for panel, points in kinds.items()}
-    found = [one for panel, side in sides.items() for one in _speed_ups(side, panel)]
-    if not found:
-        return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
-    points = pd.DataFrame(found)
-    more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
-    title = chart_title(_efficiencies(found), more, rows=pd.concat(sides.values()))
-    return lines(points, title, x="ranks", y="times as many samples per second", log="", width=260, height=240)
-
-
-def _efficiencies(found: list[dict[str, Any]]) -> list[str]:
-    """Return what the most ranks bring, a line for each kind of scaling."""
-    said = []
-    for panel in dict.fromkeys(one["panel"] for one in found):
-        reached = [one for one in found if one["panel"] == panel and one["text"] and not one["dashed"]]
-        best = max(reached, key=lambda one: (one["x"], one["y"]))
-        more = f"{best['y']:.3g}× the samples/s on {best['x']:g} ranks, an efficiency of {best['text']}"
-        said.append(f"{panel.partition(':')[0].capitalize()} scaling: {best['line']} has {more}")
-    return said
-
-
-def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
-    """Return the points of one panel, as `lines` takes them."""
-    found: list[dict[str, Any]] = []
-    limits: dict[tuple[str, int], dict[str, Any]] = {}
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
-    for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
-        first, *more_ranks = each = records(group)
-        for row in each if more_ranks else []:
-            more = row["ranks"] / first["ranks"]
-            times = row["samples_per_second"] / first["samples_per_second"]
-            ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ
-            at = {"panel": panel, "kind": strategy, "x": row["ranks"]}
-            ends = {"low": times * low / ratio, "high": times * high / ratio}
-            words = f"{times / more:.0%}" if more > 1 else ""
-            found.append(at | ends | {"line": f"{model} · {strategy}", "y": times, "text": words, "dashed": False})
-            cores = row["cores"] / first["threads"] / first["ranks"] if row["device"] == "cpu" else more
-            for name, y in (("ideal", more), ("cores allow", min(more, max(1.0, cores)))):
-                limits[name, row["ranks"]] = at | {"line": name, "kind": name, "y": y, "text": "", "dashed": True}
-    return [*found, *limits.values()]
+    return lines(points, title, x="layer", y="share of all", log="", percent=True, legend=True, width=170, height=160)

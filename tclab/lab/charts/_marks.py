@@ -17,12 +17,14 @@ from tclab._display import seconds_text
 from tclab.lab.charts._style import GREY, GROUND, INK, NO_FRAME, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
+_WIDTH = 520  # pixels of a plot of bars
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
 _LEADER = 24  # pixels from a line's last point to its name
 _WIDE = 4.0  # the ratio of a logarithmic axis' ends from which Vega labels two ticks or more by itself
 _NARROW = 1.1  # the least such ratio: below it noise would fill the plot
 _SLIVER = 0.01  # the share of a bar below which a part can be neither seen nor pointed at
+_ZOOM = alt.selection_interval(bind="scales", encodings=["x", "y"], zoom="wheel![event.ctrlKey || event.metaKey]")
 _REST = {"rest": "#6b6b6b"}
 _OTHERS = {"others": GREY}  # faint lines
 
@@ -42,16 +44,17 @@ def ratios(
     **Arguments:**
 
     - `rows`: `line`, the row's name; `value`; `low` and `high` of its interval. Further columns, each optional:
-      `sure`, false for a hollow dot; `text`, the words; `why`, more of them under the mouse.
+      `kind`, which has the colour; `sure`, false for a hollow dot; `text`, the words; `why`, more of them under the
+      mouse.
     - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
     - `axis`: its title; it is logarithmic.
-    - `colours`: line → colour.
+    - `colours`: kind → colour; those of strategies unless given.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
     """
-    rows = _with_columns(rows, {"sure": True, "text": ""})
+    rows = _with_columns(rows, {"sure": True, "text": "", "kind": rows["line"]})
     numbers, texts = ["value", "low", "high"], [name for name in ("line", "why") if name in rows]
     rows[numbers] = rows[numbers].astype(float)
-    channels, _ = _picked("line", rows["line"], colours, legend=False)
+    channels, _ = _picked("kind", rows["kind"], colours, legend=False)
     marked = [value for value in (one, *(band or ())) if value is not None]
     scale = _log_axis(np.append(rows[numbers], marked))
     x = alt.X("value:Q", title=axis, **scale)
@@ -83,49 +86,42 @@ def _references(one: float | None, band: tuple[float, float] | None) -> list[Any
     return layers
 
 
-def stacked(
-    parts: pd.DataFrame, title: Any, *, axis: str, colours: Mapping[str, str],
-    zoom: bool = False, named: bool = True, width: int = 520,
-) -> Any:  # fmt: skip
+def stacked(parts: pd.DataFrame, title: Any, *, axis: str, colours: Mapping[str, str]) -> Any:
     """Return a bar a line whose parts stand end to end, named where there is room, in panels below one another.
 
     Parts of less than 1 % of their bar are one, "rest", which is listed under the mouse wherever that is on the bar.
 
     **Arguments:**
 
-    - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `start`, where the parts
-      do not follow one another; `label`, a part's own name; `text`, words behind the bar.
-    - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
+    - `parts`: `bar`, `part`, `value` (of at least 0). Further columns, each optional: `panel`; `label`, a part's own
+      name; `text`, words behind the bar.
+    - `title`: of the chart, text or `chart_title`.
     - `axis`: its title, with "[s]"; where all are short, values are shown in ms.
     - `colours`: part → colour, in the order of the legend.
-    - `zoom`: the axis can be moved and zoomed.
-    - `named`: the bars have their names at the left. The parts are named below, unless each bar is a part.
     """
     parts = _placed(parts, list(colours))
     colours = {**colours, **_REST}
     axis = axis.replace("[s]", f"[{parts.attrs['unit']}]")
-    begin = float(parts["start"].min())
-    words = (parts["text"].str.len() + 2) * _LETTER / width  # the share of the axis that they take behind a bar
-    domain = [begin, begin + float(((parts["text_at"] - begin) / (1 - words.clip(upper=0.7))).max())]
-    room = width * parts["value"] / (domain[1] - domain[0]) / _LETTER
+    words = (parts["text"].str.len() + 2) * _LETTER / _WIDTH  # the share of the axis that they take behind a bar
+    domain = [0.0, float((parts["text_at"] / (1 - words.clip(upper=0.7))).max())]
+    room = _WIDTH * parts["value"] / domain[1] / _LETTER
     clear = parts["part"].map(colours).str.startswith("rgba")  # the page shows through: no ink suits both themes
     parts["name"] = parts["label"].where((parts["label"].str.len() < room) & ~clear, "")
     several = parts["part"].nunique() > 1 and (parts["bar"] != parts["part"]).any()
     channels, params = _picked("part", parts["part"], colours, legend=bool(several))
     ticks = alt.Axis(tickCount=6, gridOpacity=0.4)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=domain, nice=False), axis=ticks)
-    of_bars = alt.Axis(labelLimit=380, ticks=False, labels=named)
+    of_bars = alt.Axis(labelLimit=380, ticks=False)
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=list(dict.fromkeys(parts["bar"])), title=None, axis=of_bars))
     texts = [name for name in ("bar", "label", "rest") if name in parts]
     tips = _tips(texts, value=axis, share="share") if several else _tips(["bar", "text"], value=axis)
     inside = base.mark_text(align="left", dx=3, fontSize=10, color="#1b1b1b", clip=True)
     layers = [
-        base.mark_bar(stroke=GROUND, strokeWidth=0 if zoom else 0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
+        base.mark_bar(stroke=GROUND, strokeWidth=0.4).encode(x=x, x2="end:Q", tooltip=tips, **channels),
         inside.encode(x=x, text="name:N"),
         base.mark_text(align="left", dx=6, fontSize=11, color=INK).encode(x="text_at:Q", text="text:N"),
     ]
-    chart = alt.layer(*layers).properties(width=width, height=alt.Step(24))
-    chart = chart.add_params(*params, *([_zoom(["x"])] if zoom else []))
+    chart = alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(24)).add_params(*params)
     if (parts["panel"] == "").all():
         return chart.properties(data=parts, title=title)
     header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=0)
@@ -141,12 +137,11 @@ def _placed(parts: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     parts = _with_columns(parts, {"panel": "", "label": parts["part"], "text": ""})
     bar = ["panel", "bar"]
     parts["value"] = parts["value"].astype(float).clip(lower=0)
-    if "start" not in parts:
-        parts = _with_rest(parts)
-        ranks = parts["part"].map({name: place for place, name in enumerate(order)})
-        # the rest stands first: behind a worker's idle time it would look like work after it
-        inside = parts.assign(rank=ranks.fillna(-1)).sort_values("rank", kind="stable")
-        parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
+    parts = _with_rest(parts)
+    ranks = parts["part"].map({name: place for place, name in enumerate(order)})
+    # the rest stands first: behind a worker's idle time it would look like work after it
+    inside = parts.assign(rank=ranks.fillna(-1)).sort_values("rank", kind="stable")
+    parts["start"] = inside.groupby(bar, sort=False)["value"].cumsum() - inside["value"]
     parts["end"] = parts["start"] + parts["value"]
     parts["share"] = parts["value"] / parts.groupby(bar)["value"].transform("sum")
     parts["text"] = parts["text"].mask(parts.duplicated(bar), "")
@@ -237,7 +232,7 @@ def lines(
     layers.append(named.encode(x=alt.X("end:Q"), y=alt.Y("at:Q"), text="name:N", color=ink))
     layers.append(leader.encode(y=to_y, y2="at:Q", x2="end:Q"))
     chart = alt.layer(*layers).properties(width=width, height=height, view=NO_FRAME)  # names would cross it
-    chart = chart.add_params(*params, _zoom(["x", "y"]))
+    chart = chart.add_params(*params, _ZOOM)
     if (points["panel"] == "").all():
         return chart.properties(data=points, title=title)
     panels = alt.Facet("panel:N", sort=list(dict.fromkeys(points["panel"])), title=None)
@@ -304,7 +299,3 @@ def _tips(texts: list[str], **numbers: str) -> list[Any]:
     """Return what a mark shows under the mouse: fields of text, and field → title of numbers."""
     words = [alt.Tooltip(f"{field}:N") for field in texts]
     return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
-
-
-def _zoom(axes: list[Any]) -> Any:
-    return alt.selection_interval(bind="scales", encodings=axes, zoom="wheel![event.ctrlKey || event.metaKey]")

@@ -10,8 +10,14 @@ import pandas as pd
 from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import ratios, stacked
-from tclab.lab.charts._style import STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
-from tclab.lab.charts._trace_charts import trace_chart
+from tclab.lab.charts._style import (
+    CATEGORY_COLOURS,
+    STAGE_COLOURS,
+    chart_title,
+    colours_of,
+    empty_chart,
+    machine_text,
+)  # fmt: skip
 from tclab.lab.reports._cells import pairs_against
 from tclab.sweeps._compare import Comparison
 from tclab.sweeps.predict import Epoch
@@ -19,18 +25,19 @@ from tclab.timing import Ledger
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
 from tclab.timing._verdict import UNDECIDED, Pair, explain
+from tclab.trace._categories import OUTSIDE
 from tclab.trace._report import Report
 
-_NEUTRAL = "#4e77c9"  # of dots that are no strategy's
+_NEUTRAL = {"": "#4e77c9"}  # of dots that are no strategy's
 _WITHIN = 0.10  # error that a prediction may have
 _LEFT = "logarithmic; left is faster"
 
 
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
     """Return pairs as rows of `ratios`, each with its verdict as words; without a ratio there are the words alone."""
-    columns = ["line", "value", "low", "high", "sure", "text", "why"]
+    columns = ["line", "kind", "value", "low", "high", "sure", "text", "why"]
     found = [
-        (name, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
+        (name, pair.a, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
          f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", explain(pair))
         for name, pair in pairs
     ]  # fmt: skip
@@ -72,15 +79,14 @@ def race_chart(
         rows = rows.sort_values("value")
     margin = max(pair.margin for pair in chosen)
     more = f"with the interval that decides; grey band: the margin of ±{margin:.1%}"
-    arms = {name: colours_of([pair.a])[pair.a] for name, pair in named}
     heading = chart_title(title, machine_text(where, pairs), more)
-    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", colours=arms, band=_band(margin))
+    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", band=_band(margin))
 
 
 def _comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band."""
     first, second = comparison.names
-    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs if pair.ratio)
+    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs if pair.ratio).assign(kind="")
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
@@ -89,8 +95,7 @@ def _comparison_chart(comparison: Comparison) -> Any:
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
     title = chart_title(f"{second} against {first}", *said)
     axis = f"{comparison.stage}: time of {second} over {first} ({_LEFT})"
-    colours = dict.fromkeys(rows["line"], _NEUTRAL)
-    return ratios(rows, title, axis=axis, colours=colours, band=_band(margin))
+    return ratios(rows, title, axis=axis, colours=_NEUTRAL, band=_band(margin))
 
 
 def _ledger_chart(ledger: Ledger) -> Any:
@@ -132,8 +137,69 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     of = " · ".join(filter(None, (machine, scales)))
     title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
     return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic)",
-                  colours=dict.fromkeys(found["line"], _NEUTRAL), band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
+                  colours=_NEUTRAL, band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
+
+# ---- traces
+
+_OF_TRACES = {
+    **CATEGORY_COLOURS,
+    **STAGE_COLOURS,
+    OUTSIDE: STAGE_COLOURS["other"],
+    # of a device
+    "compute": STAGE_COLOURS["forward"],
+    "exposed communication": STAGE_COLOURS["communication"],
+    "copies and sets": STAGE_COLOURS["transfer"],
+}
+
+
+def trace_chart(report: Report) -> Any:
+    """Return bars of where the time of a trace went, each with its share of what its panel adds up to.
+
+    A panel for the main threads' self time by kind of work, one by the stage of the step around it, and one for each
+    device's span, from its first event to its last: compute, the exposed part of communication, copies and sets that
+    neither hides, idle. What the trace has nothing of has no panel.
+
+    **Arguments:**
+
+    - `report`: as `tclab.trace.analyze` returns it.
+    """
+    tables = {"main thread, by kind of work": report.categories, "main thread, by stage of the step": report.stages}
+    found = [(panel, *row) for panel, table in tables.items() for row in zip(table.iloc[:, 0].astype(str),
+             table["self_us"], table["share"], strict=True) if row[1] > 0]  # fmt: skip
+    for device in report.breakdown.dropna(subset="span_us").to_dict("records"):
+        found += _kinds_of(device)
+    if not found:
+        return empty_chart("No event in this trace.")
+    parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
+    parts = parts.assign(part=parts["bar"], value=parts["us"] / 1e6, label="", text=parts["of"].map("{:.1%}".format))
+    title = chart_title("Where the time went", _recorded(report))
+    return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _OF_TRACES))
+
+
+def _kinds_of(device: dict[Any, Any]) -> list[tuple[str, str, float, float]]:
+    """Return panel, kind, microseconds and share of each kind of a device's span, a row of `report.breakdown`."""
+    span, exposed = device["span_us"], device["exposed_communication_us"]
+    panel = f"device {device['device']}" + ("" if pd.isna(device["rank"]) else f" of rank {device['rank']}")
+    kinds = {
+        "compute": device["compute_us"],
+        "exposed communication": exposed,
+        "copies and sets": device["non_compute_us"] - exposed,  # those during compute are hidden by it
+        "idle": device["idle_us"],
+    }
+    return [(panel, kind, us, us / span if span else 0.0) for kind, us in kinds.items()]
+
+
+def _recorded(report: Report) -> str:
+    """Return where a trace was recorded: its file or files, devices and steps."""
+    files = [trace.path.name for trace in report.traces]
+    ran = report.settings[report.settings["device_events"].astype(bool)]
+    devices = dict.fromkeys(name for names in ran["device_names"] for name in names) or (["device"] if len(ran) else [])
+    named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first"
+    return f"{named} · {', '.join(devices) or 'no device event'} · {counted(len(report.steps), 'step')}"
+
+
+# ---- by its type
 
 _CHARTS: dict[type, Callable[[Any], Any]] = {
     Comparison: _comparison_chart,

@@ -10,18 +10,19 @@ from typing import Any
 import pandas as pd
 
 from tclab._display import bytes_text, seconds_text
-from tclab.errors import unknown
+from tclab.errors import check_known
 from tclab.lab.charts._marks import lines, ratios, stacked
-from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, colours_of, empty_chart
+from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, empty_chart
 from tclab.lab.reports import _cells as cells
-from tclab.lab.reports._cells import rows_of_points
-from tclab.lab.reports._findings import AXES, along, axis_sentences
+from tclab.lab.reports._cells import ratio_of_rows, records, rows_of_points
+from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
 _COLOURED = 4  # lines of a model
-_WRAPPED = 78  # letters of a line of a title
+_LINES = 2  # of a title
+_LETTER = 6.5  # pixels of a letter of a title
 
 
 def throughput(rows: Runs, by: str = "strategy") -> Any:
@@ -45,22 +46,28 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
 
     **Raises:** `InputError` for another `by`.
     """
-    if by != "strategy" and by not in AXES:
-        raise unknown("axis of throughput", by, ["strategy", *AXES])
+    check_known("axis of throughput", ["strategy", *AXES], by)
     rows = cells.with_labels(cells.in_one_mode(rows_of(rows)))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     return _overview(cells.fullest(rows)) if by == "strategy" else _over(rows, by)
 
 
-def _title(rows: pd.DataFrame, by: str) -> list[str]:
-    """Return what rows say of an axis as the lines of a title."""
-    sentences = axis_sentences(rows, by) or ["No exact strategy was measured"]
-    return [line for sentence in sentences for line in wrap(sentence, _WRAPPED, subsequent_indent="  ")]
+def _title(rows: pd.DataFrame, by: str, width: int) -> tuple[list[str], str]:
+    """Return what rows say of an axis as the lines of a title, two at most, and what it leaves out for those below.
+
+    `width` is the chart's, in pixels. Of several models and settings it is the sentence of the one with the most
+    points; `findings` has the others'.
+    """
+    first = next(iter(axis_texts(rows, by)), AxisText("", ("No exact strategy was measured",)))
+    text = wrap(first.sentence(*first.clauses), int(width / _LETTER))
+    if len(text) > _LINES:
+        text = wrap(first.sentence(first.clauses[-1]), int(width / _LETTER), max_lines=_LINES, placeholder=" …")
+    return text, first.left_out
 
 
 def _overview(cell: pd.DataFrame) -> Any:
-    answer = _title(cell, "strategy")
+    answer, left_out = _title(cell, "strategy", 600)
     if cell["model"].nunique() == 1:
         cell = cell.assign(label=_without_model(cell))
     for column, name in (("batch_size", "batch"), ("networks", "networks")):
@@ -78,13 +85,12 @@ def _overview(cell: pd.DataFrame) -> Any:
     carried = found["batch_bytes"].where(ok).map(bytes_text, na_action="ignore")
     dots = found[["label", "samples_per_second", "low", "high"]].set_axis(["line", "value", "low", "high"], axis=1)
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
-    dots["why"] = [words.get(label, "") for label in found["label"]]
-    colours = dict(zip(found["label"], map(colours_of(found["strategy"]).__getitem__, found["strategy"]), strict=True))
+    dots["why"], dots["kind"] = [words.get(label, "") for label in found["label"]], found["strategy"]
     once = measured["label"].is_unique and len(measured) > 1
     beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
-    title = chart_title(answer, beside, lines, rows=cell)
-    return ratios(dots, title, axis="samples/s (logarithmic, more is better)", colours=colours, one=None)
+    title = chart_title(answer, beside, lines, left_out, rows=cell)
+    return ratios(dots, title, axis="samples/s (logarithmic, more is better)", one=None)
 
 
 def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
@@ -104,6 +110,11 @@ def _verdict_words(steps: pd.DataFrame) -> dict[str, str]:
 def _over(rows: pd.DataFrame, by: str) -> Any:
     """Return a line a strategy over one axis, at the value of the other that the answer has."""
     steps = along(rows, by)
+    of_axis = steps[steps["status"] == "ok"].groupby("model")[by].nunique() > 1
+    if not of_axis.any():
+        sentences = "\n".join(axis_sentences(rows, by))
+        return empty_chart(sentences).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
+    steps = steps[steps["model"].isin(of_axis.index[of_axis])]  # one point is no line, and no panel
     ok = steps[steps["status"] == "ok"]
     lost = steps[steps["status"].str.split(":").str[0].isin(["oom", "wrong", "failed"])]
     words = [f"{row['status'].split(':')[0]} at {row[by]}: {row['label']}" for row in lost.to_dict("records")]
@@ -115,11 +126,9 @@ def _over(rows: pd.DataFrame, by: str) -> Any:
     found["panel"] = ok["model"] if ok["model"].nunique() > 1 else ""
     grey = "grey: others, named under the mouse" if found["faint"].any() else ""
     said = "; ".join(filter(None, ["line: 95 % interval", grey, *words[:4]]))
-    text = _title(rows, by)
-    if found["x"].nunique() < 2:
-        return empty_chart("\n".join(text)).properties(title=chart_title(f"{EMPTY} over {AXES[by]} yet", rows=steps))
-    title = chart_title(text, said, rows=steps)
-    width = 440 if found["panel"].nunique() == 1 else 300
+    width, panels = (440, 1) if found["panel"].nunique() == 1 else (300, 2)
+    answer, left_out = _title(rows, by, panels * (width + 100))
+    title = chart_title(answer, said, left_out, rows=steps)
     return lines(found, title, x=AXES[by], y="samples/s (logarithmic, more is better)", width=width, height=220)
 
 
@@ -192,3 +201,60 @@ def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
     text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
     return empty_chart("\n".join(text[:8])).properties(title=chart_title(f"{EMPTY} yet"))
+
+
+# ---- several ranks
+
+
+def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
+    """Return samples a second over those of the fewest ranks, strong and weak scaling side by side.
+
+    Dashed lines are the ideal, as many times as there are more ranks, and the same where only the cores of the machine
+    are shared; the percentage at a point is its efficiency, speed-up over ideal.
+
+    **Arguments:**
+
+    - `rows`: of a sweep over ranks.
+    - `strong`, `weak`: which of its points are of which kind, as `tclab.sweeps.config.scaling_points` returns them.
+    """
+    kinds = {"strong: one batch shared": strong, "weak: a batch for each rank": weak}
+    sides = {panel: rows_of_points(rows, points) for panel, points in kinds.items()}
+    found = [one for panel, side in sides.items() for one in _speed_ups(side, panel)]
+    if not found:
+        return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
+    points = pd.DataFrame(found)
+    more = "line: 95 % interval; percent: efficiency; dashed: ideal, and what the cores allow"
+    title = chart_title(_efficiencies(found), more, rows=pd.concat(sides.values()))
+    return lines(points, title, x="ranks", y="times as many samples per second", log="", width=260, height=240)
+
+
+def _efficiencies(found: list[dict[str, Any]]) -> list[str]:
+    """Return what the most ranks bring, a line for each kind of scaling."""
+    said = []
+    for panel in dict.fromkeys(one["panel"] for one in found):
+        reached = [one for one in found if one["panel"] == panel and one["text"] and not one["dashed"]]
+        best = max(reached, key=lambda one: (one["x"], one["y"]))
+        more = f"{best['y']:.3g}× the samples/s on {best['x']:g} ranks, an efficiency of {best['text']}"
+        said.append(f"{panel.partition(':')[0].capitalize()} scaling: {best['line']} has {more}")
+    return said
+
+
+def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
+    """Return the points of one panel, as `lines` takes them."""
+    found: list[dict[str, Any]] = []
+    limits: dict[tuple[str, int], dict[str, Any]] = {}
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
+    for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
+        first, *more_ranks = each = records(group)
+        for row in each if more_ranks else []:
+            more = row["ranks"] / first["ranks"]
+            times = row["samples_per_second"] / first["samples_per_second"]
+            ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ
+            at = {"panel": panel, "kind": strategy, "x": row["ranks"]}
+            ends = {"low": times * low / ratio, "high": times * high / ratio}
+            words = f"{times / more:.0%}" if more > 1 else ""
+            found.append(at | ends | {"line": f"{model} · {strategy}", "y": times, "text": words, "dashed": False})
+            cores = row["cores"] / first["threads"] / first["ranks"] if row["device"] == "cpu" else more
+            for name, y in (("ideal", more), ("cores allow", min(more, max(1.0, cores)))):
+                limits[name, row["ranks"]] = at | {"line": name, "kind": name, "y": y, "text": "", "dashed": True}
+    return [*found, *limits.values()]

@@ -177,16 +177,23 @@ def figure_text(value: float) -> str:
 
 
 def sizes_text(rows: pd.DataFrame) -> str:
-    """Return batch sizes and numbers of networks that were measured: "batch 1 to 8, 9 networks"."""
+    """Return batch sizes and numbers of networks that were measured, of each model if they differ.
+
+    "batch 1 to 8, 9 networks"; "hetero_cell batch 4, 1 to 9 networks · dango batch 8, 9 networks".
+    """
     ok = rows[rows["status"] == "ok"]
-    found = []
-    for column in ("batch_size", "networks"):
-        values = sorted({int(value) for value in ok[column].dropna()})
-        found.append(f"{values[0]} to {values[-1]}" if len(values) > 2 else " and ".join(map(str, values)))
-    if not all(found):
-        return ""
-    each = "a rank" * bool((ok["ranks"] > 1).any())
-    return f"batch {' '.join(filter(None, (found[0], each)))}, {found[1]} network{'s' * (found[1] != '1')}"
+    each = " a rank" * bool((ok["ranks"] > 1).any())
+    found = {}
+    for model, own in ok.dropna(subset=["batch_size", "networks"]).groupby("model", sort=False):
+        batch, networks = (_span(sorted({*map(int, own[name])})) for name in ("batch_size", "networks"))
+        found[model] = f"batch {batch}{each}, {networks} network{'s' * (networks != '1')}"
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "")
+    return " · ".join(f"{model} {sizes}" for model, sizes in found.items())
+
+
+def _span(values: list[int]) -> str:
+    return f"{values[0]} to {values[-1]}" if len(values) > 2 else " and ".join(map(str, values))
 
 
 # ---- the stages of a step

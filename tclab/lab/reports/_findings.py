@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
-from tclab.errors import unknown
+from tclab.errors import check_known
 from tclab.lab.reports import _cells as cells
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
@@ -17,7 +17,7 @@ from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
 _TYPED = {"batch_size": "batch_sizes 1,2,4,8", "networks": "networks 1,3,9"}
-_BUSY = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
+_BUSY = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine"
 _LEVEL = 0.05  # a share of samples a second below which single runs tell nothing apart
 
 
@@ -33,8 +33,7 @@ def findings(rows: Runs, about: str = "sweep") -> Sentences:
     **Raises:** `InputError` for another `about`.
     """
     rows = rows_of(rows)
-    if about not in _ABOUT:
-        raise unknown("subject of findings", about, _ABOUT)
+    check_known("subject of findings", _ABOUT, about)
     return Sentences(filter(None, _ABOUT[about](rows)))
 
 
@@ -168,6 +167,21 @@ def along(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     return cells.step_throughput(cells.one_run_each(rows)).merge(answer)
 
 
+class AxisText(NamedTuple):
+    """What the rows of one model and setting say of an axis."""
+
+    of: str  # the model and setting; empty where no other says anything else
+    clauses: tuple[str, ...]  # of one sentence; the last has the figures
+    left_out: str = ""  # points that the sentence leaves out, and why
+
+    def sentence(self, *clauses: str) -> str:
+        """Return a sentence of some clauses."""
+        text = "; ".join(filter(None, clauses)) + "."
+        if self.of and clauses[0] != _BUSY:
+            return f"{self.of}: {text}"
+        return text[0].upper() + text[1:] if text.startswith(("all ", "at ", "from ", "measured ")) else text
+
+
 def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     """Return what rows say of an axis, a sentence for each model and setting, or one if they all say the same.
 
@@ -176,51 +190,78 @@ def axis_sentences(rows: Runs, by: str = "strategy") -> list[str]:
     - `rows`: of a sweep.
     - `by`: "strategy", at the batch size and networks that most of them ran at; "batch_size"; or "networks".
     """
-    every = rows_of(rows)
-    chosen = cells.with_labels(cells.comparable(cells.in_one_mode(every)))
-    every_group = [] if chosen.empty else list(along(chosen, by).groupby(["model", "setting"], sort=False))
-    groups = [group for group in every_group if by in AXES and group[1][by].nunique() > 1] or every_group
+    return list(dict.fromkeys(text.sentence(*text.clauses, text.left_out) for text in axis_texts(rows, by)))
+
+
+def axis_texts(rows: Runs, by: str) -> list[AxisText]:
+    """Return what rows say of an axis, of the model and setting first that has the most points along it."""
+    chosen = cells.with_labels(cells.comparable(cells.in_one_mode(rows_of(rows))))
+    every = [] if chosen.empty else list(along(chosen, by).groupby(["model", "setting"], sort=False))
+    groups = [group for group in every if by in AXES and group[1][by].nunique() > 1] or every
     once = ", one run each" * (not chosen.duplicated(["label", "batch_size", "networks"]).any())
-    said = {}
-    for of, group in groups:
-        if by in AXES and group[by].nunique() < 2:
-            sentence = f"measured at {_size(group, by)} alone; a line over the {AXES[by]} needs others: {_TYPED[by]}."
-        elif group["contention"].notna().any():
-            sentence = _BUSY
-        else:
-            sentence = f"{_leads(group, by)}{once}."
-        said[", ".join(filter(None, map(str, of)))] = sentence
-    if len(said) < len(every_group) or len({*said.values()}) > 1:
-        return list(dict.fromkeys(text if text == _BUSY else f"{of}: {text}" for of, text in said.items()))
-    names = tuple(every["strategy"])
-    return [text if text.startswith(names) else text[0].upper() + text[1:] for text in dict.fromkeys(said.values())]
+    found = [AxisText(", ".join(filter(None, map(str, of))), *_clauses(group, by, once))
+             for of, group in sorted(groups, key=lambda group: -len(group[1]))]  # fmt: skip
+    alike = len(found) == len(every) and len({text[1:] for text in found}) == 1
+    return [found[0]._replace(of="")] if alike else found
 
 
-def _leads(steps: pd.DataFrame, by: str) -> str:
-    """Return which strategies lead at each size, and the samples a second at the last, beside the reference's."""
+def _clauses(steps: pd.DataFrame, by: str, once: str) -> tuple[tuple[str, ...], str]:
+    """Return what the steps of one model and setting say of an axis, in clauses, and what these leave out.
+
+    A point that ran while other programs used the CPU is left out; so is a size at which it was the fastest
+    nevertheless, or at which it leaves nothing to compare.
+    """
     sizes = [size for _, size in steps.groupby(by)] if by in AXES else [steps]
-    parts = []
-    for _, group in groupby(sizes, key=lambda size: sorted(_leaders(size))):
-        same = list(group)
-        names, n = _leaders(same[-1]), same[-1]["strategy"].nunique()
-        if len(same) == len(sizes):
-            where = f"at every {AXES[by]} " if by in AXES else ""
-        elif same[-1] is sizes[-1] and len(same) > 1:
-            where = f"from {_size(same[0], by)} on "
-        else:
-            where = f"at {' and '.join(dict.fromkeys(_size(size, by) for size in (same[0], same[-1])))} "
-        if len(names) > 1:
-            lead = f"all {n} strategies" if len(names) == n > 2 else f"{names[0]} and {first_of(names[1:])}"
-            parts.append(f"{where}{lead} are level")
-        else:
-            parts.append(f"{where}{names[0]} {'has the highest throughput' if n > 1 else 'alone was measured'}")
+    if by in AXES and len(sizes) < 2:
+        needs = f"a line over the {AXES[by]} needs others: {_TYPED[by]}"
+        return (f"measured at {_size(steps, by)} alone", needs), ""
+    quiet = [size for size in map(_quiet, sizes) if len(size)]
+    if not quiet:
+        return (_BUSY,), ""
+    busy = steps[steps["contention"].notna()].groupby("strategy", sort=False)
+    named = [f"{name} at {_size(own, by)}" if by in AXES else str(name) for name, own in busy]
+    *clauses, last = _leads(quiet, by, every=len(quiet) == len(sizes))
+    return (*clauses, last + once), f"left out, as other programs used the CPU: {first_of(named)}" if named else ""
+
+
+def _quiet(size: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of one size that ran alone on the CPU; none where they decide nothing without the others."""
+    quiet = size[size["contention"].isna()]
+    decides = len(quiet) > 1 or len(size) == 1
+    fastest = size.sort_values("samples_per_second").tail(1)
+    return quiet if decides and fastest["contention"].isna().all() else quiet.head(0)
+
+
+def _leads(sizes: list[pd.DataFrame], by: str, *, every: bool) -> list[str]:
+    """Return which strategies lead at the smallest size and, if others do, at the last, with its samples per second.
+
+    **Arguments:**
+
+    - `sizes`: the steps of each size. `every`: these are all sizes that were measured.
+    """
+    runs = [pd.concat(same) for _, same in groupby(sizes, key=lambda size: sorted(_leaders(size)))]
+    clauses = []
+    for run in (runs[0], runs[-1])[: len(runs)]:
+        where = f"at {_size(run, by)} " if by in AXES else ""
+        if by in AXES and len(runs) == 1 and every:
+            where = f"at every {AXES[by]} "
+        elif by in AXES and run is runs[-1] and run[by].nunique() > 1 and len(runs) > 1:
+            where = f"from {_size(run[run[by] == run[by].min()], by)} on "
+        last = run[run[by] == run[by].max()] if by in AXES else run
+        names, n = _leaders(last), len(last)
+        few = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} others"]
+        lead = f"all {n} strategies" if len(names) == n > 2 else f"{', '.join(few[:-1])} and {few[-1]}"
+        alone = f"{names[0]} {'has the highest throughput' if n > 1 else 'alone was measured'}"
+        clauses.append(f"{where}{alone if len(names) == 1 else f'{lead} are level'}")
     speeds = sizes[-1].set_index("strategy")["samples_per_second"].sort_values(ascending=False)
-    text = f"{'; '.join(parts)}: {cells.figure_text(speeds.iloc[0])} samples/s"
+    clauses[-1] += f": {cells.figure_text(speeds.iloc[0])} samples/s"
     if len(speeds) > 1:
         reference = cells.reference_of(list(speeds.index[1:]))
         times, speed = speeds.iloc[0] / speeds[reference], speeds[reference]
-        text += f", {cells.figure_text(times)}× {reference}'s {cells.figure_text(speed)}"
-    return text + (f" at {_size(sizes[-1], by)}" if by in AXES else "")
+        clauses[-1] += f", {cells.figure_text(times)}× {reference}'s {cells.figure_text(speed)}"
+    several = by in AXES and runs[-1][by].nunique() > 1
+    clauses[-1] += f" at {_size(sizes[-1], by)}" if several else ""
+    return clauses
 
 
 def _leaders(steps: pd.DataFrame) -> list[str]:
@@ -232,8 +273,9 @@ def _leaders(steps: pd.DataFrame) -> list[str]:
 
 
 def _size(steps: pd.DataFrame, by: str) -> str:
-    value = int(steps[by].iloc[0])
-    return f"batch {value}" if by == "batch_size" else counted(value, "network")
+    """Return the size that steps are of, or the first and the last: "batch 1 and batch 4"."""
+    ends = dict.fromkeys((int(steps[by].min()), int(steps[by].max())))
+    return " and ".join(f"batch {size}" if by == "batch_size" else counted(size, "network") for size in ends)
 
 
 # ---- the stages of a step
