@@ -291,12 +291,12 @@ class Step:
     def _stages(
         self, moved: Batch, stage: Stage, backward: Backward = Tensor.backward, update: Update = None
     ) -> Tensor:
-        loss = self._slice_by_slice(moved, stage, backward)
+        loss = self._forward_and_backward(moved, stage, backward)
         if (self.batches + 1) % self.accumulate == 0:
             self._update(stage, update)
         return loss.detach()
 
-    def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
+    def _forward_and_backward(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
         """Run forward and backward of each slice, or of the whole batch, and return the loss, []."""
         losses = []
         for i, part in enumerate(batch.parts, start=1):
