@@ -26,7 +26,7 @@ from tclab.sweeps._rows import columns_of, keys_of
 from tclab.sweeps._run import close_workers
 from tclab.timing import Ledger, race, receipt, spike_in
 from tclab.timing._environment import conditions, environment
-from tclab.timing._ledger import NullLedger
+from tclab.timing._ledger import Timer
 from tclab.timing._verdict import ratio_text
 from tclab.training._step import MODES, Step
 
@@ -221,7 +221,7 @@ def _closed(
         yield {"model": model, "strategy": strategy, "mode": mode, "loop": how, **found}
 
 
-def _twenty_ms(ledger: Ledger | NullLedger) -> None:
+def _twenty_ms(ledger: Timer) -> None:
     """Run five steps of 20 ms."""
     for _ in ledger.steps(range(5)):
         for stage in ("transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"):
@@ -237,7 +237,7 @@ def trust(s: Settings) -> Verdict:
     ran = [tclab.run(Point(strategy=name, **common)) for name in s.either(STRATEGIES, ("node_mask",))]
     syncs = s.keep("e_syncs", steps_of(pd.concat(ran))[["strategy", "status", "host_syncs"]])
     closed = s.keep("e_closure", _closed(small, *s.either((TIMED, 6, 10, [*MODES]), (TIMED[:1], 1, 3, ["step"]))))
-    bill, arms = receipt(_twenty_ms), {"with": lambda: _twenty_ms(Ledger()), "bare": lambda: _twenty_ms(NullLedger())}
+    bill, arms = receipt(_twenty_ms), {"with": lambda: _twenty_ms(Ledger()), "bare": lambda: _twenty_ms(Timer())}
     ratio = race(arms, budget_seconds=min(60.0, s.seconds / 2)).pairs[0].ratio
     s.keep("e_cost", [{"cut_seconds": bill.cut_seconds, "ratio": ratio, "step_seconds": bill.step_seconds}])
     stages = ("transfer", "mask", "forward", "loss", "backward", "optimizer", "other")

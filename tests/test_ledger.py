@@ -184,6 +184,7 @@ class Device(Clock):
 
     free = 0.0
     waited = 0  # times
+    events = 0  # that were made
 
     def run(self, seconds):
         """Enqueue a kernel: the host spends 0.1 ms, the device `seconds` when it gets there."""
@@ -202,12 +203,17 @@ def device(monkeypatch):
     class Event:
         def __init__(self, enable_timing=False):
             self.at = None
+            made.events += 1
+
+        def query(self):
+            return self.at <= made.now
 
         def record(self):
             made.free = max(made.free, made.now)
             self.at = made.free
 
         def elapsed_time(self, other):
+            assert max(self.at, other.at) <= made.now, "the device is not there yet"
             return (other.at - self.at) * 1e3
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -243,6 +249,22 @@ def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     moved = ledger.seconds("device")
     assert (moved["backward"][0], moved["communication"]) == (pytest.approx(0.003), [0.001])
     assert "communication" not in ledger.seconds()
+
+
+def test_ten_thousand_steps_hold_as_many_events_as_the_device_is_behind(device):
+    with Ledger(cuda=True) as ledger:
+        for number in ledger.steps(range(10_000)):
+            with ledger.stage("forward"):
+                device.run(0.001 * (1 + number % 7))
+            if number % 5 == 4:  # as a queue that is full holds the host back
+                device.work(max(0.0, device.free - device.now))
+    assert device.events < 60
+    assert device.waited == 2
+    expected = [0.001 * (1 + number % 7) for number in range(10_000)]
+    seconds = ledger.seconds("device")
+    assert [min(each) for each in zip(seconds["forward"], expected, strict=True)] == pytest.approx(expected)
+    assert sum(seconds["step"]) == pytest.approx(device.now - 1, rel=0.01)
+    assert ledger.accounted["device"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_what_is_to_be_called_at_the_end_is_called_unless_an_exception_ends_the_block():

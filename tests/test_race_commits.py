@@ -272,6 +272,7 @@ def test_a_commit_raced_with_itself_has_two_worktrees_and_says_what_differs_on_t
     with pytest.warns(UserWarning, match="run the same code: what differs between them is the machine"):
         found = raced(["sh", "-c", "case $PWD in *head) echo 0.3;; *) echo 0.1;; esac"], base="fast", head="fast")
     assert found.verdict("head", "base") == "SLOWER"
+    assert "A control: head and base run the same code" in answer_of(found).text()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tclab.sweeps._ranks import ALONE, Ranks
 from tclab.sweeps._rows import columns_of, mean_columns
 from tclab.timing import Ledger, syncs
 from tclab.timing._environment import conditions
-from tclab.timing._ledger import BatchTiming, NullLedger
+from tclab.timing._ledger import BatchTiming, Timer
 from tclab.timing._step_means import cycle_of, steady_state, steps_wait
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult
 from tclab.training._loading import Batches, LoadedBatch, Loader
@@ -90,7 +90,7 @@ class Setup:
                 break
         return made
 
-    def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
+    def run(self, batches: Iterable[Any], *, steps: int, ledger: Timer | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
         run = run_lightning if self.point.loop == "lightning" else run_plain
         return run(self.step, batches, steps=steps, ledger=ledger)

@@ -24,7 +24,7 @@ from tclab.sweeps._measure import check_equivalence, setup
 from tclab.sweeps._point import ALLOCATORS, Point
 from tclab.sweeps._point_inputs import file_stamps, resolved_alone
 from tclab.timing import Ledger, race
-from tclab.timing._ledger import NullLedger
+from tclab.timing._ledger import Timer
 from tclab.timing._loader_arm import endless, loader_arm
 from tclab.timing._race import Race
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm
@@ -130,10 +130,10 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = endless(here.loads)
 
-        def loop(ledger: Ledger | NullLedger) -> object:
+        def loop(ledger: Timer) -> object:
             return here.run(batches, steps=steps, ledger=ledger)
 
-        loop(NullLedger())  # the cold start is in no figure
+        loop(Timer())  # the cold start is in no figure
         yield loop
 
 

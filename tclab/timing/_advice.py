@@ -317,13 +317,11 @@ def upper_bound(
 
 def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else what spares the wait."""
-    if not len(times.whole):
-        return
-    waits, (low, _) = times.share("data_wait")
-    make, workers, whole = times.batch_seconds, times.workers, float(times.whole.mean())
-    rest, why = whole * (1 - waits), "a step waits for its batch for {} of its time"
+    waits, (low, _) = times.share("data_wait") if len(times.whole) else (0.0, (0.0, 0.0))
     if low < margin:
         return
+    make, workers, whole = times.batch_seconds, times.workers, float(times.whole.mean())
+    rest, why = whole * (1 - waits), "a step waits for its batch for {} of its time"
     if make is None or workers is None:
         change = "make batches ahead: more workers, a deeper prefetch, fewer bytes"
         yield from upper_bound(times, change, why, "data_wait", margin=margin)

@@ -35,6 +35,7 @@ from tclab.timing._verdict import MARGIN, sentence_of
 
 SIDES = ("head", "base")
 _BYTECODE = "PYTHONPYCACHEPREFIX"
+_CONTROL = "head and base run the same code: what differs between them is the machine"
 # Variables that a side does not get: those of git's hooks, whose index git worktree would change, and one by which
 # Python would compile its code in each run.
 _DROPPED = {
@@ -198,8 +199,8 @@ def race_commands(
 
     - `command`: program and arguments.
     - `base`, `head`: a revision of the repository that this folder is in (a branch, a tag, a hash), which is checked
-      out in a worktree of its own; or a folder, which is taken as it is, changes that are not committed included. A
-      revision against itself, in two worktrees, shows what differs without a difference of the code.
+      out in a worktree of its own; or a folder, which is taken as it is, changes that are not committed included. The
+      same for both is a control (A/A): the result says so, and shows what differs without a difference of the code.
     - `base_command`: of `base`, if it is another.
     - `setup`: a command line for the shell, such as "pip install .", which is run once in each side's folder, in a
       Python environment of its own, in which the command then runs. Without one both run with the Python that runs
@@ -229,11 +230,11 @@ def race_commands(
             run = partial(_seconds_of, side, words, folder, variables, printed)
             arms[side] = Arm(run, returns_seconds=True, identity=identity)
         if arms["head"].identity == arms["base"].identity:
-            warnings.warn("head and base run the same code: what differs between them is the machine", stacklevel=2)
+            warnings.warn(_CONTROL, stacklevel=2)
         found = race(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=progress)
     pairs = [replace(pair, processes=4 * pair.kept) for pair in found.pairs]  # each run is a process of its own
-    sides = {side: arm.identity for side, arm in arms.items()}
-    return replace(found, pairs=pairs, settings={**found.settings, "sides": sides})
+    settings = {**found.settings, "sides": {side: arm.identity for side, arm in arms.items()}}
+    return replace(found, pairs=pairs, settings=settings)
 
 
 def answer_of(result: Race) -> Display:
@@ -248,4 +249,6 @@ def answer_of(result: Race) -> Display:
         f"Runs took turns for {result.spent_seconds:.3g} s on {result.machine['cpu']}, "
         f"{counted(result.machine['cores'], 'core')}; margin ±{pair.margin:.1%}."
     )
-    return Display(sentence_of(pair), ("", "what ran", "at", "median run", "runs"), lines, [turns, *last_notes(result)])
+    head, base = result.settings["sides"].values()
+    notes = [turns, *([f"A control: {_CONTROL}."] if head == base else []), *last_notes(result)]
+    return Display(sentence_of(pair), ("", "what ran", "at", "median run", "runs"), lines, notes)

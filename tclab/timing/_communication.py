@@ -21,8 +21,7 @@ class _Exchange:
     """One bucket's all-reduce, and the moments of its begin and end; see `tclab.timing._ledger.moment`."""
 
     i: int  # number of the all-reduce, which is the same on every rank
-    step: object  # the ledger's open step when its gradients were ready, which is kept alive by this
-    stage: str  # then
+    stage: str  # the ledger's, when its gradients were ready
     bytes: int
     ready: Moment
     done: Any = None  # as `ready`
@@ -67,22 +66,21 @@ class Communication:
         """Drop earlier records and record the steps of another ledger; `None` records nothing."""
         self.ledger = ledger
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
-        self._exchanges: list[_Exchange] = []
+        self._open: list[_Exchange] = []  # of the open step
+        self._exchanges: dict[int, list[_Exchange]] = {}  # number of each completed step → its exchanges
         self._rows: list[dict[str, Any]] | None = None  # when the ranks have exchanged their times
         if ledger is not None:
             ledger.at_exit.append(lambda: self.finish() if self.ledger is ledger else None)
+            ledger.at_step.append(partial(self._ended, ledger))
 
     def _seconds(self, begin: Moment, end: Moment) -> float:
         return float(begin[1].elapsed_time(end[1]) / 1e3 if self._cuda else (end[0] - begin[0]) / 1e9)
 
-    def _steps(self, ledger: Ledger) -> dict[int, list[_Exchange]]:
-        """Return number of each completed step → its exchanges; those of a step that was dropped are in none."""
-        steps: dict[int, list[_Exchange]] = {}
-        numbers = ledger.completed(exchange.step for exchange in self._exchanges)
-        for number, exchange in zip(numbers, self._exchanges, strict=True):
-            if number is not None and exchange.done is not None:
-                steps.setdefault(number, []).append(exchange)
-        return steps
+    def _ended(self, ledger: Ledger, step: int | None) -> None:
+        """Keep the exchanges of a step that is complete; those of one that was dropped are in none."""
+        if self.ledger is ledger:
+            done, self._open = [each for each in self._open if each.done is not None], []
+            self._exchanges |= {step: done} if step is not None and done else {}
 
     def finish(self) -> None:
         """Gather the times of all ranks and enter the exposed communication into the ledger; once, on every rank."""
@@ -93,7 +91,7 @@ class Communication:
             return
         if self._cuda:
             torch.cuda.synchronize()
-        steps, self._rows = self._steps(self.ledger), []
+        steps, self._rows = self._exchanges, []
         spans = [self._spans(exchanges) for exchanges in steps.values()]
         calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
         distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many
@@ -146,8 +144,8 @@ def _all_reduce(record: Communication, bucket: Any) -> Any:
     record._calls += 1
     if ledger is None or not ledger.in_step:
         return record._hook(bucket)
-    exchange = _Exchange(i, ledger.open_step, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
-    record._exchanges.append(exchange)
+    exchange = _Exchange(i, ledger.current, bucket.buffer().nbytes, moment(record._cuda))
+    record._open.append(exchange)
 
     def done(future: Any) -> Any:
         exchange.done = moment(record._cuda)

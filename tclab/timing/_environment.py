@@ -171,26 +171,25 @@ def conditions() -> dict[str, float | None]:
     """
     some = (limits.text_of(Path("/proc/pressure/cpu")) or "").partition("\n")[0]
     waited_us = limits.number_of(some.partition("total=")[2])
-    busy, steal = _busy_and_steal_seconds()
     return {
         "load": os.getloadavg()[0],
         "monotonic_seconds": monotonic(),
         "cpu_pressure_seconds": None if waited_us is None else waited_us / 1e6,
-        "busy_seconds": busy,
-        "steal_seconds": steal,
+        **_busy_and_steal_seconds(),
     }
 
 
-def _busy_and_steal_seconds() -> tuple[float, float] | tuple[None, None]:
+def _busy_and_steal_seconds() -> dict[str, float | None]:
     """Return busy and stolen seconds since the start, summed over this process's processors; `None` where unknown."""
     text = limits.text_of(Path("/proc/stat"))
     if text is None:
-        return None, None
+        return {"busy_seconds": None, "steal_seconds": None}
     own = {f"cpu{i}" for i in os.sched_getaffinity(0)}
     # ticks of user, nice, system, idle, iowait, irq, softirq and steal
     ticks = [[int(n) for n in line.split()[1:9]] for line in text.splitlines() if line.partition(" ")[0] in own]
     hertz = os.sysconf("SC_CLK_TCK")
-    return sum(sum(one) - one[3] - one[4] for one in ticks) / hertz, sum(one[7] for one in ticks) / hertz
+    busy = sum(sum(one) - one[3] - one[4] for one in ticks)
+    return {"busy_seconds": busy / hertz, "steal_seconds": sum(one[7] for one in ticks) / hertz}
 
 
 @dataclass(frozen=True)

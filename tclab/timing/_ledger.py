@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -48,19 +49,19 @@ class BatchTiming:
     end_ns: int
     stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
 
-    @property
-    def timeline(self) -> str:
-        """Name of the timeline that it is on."""
-        return "loading" if self.worker is None else f"worker {self.worker}"
 
+def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
+    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream.
 
-def moment(cuda: bool) -> tuple[int, Any]:
-    """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream."""
+    **Arguments:**
+
+    - `spare`: events that were read; one is taken off it and recorded anew, where there is one.
+    """
     if not cuda:
         return perf_counter_ns(), None
     import torch
 
-    event = torch.cuda.Event(enable_timing=True)
+    event = spare.pop() if isinstance(spare, list) and spare else torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
 
@@ -89,7 +90,8 @@ def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
     """
     ended: dict[str, int] = {}
     for i, timing in enumerate(batch_timings):
-        timeline, whole = timing.timeline, timing.end_ns - timing.begin_ns
+        timeline = "loading" if timing.worker is None else f"worker {timing.worker}"
+        whole = timing.end_ns - timing.begin_ns
         for stage, took in timing.stages.items():
             yield timeline, i, stage, took / 1e9
         yield timeline, i, "other", (whole - sum(timing.stages.values())) / 1e9
@@ -119,7 +121,19 @@ class _Stage(AbstractContextManager[None]):
         self.ledger._leave(self, kind is not None)
 
 
-class Ledger(Shown):
+class Timer:
+    """What a loop needs of a ledger. This one times nothing: the same loop runs untimed."""
+
+    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Yield the batches, a step each."""
+        return iter(batches)
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of one stage of the current step."""
+        return _NOTHING
+
+
+class Ledger(Timer, Shown):
     """Times every moment of a loop's steps: its stages, and `other` between them.
 
     `with Ledger() as ledger: for batch in ledger.steps(loader): ...` and, inside the loop,
@@ -131,7 +145,8 @@ class Ledger(Shown):
     Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each adds
     up by itself. The stages of host and device are compared with the kernel's raw clock, which the cuts do not use.
 
-    All cuts are kept, on CUDA an event with each: time thousands of steps, not millions.
+    A step's events are read, and used again, once the device has reached the last of them: a loop of any length holds
+    as many as the device is behind. What stays of a step is the seconds of its stages.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
     the last one before a `break`, unless `end(keep=True)` comes first.
@@ -147,9 +162,11 @@ class Ledger(Shown):
         self.marks = marks
         self.muted = False  # stages do nothing: a framework may run a module's own between steps
         self._workers = 0  # of the loader that `steps` was given
-        self._steps: list[list[Cut]] = []
+        self._steps: list[dict[str, dict[str, float]]] = []  # of each: timeline → stage → seconds, once they are read
+        self._unread: deque[tuple[list[Cut], dict[str, dict[str, float]]]] = deque()  # cuts of steps, and their place
+        self._spare: list[Any] = []  # CUDA events
         self.at_exit: list[Callable[[], None]] = []  # called as the `with` block ends without an exception
-        self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
+        self.at_step: list[Callable[[int | None], object]] = []  # called with a step's number, `None` if it is dropped
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
@@ -185,16 +202,6 @@ class Ledger(Shown):
         """Whether a step is open."""
         return self._cuts is not None
 
-    @property
-    def open_step(self) -> object:
-        """The open step, for `completed`; `None` outside steps."""
-        return self._cuts
-
-    def completed(self, steps: Iterable[object]) -> list[int | None]:
-        """Return the number of each of some steps that were open once; `None` for those that did not complete."""
-        numbers = {id(cuts): i for i, cuts in enumerate(self._steps)}
-        return [numbers.get(id(step)) for step in steps]
-
     # ---- the loop
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -229,7 +236,7 @@ class Ledger(Shown):
         else:
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
-            self._steps.append(step)
+            self._close(step)
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -248,8 +255,8 @@ class Ledger(Shown):
                 self._synchronize()
                 end_ns = raw_clock_ns()
             self._around[1:] = [conditions()]
+            self._close(cuts, keep=keep and not self._failed)
             if keep and not self._failed:
-                self._steps.append(cuts)
                 cuts = []
             if len(self._steps) > self._ended:
                 self.begins.append(self._ended)
@@ -289,9 +296,9 @@ class Ledger(Shown):
         - `stages`: stage → its seconds.
         - `out_of`: the stage that they are taken from.
         """
-        moved = dict(stages)
-        moved[out_of] = moved.get(out_of, 0.0) - sum(stages.values())
-        self._moved[step] = moved
+        seconds = self._read()[step][self._timelines[-1]]
+        for name, more in {**stages, out_of: stages.get(out_of, 0.0) - sum(stages.values())}.items():
+            seconds[name] = seconds.get(name, 0.0) + more
 
     # ---- cuts
 
@@ -313,7 +320,25 @@ class Ledger(Shown):
 
     def _cut(self, owner: str) -> None:
         assert self._cuts is not None
-        self._cuts.append((owner, *moment(bool(self.cuda))))
+        self._cuts.append((owner, *moment(bool(self.cuda), self._spare)))
+
+    def _close(self, cuts: list[Cut], *, keep: bool = True) -> None:
+        if keep:
+            self._unread.append((cuts, {}))
+            self._steps.append(self._unread[-1][1])
+        if self.cuda:  # without events it can wait until the seconds are asked for
+            self._read()
+        for call in self.at_step:
+            call(len(self._steps) - 1 if keep else None)
+
+    def _read(self) -> list[dict[str, dict[str, float]]]:
+        """Return each step's seconds, from its cuts once the device has left them behind; their events go back."""
+        while self._unread and all(event is None or event.query() for *_, event in reversed(self._unread[0][0])):
+            cuts, seconds = self._unread[0]
+            seconds |= {line: stage_seconds(cuts, line) for line in self._timelines}
+            self._unread.popleft()
+            self._spare += [event for *_, event in cuts[:-1] if event is not None]  # the last begins the next step
+        return self._steps
 
     def _enter(self, stage: _Stage) -> None:
         if self._cuts is None:
@@ -341,12 +366,9 @@ class Ledger(Shown):
     def rows(self) -> Iterator[Row]:
         """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
         for timeline in self._timelines:
-            moved = self._moved if timeline == self._timelines[-1] else {}
-            for i, cuts in enumerate(self._steps):
-                seconds = stage_seconds(cuts, timeline)
-                for stage, more in moved.get(i, {}).items():
-                    seconds[stage] = seconds.get(stage, 0.0) + more
-                yield from step_rows(timeline, i, seconds)
+            for i, step in enumerate(self._read()):
+                if timeline in step:
+                    yield from step_rows(timeline, i, step[timeline])
         yield from batch_rows(self.batch_timings)
 
     @property
@@ -388,8 +410,8 @@ class Ledger(Shown):
 
         The wall time is that of all blocks, without an unfinished step at their end. Empty without a step.
         """
-        steps = self._steps[: self._ended]
-        inside = {line: sum(sum(stage_seconds(cuts, line).values()) for cuts in steps) for line in self._wall}
+        steps = self._read()[: self._ended]
+        inside = {line: sum(sum(step[line].values()) for step in steps) for line in self._wall}
         return {line: inside[line] / wall if wall > 0 else 0.0 for line, wall in self._wall.items()}
 
     @property
@@ -426,15 +448,3 @@ class Ledger(Shown):
             notes.append("it does NOT add up: the stages of a timeline are not its wall time")
         columns = ("timeline", "stage", "mean", "median", "share", "steps")
         return Display(counted(len(self), "step"), columns, lines, notes)
-
-
-class NullLedger:
-    """A no-op stand-in for `Ledger`: the same loop runs untimed."""
-
-    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Return an iterator of the batches."""
-        return iter(batches)
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return _NOTHING

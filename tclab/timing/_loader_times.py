@@ -26,7 +26,6 @@ class BatchTimes(NamedTuple):
     """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
 
     worker: int | None  # number of the worker; `None` for the process that iterates
-    ready_ns: int  # when its worker had started and had run its worker_init_fn; 0 without workers
     begin_ns: int
     end_ns: int
     collate_ns: int  # in collate_fn, a part of the whole
@@ -62,10 +61,10 @@ class LoaderPass:
     batches: list[BatchTimes] = field(default_factory=list)
 
     @property
-    def starts(self) -> dict[int, float]:
+    def starts(self) -> dict[int | None, float]:
         """Worker → seconds from the begin to its first sample: its process, imports and worker_init_fn."""
-        ready = {one.worker: one.ready_ns for one in self.batches if one.worker is not None}
-        return {worker: (at - self.begin_ns) / 1e9 for worker, at in sorted(ready.items()) if self.fresh}
+        first = {one.worker: one.begin_ns for one in reversed(self.batches) if self.fresh}
+        return {worker: (at - self.begin_ns) / 1e9 for worker, at in first.items()}
 
     @property
     def seconds_saved_if_persistent(self) -> float:
@@ -113,8 +112,7 @@ class LoaderTimes(Shown):
                 collate = sum(batch.collate_ns for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
-                start = sum(starts) if starts else None
-                yield name, worker, len(made), len(starts), start, fetch, collate, wait
+                yield name, worker, len(made), len(starts), sum(starts) if starts else None, fetch, collate, wait
 
     def _display(self) -> Display:
         lines = []
@@ -138,7 +136,7 @@ class _Timed(NamedTuple):
     times: BatchTimes
 
 
-def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) -> Callable[[Any, Any], _Timed]:
+def _timed(fetch: Callable[[Any, Any], Any], worker: int | None) -> Callable[[Any, Any], _Timed]:
     """Return a fetcher's method `fetch` with a timer around it and around its collate_fn."""
 
     def timed(fetcher: Any, index: Any) -> _Timed:
@@ -154,7 +152,7 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) 
         begin = perf_counter_ns()
         batch = fetch(fetcher, index)
         fetcher.collate_fn = users
-        return _Timed(batch, BatchTimes(worker, ready_ns, begin, perf_counter_ns(), sum(collated)))
+        return _Timed(batch, BatchTimes(worker, begin, perf_counter_ns(), sum(collated)))
 
     return timed
 
@@ -165,10 +163,9 @@ def _start_worker(users: Callable[[int], Any] | None, worker: int) -> None:
 
     if users is not None:
         users(worker)
-    ready = perf_counter_ns()
     kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     for kind in kinds:
-        kind.fetch = _timed(kind.fetch, worker, ready)
+        kind.fetch = _timed(kind.fetch, worker)
 
 
 # ---- where a loop iterates
@@ -218,7 +215,7 @@ class _Watch:
             loader.worker_init_fn = users
         if not workers:
             fetcher = iterator._dataset_fetcher
-            fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
+            fetcher.fetch = partial(_timed(type(fetcher).fetch, None), fetcher)
         iterator._next_data = partial(self.next, ref(iterator), begun)
         for times in _OPEN:
             times.passes.append(begun)

@@ -3,8 +3,8 @@
     result = tclab.timing.race({"old": old_step, "new": new_step}, budget_seconds=60)
     result.verdict("new", "old"), result.pair("new", "old").ratio
 
-`_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. The garbage collector is frozen and off inside
-blocks and collects between rounds, so its pauses are in no figure.
+`_verdict.py` decides the verdicts and `_race_blocks.py` runs the blocks. Garbage is collected before
+each block and, as in any loop, within it: an arm pays for its own.
 """
 
 from __future__ import annotations
@@ -81,12 +81,6 @@ class Race(Shown):
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
-
-    def frame(self) -> Any:
-        """Return one row a block as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.samples())
 
     def _display(self) -> Display:
         in_blocks = sum(sample["seconds"] * sample["calls"] for sample in self._samples)
@@ -194,12 +188,9 @@ def race(
 
 
 def race_cells(
-    cells: Mapping[Hashable, Arms | Callable[[], Arms]],
-    *,
-    budget_seconds: float,
-    margin: float = MARGIN,
+    cells: Mapping[Hashable, Arms | Callable[[], Arms]], *, budget_seconds: float, margin: float = MARGIN,
     **options: Any,
-) -> Races:
+) -> Races:  # fmt: skip
     """Race the arms of several cells, one cell after the other. Seconds that a cell leaves go to those after it.
 
     Verdicts allow for the comparisons of all cells: more than five take more than eight parts of each race.

@@ -25,14 +25,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
-from random import Random
 from time import perf_counter_ns
 from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError
-from tclab.timing._loader_arm import loader_arm, wait_for_workers
+from tclab.timing._loader_arm import DRAWN, loader_arm, wait_for_workers
 
 Clock = Callable[[], int]
 Sample = dict[str, Any]
@@ -46,7 +45,6 @@ ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
-DRAWN = Random()  # the orders of rounds; by the system's entropy, and so others in each race
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,15 @@ class Arm:
     **Arguments:**
 
     - `call`: does one unit of work.
-    - `settle`: called before each block, outside the clock: what this arm's workers did while other arms ran must not
-      make its own block shorter.
+    - `settle`: called before each block, with its number of calls, outside the clock: what this arm's workers did while
+      other arms ran must not make its own block shorter.
     - `period`: calls of which a block has a multiple, where the budget has room for such blocks.
     - `returns_seconds`: a call returns its own seconds, and no clock is read.
     - `identity`: a JSON value that the race's record keeps; only a race of the same identities resumes it.
     """
 
     call: Callable[[], Any]
-    settle: Callable[[], object] | None = None
+    settle: Callable[[int], object] | None = None
     period: int = 1
     returns_seconds: bool = False
     identity: Any = None
@@ -137,7 +135,7 @@ class BlockRunner:
         arm = self._arms[name]
         wait_for_workers()
         if arm.settle is not None:
-            arm.settle()
+            arm.settle(calls)
         if arm.returns_seconds:
             return float(sum(arm.call() for _ in range(calls)))
         _on_cuda("synchronize")
@@ -152,8 +150,8 @@ class BlockRunner:
 
         Blocks are long enough for the clock, and so long that at most 2,000 rounds fit into `race_seconds`. Arms of
         similar speed get the same number of calls, and a faster one a power of 2 times as many, so that all blocks last
-        about as long. Where fewer than 16 such rounds fit, blocks are as short as they can be, and not of whole
-        periods. `seconds` is what finding that out may take.
+        about as long; beside a loader with workers all get the same. Where fewer than 16 such rounds fit, blocks are as
+        short as they can be, and not of whole periods. `seconds` is what finding that out may take.
         """
         if any(arm.returns_seconds for arm in self._arms.values()):
             return dict.fromkeys(self._arms, 1), 2 * sum(self._first_seconds.values())
@@ -167,7 +165,8 @@ class BlockRunner:
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = longest * max(1, round(wanted / (slowest * longest)))
         factors = {name: 2 ** int(log2(slowest / each)) for name, each in took.items()}
-        if blocks * base * slowest > race_seconds / ROUNDS_THAT_FIT:
+        # nor where calls may differ: a typical block of one call may hold no start of an epoch, and one of eight has it
+        if blocks * base * slowest > race_seconds / ROUNDS_THAT_FIT or any(arm.settle for arm in self._arms.values()):
             factors = dict.fromkeys(factors, 1)
         calls = {name: ceil(base * factor / periods[name]) * periods[name] for name, factor in factors.items()}
         return calls, 2 * sum(calls[name] * each for name, each in took.items())
@@ -175,7 +174,8 @@ class BlockRunner:
     def _call_seconds(self, name: str, seconds: float, wanted: float) -> float:
         """Return what a call takes, by the fastest of some chunks: preempted ones would make an arm look slow."""
         begin, period = self._clock(), self._arms[name].period
-        call_seconds = max(self._timed(name, 1), 1e-9)
+        singles = 1 if self._arms[name].settle is None else 2  # in one of them an epoch may begin
+        call_seconds = max(min(self._timed(name, 1) for _ in range(singles)), 1e-9)
         if 1 < period < seconds / call_seconds:  # calls of a period may differ
             call_seconds = self._timed(name, period) / period
         for _ in range(_CALIBRATION_CHUNKS):
@@ -201,26 +201,25 @@ class BlockRunner:
         """
         for arm in self._arms.values() if _on_cuda() else ():
             arm.call()  # allocates anew what was released
-        begin, i, collects = self._clock(), first, gc.isenabled()
+        begin, i = self._clock(), first
         orders = orders_of(list(self._arms), as_given=first == 0)
         gc.freeze()  # later collections skip what exists
-        gc.disable()
         try:
             while (since := self._since(begin)) + round_seconds / 2 < seconds or i < first + least:
-                yield [
-                    {"process": self.process, "round": i, "turn": turn, "position": position, "arm": name,
-                     "calls": calls[name], "period": self._arms[name].period,
-                     "seconds": self._timed(name, calls[name]) / calls[name]}
-                    for position, name in enumerate(next(orders))
-                ]  # fmt: skip
-                gc.collect()  # of what this round left alone
-                gc.freeze()
+                samples = []
+                for position, name in enumerate(next(orders)):
+                    gc.collect()  # what another arm left; a block collects its own, as any loop does
+                    gc.freeze()
+                    samples.append({
+                        "process": self.process, "round": i, "turn": turn, "position": position, "arm": name,
+                        "calls": calls[name], "period": self._arms[name].period,
+                        "seconds": self._timed(name, calls[name]) / calls[name],
+                    })  # fmt: skip
+                yield samples
                 round_seconds = self._since(begin) - since
                 i += 1
         finally:
             gc.unfreeze()
-            if collects:
-                gc.enable()
             _on_cuda("empty_cache")
             wait_for_workers()  # which would take processors from the next process
 

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing._ledger import Ledger, Timer
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -169,7 +169,7 @@ class Receipt(Shown):
         return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
-def _empty_seconds(ledger: Ledger | NullLedger, stages: Sequence[str]) -> float:
+def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
     """Return the median time of an empty step with these stages."""
     outer = Ledger(cuda=False)
     for _ in outer.steps(range(20)):
@@ -191,5 +191,5 @@ def receipt(loop: Callable[[Ledger], object]) -> Receipt:
     loop(ledger)
     seconds = ledger.seconds()
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
-    cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(NullLedger(), stages))
+    cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(Timer(), stages))
     return Receipt(cut, median(seconds["step"]))

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, need
 from tclab.masking import Batch
-from tclab.timing import Ledger
-from tclab.timing._ledger import NullLedger
+from tclab.timing._ledger import Timer
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import Step
 
@@ -36,9 +35,7 @@ def _items_for(step: Step, batches: Iterable[LoadedBatch], steps: int) -> Iterat
         raise InputError(f"the loader gave {given} batches, expected one for each of {steps} steps")
 
 
-def run_plain(
-    step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Ledger | NullLedger | None = None
-) -> list[Tensor]:
+def run_plain(step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Timer | None = None) -> list[Tensor]:
     """Run a step on each of `steps` batches and return their losses, each [] on the device.
 
     **Arguments:**
@@ -48,7 +45,7 @@ def run_plain(
 
     **Raises:** `InputError` if there are fewer batches than steps.
     """
-    timer = NullLedger() if ledger is None else ledger
+    timer = Timer() if ledger is None else ledger
     losses = []
     for item in timer.steps(_items_for(step, batches, steps)):
         loss = step(item.batch, stage=timer.stage)
@@ -81,7 +78,7 @@ def _step_task() -> type:
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""
 
-        def __init__(self, step: Step, ledger: Ledger | NullLedger, items: _Items) -> None:
+        def __init__(self, step: Step, ledger: Timer, items: _Items) -> None:
             super().__init__()
             self.automatic_optimization = False
             self.training_stages = step
@@ -115,7 +112,7 @@ _OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_s
 
 
 def run_lightning(
-    step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Ledger | NullLedger | None = None
+    step: Step, batches: Iterable[LoadedBatch], *, steps: int, ledger: Timer | None = None
 ) -> list[Tensor]:
     """Run a step on each of `steps` batches inside Lightning's `Trainer.fit` and return their losses, each [].
 
@@ -128,7 +125,7 @@ def run_lightning(
     from lightning.pytorch import Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
-    timer = NullLedger() if ledger is None else ledger
+    timer = Timer() if ledger is None else ledger
     items = _Items(_in_stage_loop(timer, timer.steps(_items_for(step, batches, steps))), steps)
     module = _step_task()(step, timer, items)
     cuda = step.device.type == "cuda"
@@ -148,7 +145,7 @@ def run_lightning(
     return losses
 
 
-def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterator[Any]:
+def _in_stage_loop(timer: Timer, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the batches; the time from one to the next is the stage `loop`, less the stages inside."""
     for item in batches:
         held, item = [item], None  # only the loop holds the batch, so that it can free it
