@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError, require, unknown
+from tclab.errors import InputError, check_known, require, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed
 from tclab.message_passing import View
@@ -50,8 +50,7 @@ class Strategy(ABC):
     def __init__(self, graph: CellGraph, *, collation: str = "lean") -> None:
         if not graph.num_nodes[graph.deleted_type]:
             raise InputError(f"the graph has no {graph.deleted_type} nodes, expected one or more to delete and to pool")
-        if collation not in self.collations:
-            raise unknown(f"collation of {self.name}", collation, self.collations)
+        check_known(f"collation of {self.name}", self.collations, collation)
         self.graph = graph
         self.collation = collation
 

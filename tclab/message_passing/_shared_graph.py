@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from tclab.errors import InputError, require, unknown
+from tclab.errors import InputError, check_known, require
 from tclab.graph._csr import MadeOnce, SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
@@ -119,8 +119,7 @@ class SharedGraph(MadeOnce):
 
         **Raises:** `InputError` for shapes that do not fit, or an unknown reduction.
         """
-        if reduce not in REDUCTIONS:
-            raise unknown("reduction", reduce, REDUCTIONS)
+        check_known("reduction", REDUCTIONS, reduce)
         require("x", x, Tensor, f"a tensor [{self.num_sources}, B, H] of floats")
         if x.dim() != 3 or x.size(0) != self.num_sources or not x.is_floating_point():
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows
@@ -81,12 +81,9 @@ class HeteroCell(nn.Module):
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")
-        if aggregation not in AGGREGATIONS:
-            raise unknown("aggregation", aggregation, AGGREGATIONS)
-        if combine not in COMBINATIONS:
-            raise unknown("combination", combine, COMBINATIONS)
-        if metabolism not in METABOLISMS:
-            raise unknown("metabolism", metabolism, METABOLISMS)
+        check_known("aggregation", AGGREGATIONS, aggregation)
+        check_known("combination", COMBINATIONS, combine)
+        check_known("metabolism", METABOLISMS, metabolism)
         self.networks = list(networks)
         self.dropout = dropout
         self.embedding = nn.Embedding(num_nodes, width)

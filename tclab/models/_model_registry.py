@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.message_passing import View
@@ -143,8 +143,7 @@ def get(name: str) -> ModelKind:
 
     **Raises:** `InputError` with the nearest name where there is none.
     """
-    if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
+    check_known("model", _MODELS, name)
     return _MODELS[name]
 
 

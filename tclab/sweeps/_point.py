@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
 from tclab._io import atomic_write, cache_folder, keep
-from tclab.errors import InputError, about, require, shown, unknown
+from tclab.errors import InputError, about, check_known, require, shown, unknown
 from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def _overheads(name: str, value: Any) -> tuple[str, ...]:
     """Check names of overheads, or one name as text; they are kept in the order of `OVERHEADS`, each once."""
     wanted = [value] if isinstance(value, str) else list(value)
     for one in wanted:
-        if one not in OVERHEADS:
-            raise unknown("overhead", one, OVERHEADS)
+        check_known("overhead", OVERHEADS, one)
     return tuple(one for one in OVERHEADS if one in wanted)
 
 
@@ -376,8 +375,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
 
     kept = dict(values)
     collations = strategy_of(kept["strategy"]).collations
-    if kept["collation"] not in collations:
-        raise unknown("collation", kept["collation"], collations)
+    check_known("collation", collations, kept["collation"])
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
