@@ -14,7 +14,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models._dango import Dango, string_networks
-from tclab.models._hetero_cell import HeteroCell
+from tclab.models._hetero_cell import HeteroCell, HeteroCellOnce
 from tclab.models._losses import DangoLoss, MleWassSupCR, log_cosh
 
 
@@ -112,7 +112,13 @@ _PRODUCTION = replace(
     name="hetero_cell_production",
     build=lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
 )
-_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _DANGO)}
+_ONCE = replace(
+    _HETERO_CELL,
+    name="hetero_cell_once",
+    build=lambda g, m, **sizes: HeteroCellOnce.profiling(g, metabolism=m, **sizes),
+    reads_masked_graph=False,
+)
+_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _ONCE, _DANGO)}
 SHIPPED = frozenset(_MODELS)
 
 

@@ -364,7 +364,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     held = MemoryEstimate(0, 0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
-        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, collation=point.collation))
+        eager = replace(point, device="cpu", ranks=1, compile=False, capture=False)
+        step = step_of(eager, kind(graph, collation=point.collation))
         own += _bytes_in(step.loss)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"
