@@ -40,7 +40,7 @@ def check_edges(
         check_whole(f"{here}its {kind} nodes are", n, most=MOST_NODES)
         outside = nodes[(nodes < 0) | (nodes >= n)]
         if len(outside):
-            raise InputError(f"{here}index {int(outside[0])} is outside the {n} {kind} nodes")
+            raise InputError(f"{here}index {int(outside[0])} is not among the {n} nodes of type {kind!r}")
     if weight is None:
         return None
     require(f"{here}weight", weight, Tensor, f"a tensor [{edge_index.size(1)}]")

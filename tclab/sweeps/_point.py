@@ -409,7 +409,7 @@ class Points(Shown, list[Point]):
                 values = dict.fromkeys(none if cell is None else str(cell) for cell in cells)
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
-        return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+        return Display(counted(len(self), "setting"), columns, lines, ["Every other field has its default."])
 
 
 def varying_fields(points: Iterable[Point]) -> list[str]:

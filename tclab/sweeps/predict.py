@@ -257,7 +257,7 @@ PROCESS_BYTES = 495 * 1024**2
 # benchmarks/memory.py, so that the whole process is within 15 % of what it was. Blocks that are mapped one by one, as
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
-_NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
+_NOT_COUNTED = "not counted: memory of compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers"
 _PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
 
 
