@@ -322,7 +322,8 @@ class Rows(Shown, pd.DataFrame):
     def _display(self) -> Display:
         steps = pd.DataFrame(self[self["stage"] == "step"])
         timed = steps[steps["status"] == "ok"]
-        varying = varying_settings(timed if len(timed) else steps)
+        told = timed if len(timed) else steps
+        varying = [name for name in _SETTINGS if told[name].nunique(dropna=False) > 1]
         if "loss" in varying and (timed.groupby("model")["loss"].nunique() <= 1).all():  # each model has its own
             varying.remove("loss")
         shown = [name for name in _SETTINGS if name == "strategy" or name in varying]
@@ -348,11 +349,6 @@ def without_time(rows: pd.DataFrame) -> list[str]:
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
         sentences.append(f"{counted(len(group), 'setting')} ({points_text(group)}): {status}{more}.")
     return sentences
-
-
-def varying_settings(rows: pd.DataFrame) -> list[str]:
-    """Return the fields of a point that differ among some rows, but for those that only say how long it is run."""
-    return [name for name in _SETTINGS if name in rows and rows[name].nunique(dropna=False) > 1]
 
 
 def frame_html(frame: pd.DataFrame) -> str:
