@@ -7,7 +7,7 @@ argument that says it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,10 +128,8 @@ def edge_list(
             header, table = False, table._replace(columns=commented)
         chosen, is_named = _chosen(table, columns, header, bool(commented))
         numbered = table._replace(columns=[f"column {i}" for i in range(1, len(cells) + 1)])
-        faults: dict[str, Callable[[str], str | None]]
-        faults = {"source": partial(_no_name, comments=_COMMENTS), "target": _no_name, "weight": lambda text: None}
-        ends = zip(faults.items(), chosen, strict=False)
-        lines = numbered.read({end: Column(i, NAME, fault=fault) for (end, fault), i in ends})  # the first included
+        ends = zip((*_ENDS, "weight"), chosen, strict=False)
+        lines = numbered.read({end: Column(i, NAME, fault=partial(_fault, end)) for end, i in ends})  # the first, too
         # A header that is asked for may be a comment.
         is_header = _is_header(lines, is_named) if header is None or (header and table.commented) else header
         edges = lines[1:] if is_header else lines
@@ -352,7 +350,7 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
             raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
 
 
-def _no_name(name: str, comments: tuple[str, ...] = ()) -> str | None:
-    if name.startswith(comments):
-        return f"begins with {name[0]}: comments are expected before the first edge"
-    return None if name else "is empty, expected a name"
+def _fault(end: str, text: str) -> str | None:
+    if end == "source" and text.startswith(_COMMENTS):
+        return f"begins with {text[0]}: comments are expected before the first edge"
+    return None if text or end == "weight" else "is empty, expected a name"

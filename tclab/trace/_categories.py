@@ -16,8 +16,8 @@ CATEGORIES = (
     "data_loading", "graph_processing", "model_forward", "loss_computation", "backward", "optimizer",
     "ddp_communication", "tensor_ops", "cuda_kernels", "other",
 )  # fmt: skip
+# Categories that are parts of the step; the others are kinds of work and belong to the stage around them.
 STAGES = CATEGORIES[:7]
-"""Categories that are parts of the step; the others are kinds of work and belong to the stage around them."""
 OUTSIDE = "outside any stage"
 
 

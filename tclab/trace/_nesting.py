@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from tclab.trace._events import Bools, Ints, Trace
 
+# Which of two events with the same interval contains the other, outermost first; others are innermost.
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
-"""Which of two events with the same interval contains the other, outermost first; others are innermost."""
 
 
 class Intervals(NamedTuple):

@@ -142,11 +142,6 @@ class _Columns:
         self.events.append(pd.DataFrame(columns))
 
 
-def _compact(shapes: bytes) -> str:
-    """Return shapes without line ends and indents, which some writers put into them."""
-    return b"".join(shapes.split()).decode("utf-8", "replace").replace(",", ", ")
-
-
 def _collective(args: _Args) -> str:
     """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
     ranks = f" {args.ranks}" if args.ranks else ""
@@ -226,7 +221,9 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     stray, events = events[far], events[~far]
     origin = int(events["start"].min() // int(US) * int(US))
     columns: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
-    columns["shape_texts"] = [*map(_compact, columns["shape_texts"])]
+    # without the line ends and indents that some writers put into shapes
+    shapes = (b"".join(written.split()).decode("utf-8", "replace") for written in columns["shape_texts"])
+    columns["shape_texts"] = [text.replace(",", ", ") for text in shapes]
     if len(stray):
         us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
