@@ -15,13 +15,6 @@ from pathlib import Path
 from typing import Any
 
 
-def _last_line(logs: Path, rank: int) -> str:
-    """Return what a rank wrote last to its standard error; "" where it wrote nothing."""
-    files = logs.glob(f"*/attempt_0/{rank}/stderr.log")
-    lines = [line.strip() for file in files for line in file.read_text(errors="replace").splitlines()]
-    return next((line[:300] for line in reversed(lines) if line), "")
-
-
 def main() -> None:
     """Start the ranks of the command line, and wait for them; torchrun ends all when one has failed."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -40,8 +33,9 @@ def main() -> None:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         how = f"killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with {failure.exitcode}"
-        words = _last_line(logs, rank)
-        said = f"; its last words: {words}" if words else ""
+        files = logs.glob(f"*/attempt_0/{rank}/stderr.log")
+        lines = [line for file in files for line in file.read_text(errors="replace").splitlines() if line.strip()]
+        said = f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
         print(json.dumps({"failed": f"failed: rank {rank} {how}{said}"}), flush=True)
         raise SystemExit(1) from None
 

@@ -99,7 +99,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         point = point_of({str(name): value for name, value in row.items()})
         found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
     if elsewhere := len(steps) - len(near):
-        missing.append(f"what {counted(elsewhere, 'point')} of another machine, code or OMP_NUM_THREADS would say here")
+        missing.append(
+            f"what {counted(elsewhere, 'setting')} of another machine, code or OMP_NUM_THREADS would say here"
+        )
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
     where = where_measured(base)
     return Advice(times.subject, ranked(found), tuple(missing), where, margin, busy, ranked(unsure), refusal)
@@ -176,7 +178,11 @@ def _alternatives(
             continue
         setting = {name: python_value(other[name])}
         one = Suggestion(str(pair.cell), explain(pair), pair.ratio, pair.interval, _advice.MEASURED, setting)
-        more = f"{_bytes_text(row, other)} {_FIELDS[name].caution}"
+        was, new = python_value(row["batch_bytes"]), python_value(other["batch_bytes"])
+        more = f" {_FIELDS[name].caution}"
+        if was and new and was != new:
+            grows = "grows" if new > was else "shrinks"
+            more = f" The batch {grows} from {bytes_text(was)} to {bytes_text(new)}.{more}"
         if pair.interval and pair.interval[1] > _WIDE * pair.interval[0]:
             unsure.append(replace(one, why="the runs differ too much from one another", ratio=None, interval=None))
         elif pair.verdict == FASTER:
@@ -199,12 +205,6 @@ def _a_sample(steps: pd.DataFrame) -> pd.DataFrame:
 def _change(name: str, now: pd.Series, other: pd.Series) -> str:
     words = f"{python_value(other[name]) or 'none'} instead of {python_value(now[name]) or 'none'}"
     return words if name == "strategy" else f"{name.replace('_', ' ')} {words}"
-
-
-def _bytes_text(now: pd.Series, other: pd.Series) -> str:
-    was, new = python_value(now["batch_bytes"]), python_value(other["batch_bytes"])
-    grows = "grows" if was and new and new > was else "shrinks"
-    return f" The batch {grows} from {bytes_text(was)} to {bytes_text(new)}." if was and new and was != new else ""
 
 
 # ---- changes that the stages of a step suggest

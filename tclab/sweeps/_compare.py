@@ -204,7 +204,7 @@ def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> s
         "The two sides ran at different times: if the machine changed in between, that looks like a difference. In a "
         "race both take turns."
     )
-    if once := sum(any(len(runs_of(rows).means) == 1 for rows in both) for both in sides):
+    if once := sum(any(len(run_means(rows)[0]) == 1 for rows in both) for both in sides):
         text += f" {once} of {len(sides)} settings ran once on a side. Run tclab.sweep(…, repeats=3) into each folder."
     return text
 
@@ -212,22 +212,10 @@ def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> s
 # ---- ratio, interval and verdict
 
 
-@dataclass(frozen=True)
-class StepRuns:
-    """The runs of one point."""
-
-    means: Reals  # [runs] mean seconds of a step, over whole cycles; see `tclab.timing._step_means`
-    steps: int  # of all runs
-
-    @classmethod
-    def of(cls, seconds: Sequence[Reals], cycle: int = 1) -> StepRuns:
-        """Return the runs whose steps took these seconds; those without any are left out."""
-        kept = [own[own > 0] for own in seconds if (own > 0).any()]
-        return cls(np.array([mean_step([own], cycle).value for own in kept]), sum(map(len, kept)))
-
-
-def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:
+def ratio_of_runs(first: Reals, second: Reals) -> tuple[float, tuple[float, float] | None, float | None]:
     """Return how many times as long the second runs' steps take as the first's, its 95 % interval and its p value.
+
+    Both are the runs' mean seconds of a step, [runs].
 
     The interval is Student's of the logarithms of the runs' means, with the degrees of freedom of the side that has
     fewer. That bound holds for any two variances (Mickey and Brown, Annals of Mathematical Statistics 37, 1966,
@@ -235,7 +223,7 @@ def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float
     """
     from scipy.special import stdtr
 
-    logs = [np.log(own.means) for own in (first, second)]
+    logs = [np.log(first), np.log(second)]
     middle, freedom = float(logs[1].mean() - logs[0].mean()), min(map(len, logs)) - 1
     if freedom < 1:
         return exp(middle), None, None
@@ -245,12 +233,16 @@ def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float
     return exp(middle), (exp(max(low, -_MOST_REACH)), exp(min(high, _MOST_REACH))), p
 
 
-def runs_of(rows: pd.DataFrame) -> StepRuns:
-    """Return the runs of each row that has a time."""
+def run_means(rows: pd.DataFrame) -> tuple[Reals, int]:
+    """Return the mean seconds of a step of each row that has a time, [runs], and how many steps all had together.
+
+    Means are over whole cycles; see `tclab.timing._step_means`.
+    """
     ok = rows[(rows["status"] == "ok") & rows["samples_seconds"].notna()]
     cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
-    steps = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
-    return StepRuns.of(steps, max(map(int, cycles), default=1))
+    every, cycle = map(np.asarray, ok["samples_seconds"]), max(map(int, cycles), default=1)
+    kept = [own[own > 0] for own in every if (own > 0).any()]
+    return np.array([mean_step([own], cycle).value for own in kept]), sum(map(len, kept))
 
 
 def pairs_of_runs(
@@ -290,14 +282,14 @@ def _pair(
     words: str, sides: Sequence[pd.DataFrame], names: tuple[str, str], margin: float
 ) -> tuple[Pair, float | None]:  # fmt: skip
     """Return the comparison of a point, before the others are known, and the p value of equal times if it counts."""
-    samples = [runs_of(rows) for rows in sides]
-    runs = (len(samples[0].means), len(samples[1].means))
+    means, steps = zip(*map(run_means, sides), strict=True)
+    runs = (len(means[0]), len(means[1]))
     pair = Pair(names[1], names[0], margin=margin, runs=runs, cell=words)
-    for name, rows, own in zip(names, sides, samples, strict=True):
-        if not own.steps:
+    for name, rows, timed in zip(names, sides, steps, strict=True):
+        if not timed:
             return replace(pair, reason=f"no time in {name}: {', '.join(sorted(set(map(str, rows['status']))))}"), None
-    ratio, interval, p = ratio_of_runs(*samples)
-    pair = replace(pair, ratio=ratio, interval=interval, kept=min(own.steps for own in samples))
+    ratio, interval, p = ratio_of_runs(*means)
+    pair = replace(pair, ratio=ratio, interval=interval, kept=min(steps))
     if pair.kept < MIN_OBSERVATIONS:
         return replace(pair, reason=f"{pair.kept} steps were timed, at least {MIN_OBSERVATIONS} are needed"), None
     for name, rows in zip(names, sides, strict=True):

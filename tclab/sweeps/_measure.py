@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -41,7 +41,8 @@ from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import WITHOUT_MODEL, Exchange, Step
 
-_OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
+# arguments of `Step`
+_OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile", "capture")
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
@@ -254,47 +255,29 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
     before = conditions()  # workers make batches ahead meanwhile
     if here.point.workers > 0 and here.point.mode != "fixed_batch":  # some batches are made ahead of their steps
         here.drain(batches)
-    resets = _reset_peak_memory(cuda=cuda)
+    peak_bytes = _peak_bytes_from_now(cuda=cuda)
     with Ledger(cuda=cuda) as ledger:
         if exchanges is not None:
             exchanges.watch(ledger)  # until the ledger's end
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
-    peak = _peak_memory_bytes(cuda=cuda) if resets else None
+    peak = None if here.point.capture else peak_bytes()  # what lies in the pool of CUDA graphs is not counted
     return ledger, peak, [before, conditions()]
 
 
-def _release_memory() -> None:
-    """Give the pages of freed memory back to the system, where the C library can (glibc).
-
-    Else the resident set of a process holds what earlier work in it has freed.
-    """
-    gc.collect()
-    with suppress(OSError, TypeError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _reset_peak_memory(*, cuda: bool) -> bool:
-    """Begin to measure the peak of memory anew, and return whether that can be done here: on the CPU it needs Linux."""
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-        return True
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
-        return True
-    return False
-
-
-def _peak_memory_bytes(*, cuda: bool) -> int | None:
-    """Return the peak of memory since `_reset_peak_memory`; `None` where unknown.
+def _peak_bytes_from_now(*, cuda: bool) -> Callable[[], int | None]:
+    """Begin to measure the peak of memory anew, and return what tells it; `None` where it is not known.
 
     On CUDA it is the most that torch's allocator had allocated at once (`torch.cuda.max_memory_allocated`). On the CPU
-    it is the largest resident set of the process, including what it held before.
+    it is the largest resident set of the process, including what it held before, and needs Linux.
     """
     if cuda:
-        return torch.cuda.max_memory_allocated()
-    peak = field_of("/proc/self/status", "VmHWM:")
-    return None if peak is None else int(peak) * 1024
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
+        return lambda: int(1024 * (field_of("/proc/self/status", "VmHWM:") or 0)) or None
+    return lambda: None
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
@@ -337,7 +320,9 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
         every |= ranks.broadcast(partial(_equivalence_columns, point, exact))  # ranks would share the cores
         if every["equivalence"] == "failed":
             return [{**every, "stage": "step"}]
-    _release_memory()  # or the point's peak would hold what the check and earlier points freed
+    gc.collect()
+    with suppress(OSError, TypeError, AttributeError):  # only glibc gives the pages of freed memory back
+        ctypes.CDLL(None).malloc_trim(0)  # or the point's peak would hold what the check and earlier points freed
     if point.device == "cuda":
         torch.cuda.empty_cache()
     if point.compile:
@@ -397,7 +382,10 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     """
     place = "device" if point.device == "cuda" else "host"
     means = _means([measured.timelines for measured in ranks])
-    cycle = cycle_of_point(point, means.get(place, {}))
+    whole, waits = (np.asarray(means.get(place, {}).get(stage, [0.0]), dtype=float) for stage in ("step", "data_wait"))
+    workers = point.workers if steps_wait(waits, whole) else 0
+    gathers = point.ddp.get("gather_interval") if "gather" in means.get(place, {}) else None
+    cycle = cycle_of(workers, point.accumulate, gathers)
     rows = []
     for where, stages in means.items():
         for stage, samples in stages.items():
@@ -412,13 +400,6 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
             own = _spread(f"rank {rank}", "whole" if stage == "step" else stage, samples, cycle)
             rows.append({**every, **own})
     return rows
-
-
-def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
-    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates and gathers."""
-    whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
-    workers = point.workers if steps_wait(waits, whole) else 0
-    return cycle_of(workers, point.accumulate, point.ddp.get("gather_interval") if "gather" in stages else None)
 
 
 def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
@@ -455,19 +436,12 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
 
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst."""
+    largest = {name: [measured.largest[name] for measured in ranks] for name in ranks[0].largest}
+    accounted = {line: [measured.accounted[line] for measured in ranks] for line in ranks[0].accounted}
     return {
         "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
-        **{name: _most(measured.largest[name] for measured in ranks) for name in ranks[0].largest},
-        **{f"{line}_accounted": _farthest(one.accounted[line] for one in ranks) for line in ranks[0].accounted},
+        **{name: max((one for one in each if one is not None), default=None) for name, each in largest.items()},
+        **{f"{line}_accounted": max(each, key=lambda share: abs(share - 1.0)) for line, each in accounted.items()},
         "steady": steady_state(step["samples_seconds"], step["cycle_steps"]).verdict,
         "conditions": json.dumps(ranks[0].conditions),
     }
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _farthest(shares: Iterable[float]) -> float:
-    """Return the share that is farthest from 1."""
-    return max(shares, key=lambda share: abs(share - 1.0))

@@ -42,17 +42,12 @@ def add_overheads(step: Step, overheads: Iterable[str]) -> None:
         if "print_loss" in overheads:
             with stage("log"):
                 print(f"Loss: {loss.detach()}")
-        return with_zero_params(loss, step.model) if "zero_params_loss" in overheads else loss
+        if "zero_params_loss" in overheads:  # of each that has no gradient yet: all, unless gradients accumulate
+            for parameter in (one for one in step.model.parameters() if one.grad is None):
+                loss = loss + 0.0 * parameter.sum()
+        return loss
 
     _replace_method(step, "_loss", slow)
-
-
-def with_zero_params(loss: Tensor, model: nn.Module) -> Tensor:
-    """Return the loss plus zero times each parameter that has no gradient yet: all, unless gradients accumulate."""
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            loss = loss + 0.0 * parameter.sum()
-    return loss
 
 
 def read_one_by_one(loss: Tensor, predictions: Tensor, targets: Tensor) -> dict[str, float]:
@@ -167,10 +162,6 @@ def _replace_layers(kind: type[nn.Module], replacement: Callable[[Any], nn.Modul
                 setattr(module, name, replacement(child))
 
 
-def _wild_type_apart(model: nn.Module) -> None:
-    _replace_method(model, "views", lambda view: [view.wild_type, view])
-
-
 def _preprocessor_per_sample(model: nn.Module) -> None:
     assert isinstance(model, HeteroCell)
     preprocessor, embedding = model.preprocessor, model.embedding
@@ -184,10 +175,6 @@ def _second_forward(model: nn.Module) -> None:
     _replace_method(model, "output", lambda view: DangoOutput(output(view).predictions, output(view).reconstructions))
 
 
-def _dense_reconstructions(model: nn.Module) -> None:
-    _replace_method(model, "reconstruct", lambda head, x: head(x))
-
-
 def _replace_method(of: Any, method: str, replacement: Callable[..., Any]) -> None:
     assert hasattr(of, method), method  # what nobody calls would change nothing, in silence
     setattr(of, method, replacement)  # an instance attribute shadows the class's method
@@ -196,9 +183,10 @@ def _replace_method(of: Any, method: str, replacement: Callable[..., Any]) -> No
 _OF_THE_MODEL: dict[str, Callable[[nn.Module], None]] = {
     "isnan_checks": _isnan_checks,
     "batch_wide_layer_norm": partial(_replace_layers, nn.LayerNorm, BatchWideLayerNorm),
-    "wild_type_apart": _wild_type_apart,
+    "wild_type_apart": lambda model: _replace_method(model, "views", lambda view: [view.wild_type, view]),
     "preprocessor_per_sample": _preprocessor_per_sample,
     "quadratic_attention": partial(_replace_layers, HyperSAGNN, BatchQuadraticHyperSAGNN),
     "second_forward": _second_forward,
-    "dense_targets": _dense_reconstructions,  # what the loss then compares with them
+    # what the loss then compares with dense targets
+    "dense_targets": lambda model: _replace_method(model, "reconstruct", lambda head, x: head(x)),
 }

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
 from tclab._io import atomic_write, cache_folder, keep
-from tclab.errors import InputError, about, check_known, require, shown, unknown
+from tclab.errors import InputError, about, check_known, require, shown
 from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 
 if TYPE_CHECKING:
@@ -48,11 +47,9 @@ def check_enough(ranks: int) -> None:
 
     **Raises:** `InputError` where it has fewer.
     """
-    gpus = gpu_count()
-    if ranks > gpus:
-        need = f"{ranks} ranks need {ranks} GPUs"
-        has = counted(gpus, "GPU")
-        raise InputError(f"{need}, and this machine has {has}; expected fewer, or device='cpu'", name="gpus")
+    if ranks > (gpus := gpu_count()):
+        why = f"{ranks} ranks need {ranks} GPUs, and this machine has {counted(gpus, 'GPU')}"
+        raise InputError(f"{why}; expected fewer, or device='cpu'", name="gpus")
 
 
 def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
@@ -190,9 +187,8 @@ def _perturbations(name: str, value: Any) -> int | str:
 def _loss(name: str, value: Any) -> str:
     from tclab.models._model_registry import loss_names
 
-    if not isinstance(value, str) or value not in loss_names():
-        raise unknown(name, value, loss_names())
-    return value
+    check_known(name, loss_names(), value)
+    return str(value)
 
 
 def _overheads(name: str, value: Any) -> tuple[str, ...]:
@@ -256,6 +252,7 @@ class Point:
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
+    - `capture`: on CUDA, replay each batch's step as CUDA graphs, one a stage, after the first two of its layout.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
@@ -297,6 +294,7 @@ class Point:
     overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
     micro_batch: AtLeast1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "panel")
+    capture: bool = declare(False, "panel")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
@@ -322,9 +320,12 @@ class Point:
         return None if reason is None else f"skipped: {reason}"
 
     def _obstacles(self) -> Iterator[str]:
+        from tclab.training._captured_step import refusals
         from tclab.training._step import WITHOUT_MODEL
 
         kind, model = self.kind, self.model
+        if self.capture:
+            yield from refusals(strategy_of(self.strategy), device_of(self.device), vars(self))
         if not kind.served_by(strategy_of(self.strategy)):
             reads = f"{self.strategy} makes no masked graph, and {model} reads one"
             yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
@@ -345,7 +346,8 @@ class Point:
 
     def changed(self) -> dict[str, Any]:
         """Return the fields whose values differ from those of `Point()`."""
-        return {name: value for name, value in vars(self).items() if value != getattr(_usual(), name)}
+        usual = vars(Point())
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
 
     def __repr__(self) -> str:
         return f"Point({', '.join(f'{name}={value!r}' for name, value in self.changed().items())})"
@@ -353,11 +355,6 @@ class Point:
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it; `Point(**fields)` is the point again."""
         return dict(vars(self))
-
-
-@cache
-def _usual() -> Point:
-    return Point()
 
 
 def _settled(values: dict[str, Any]) -> dict[str, Any]:
@@ -404,7 +401,7 @@ class Points(Shown, list[Point]):
                 values = dict.fromkeys(none if cell is None else str(cell) for cell in cells)
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
-        return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+        return Display(counted(len(self), "setting"), columns, lines, ["Every other field has its default."])
 
 
 def varying_fields(points: Iterable[Point]) -> list[str]:

@@ -172,7 +172,8 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside", here=True)
+    alone = replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False, capture=False)
+    point = resolved_alone(alone, "inside", here=True)
     check_equivalence(point)
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:
@@ -217,7 +218,7 @@ class _PartTimer:
         return call
 
     def _begin(self, part: str) -> None:
-        stage = self._ledger.current
+        self.around[-1], stage = part, self._ledger.current
         if stage in STAGES:  # what is computed again is within the backward
             self._ledger.assign_next(f"{stage}: {part}")
 
@@ -227,11 +228,7 @@ class _PartTimer:
             # one tensor may be the result of a part and of the one around it, and given to more: the first counts
             if isinstance(tensor, Tensor) and tensor.grad_fn is not None and not hasattr(tensor, "_part"):
                 tensor._part = part  # type: ignore[attr-defined]
-                tensor.register_hook(lambda grad: self._go_on(part))
-
-    def _go_on(self, part: str) -> None:
-        self.around[-1] = part
-        self._begin(part)
+                tensor.register_hook(lambda grad: self._begin(part))
 
 
 @contextmanager

@@ -99,8 +99,11 @@ class Results:
         if not path.exists():
             return None
         for file in (path, *sorted(self.folder.glob(f"{path.stem}-*.parquet"))):
-            if (rows := _read(file)) is not None and _stands(rows):
-                return rows
+            if (rows := _read(file)) is not None:
+                code = code_in(rows)
+                # no process that fails to import its code says which that is
+                if unchanged(code) if code else not rows["status"][0].as_py().startswith("failed"):
+                    return rows
         return None
 
     def read_point(self, point: Point, repeat: int = 0) -> pa.Table | None:
@@ -129,12 +132,6 @@ class Results:
         read = [rows for path in sorted(self.folder.glob("[!.]*.parquet")) if (rows := _read(path)) is not None]
         read.sort(key=lambda rows: rows["measured_at"][0].as_py() or "never")  # digits sort before letters
         return frame(*read)
-
-
-def _stands(rows: pa.Table) -> bool:
-    """Return whether the code that a point's rows are of is there; no process that fails to import it says which."""
-    code = code_in(rows)
-    return unchanged(code) if code else not rows["status"][0].as_py().startswith("failed")
 
 
 def _beside(path: Path, rows: pa.Table) -> Path:
