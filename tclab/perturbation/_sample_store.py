@@ -70,10 +70,8 @@ def build_store(path: Path, value: Callable[[int], bytes], value_bytes: Int64s) 
             temporary.unlink(missing_ok=True)
             needed, free = disk_bytes(value_bytes), shutil.disk_usage(path.parent).free
             if needed > free:
-                raise InputError(
-                    f"the store {path} needs {bytes_text(needed)} for {len(store):,} samples, and its disk has "
-                    f"{bytes_text(free)}; ask for fewer samples or choose another disk"
-                )
+                has = f"its disk has {bytes_text(free)}; ask for fewer samples or choose another disk"
+                raise InputError(f"the store {path} needs {bytes_text(needed)} for {len(store):,} samples, and {has}")
             _write(temporary, value, value_bytes)
             temporary.rename(path)
         store.opened()

@@ -171,9 +171,7 @@ class Lookup:
         known = {folded(name): name for name in (*self.genes.also, *self.genes.names)}
         alike = [(name, known.get(folded(self.clean(name)), self.clean(name))) for name in unknown]
         cases = [(name, other) for name, other in alike if other != self.clean(name)]
-        case = "".join(
-            f"; {name!r} differs from {other!r} only in case, in Unicode or in “.0”" for name, other in cases[:1]
-        )
+        case = "; {!r} differs from {!r} only in case, in Unicode or in “.0”".format(*cases[0]) if cases else ""
         example = f"such as {quoted(unknown[0])}{case}"
         if lost / rows > self.unknown_limit:
             like = f"expected one like {quoted(next(iter(self.genes.names), 'none'))}"

@@ -125,11 +125,9 @@ def read_perturbations(
             return _own_samples(path, table, names, graph.num_nodes[graph.deleted_type], graph.deleted_type)
         kind = _format_of(table)
         if names is None and not graph.source.startswith("synthetic"):
-            raise InputError(
-                f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes, so the genes of {path} "
-                "have no nodes; expected node_names of systematic names such as YAL001C (a folder of public files "
-                "gives them)"
-            )
+            nameless = f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes"
+            like = "systematic names such as YAL001C (a folder of public files gives them)"
+            raise InputError(f"{nameless}, so the genes of {path} have no nodes; expected node_names of {like}")
         wanted = mutant_type or SCREENS[kind].mutant_type
         faults = {end: partial(_no_strain, like) for end, like in _STRAINS.items()}
         columns = {end: Column(table.column(f"{end} strain id"), NAME, fault=fault) for end, fault in faults.items()}
@@ -158,9 +156,8 @@ def _text_of(path: str | Path) -> Iterator[bytes]:
         with guarded(path, "a table of samples", ReadError):
             yield pd.read_parquet(path).to_csv(index=False).encode()
     else:
-        with opened(
-            path, "a table of samples or a genetic interaction screen", ReadError, archive=suffix == ".xlsx"
-        ) as content:
+        what = "a table of samples or a genetic interaction screen"
+        with opened(path, what, ReadError, archive=suffix == ".xlsx") as content:
             yield _sheet(content) if suffix == ".xlsx" else content
 
 
@@ -292,8 +289,6 @@ def _assigned(samples: Perturbations, genes: Genes, nodes: int) -> tuple[Perturb
         raise ValueError(f"none of its {len(inside):,} samples {why}")
     sizes = samples.deletions.ptr.diff().numpy()
     kept = Deletions.joined(frame["node"].to_numpy()[np.repeat(inside, sizes)], sizes[inside])
-    note = (
-        f"the graph has no node names: {min(nodes, len(order)):,} of the file's {len(order):,} genes were assigned to "
-        "nodes 0, 1, … by how many samples delete them, so the scores say nothing about this graph's networks"
-    )
-    return Perturbations(kept, samples.scores[torch.from_numpy(inside)]), note
+    note = f"the graph has no node names: {min(nodes, len(order)):,} of the file's {len(order):,} genes were assigned"
+    by = "by how many samples delete them, so the scores say nothing about this graph's networks"
+    return Perturbations(kept, samples.scores[torch.from_numpy(inside)]), f"{note} to nodes 0, 1, … {by}"

@@ -89,9 +89,8 @@ class Table(NamedTuple):
         # Errors have a row where a thread alone reads one block.
         reading = pa.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=positions)
         parsing = pa.csv.ParseOptions(delimiter=self.separator, quote_char=self.loose and '"', double_quote=self.loose)
-        converting = pa.csv.ConvertOptions(
-            column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
-        )
+        # of texts none is null, whatever `missing` is: pyarrow reads them so unless asked
+        converting = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=missing)
         try:
             cells = pa.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
         except pa.ArrowInvalid as error:

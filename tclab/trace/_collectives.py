@@ -8,7 +8,6 @@ import pandas as pd
 from tclab.trace._device_work import DeviceWork
 from tclab.trace._events import HOST, US, Trace
 
-HOST_COLLECTIVE = r"^gloo:"  # on the host the backend's own thread marks each collective
 COLLECTIVE_COLUMNS = ["collective", "kind", "index", "rank", "start_us", "duration_us", "own_us", "wait_us", "paired"]
 _KINDS = {
     "reduce_scatter": r"reduce_?scatter",
@@ -31,7 +30,8 @@ def calls_of(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     """
     rows = device.rows[device.kind == "communication"]
     if len(rows) == 0:
-        rows = np.flatnonzero((trace.kind == HOST) & trace.names_match(HOST_COLLECTIVE))
+        # on the host the backend's own thread marks each collective
+        rows = np.flatnonzero((trace.kind == HOST) & trace.names_match(r"^gloo:"))
         rows = rows[np.argsort(trace.start[rows], kind="stable")]
     names = [name.replace("(anonymous namespace)::", "").split("(")[0] for name in trace.names_of(rows)]
     names = [trace.collectives[code] or name for code, name in zip(trace.collective[rows], names, strict=True)]

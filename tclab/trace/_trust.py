@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from itertools import permutations
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,14 +24,10 @@ MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
 FEW = 20  # events below which a trace is too short to say what is usual in it
 
 
-class Doubt(NamedTuple):
-    """One thing that speaks against a trace: a row of `Report.trust`."""
-
-    pathology: str
-    events: int
-    concerned_us: float
-    spoils: str  # the tables of `Report` that it spoils
-    what: str  # a sentence without its end
+# One thing that speaks against a trace, a row of `Report.trust`: its pathology, how many events, the µs that it
+# concerns, the tables of `Report` that it spoils, and what it is, a sentence without its end.
+Doubt: TypeAlias = tuple[str, int, float, str, str]
+_COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "spoils", "what"]
 
 
 def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -50,10 +46,10 @@ def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, 
         trace, device, host = rank.trace, rank.device, rank.host
         doubts = [*_not_torch(trace), *_silences(trace), *_overlaps(trace, device), *_lost_kernels(trace, device)]
         doubts += [*_short_replays(trace, device), *_early_kernels(trace, device)]
-        doubts += [Doubt("steps cut off", 1, cut, "steps, stages", what) for cut, what in cut_steps(trace).values()]
+        doubts += [("steps cut off", 1, cut, "steps, stages", what) for cut, what in cut_steps(trace).values()]
         doubts += [*_overruns(trace, host), *_endless_marks(trace, host), *_unaligned(ranks[0].trace, us)]
-        rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
-    table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
+        rows += [(trace.rank, trace.path.name, *doubt, f"{what} ({trace.label}).") for *doubt, what in doubts]
+    table = pd.DataFrame(rows, columns=_COLUMNS).astype({"rank": "Int64"})
     return table, _verdict(table, clocks_compared=all(map(len, ahead[1:])))
 
 
@@ -66,7 +62,7 @@ def _not_torch(trace: Trace) -> Iterator[Doubt]:
         has = "No event has a" if len(rows) == len(trace.start) else some
         what = f"{has} category of torch.profiler: another program wrote it, and host and device are not told apart"
         spoils = "breakdown, categories, stages, kernels, gaps, syncs"
-        yield Doubt("no categories of torch.profiler", len(rows), us, spoils, what)
+        yield "no categories of torch.profiler", len(rows), us, spoils, what
 
 
 def _silences(trace: Trace) -> Iterator[Doubt]:
@@ -87,7 +83,7 @@ def _silences(trace: Trace) -> Iterator[Doubt]:
         if len(during):
             what = f"{trace.names_of(during)[0][:60]} outlasts all other events by {us_text(us)}"
         spoils = "breakdown, categories, stages, gaps, idle_causes"
-        yield Doubt("silence", max(len(during), 1), us, spoils, f"{what}: shares and idle time count it")
+        yield "silence", max(len(during), 1), us, spoils, f"{what}: shares and idle time count it"
 
 
 def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
@@ -102,7 +98,7 @@ def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
         runs = f"{counted(bad.sum(), 'event runs', 'events run')} into the next on the same stream, for {us_text(us)}"
         why = "a duration is wrong, events are there twice, or a graph's branches share it"
         what = f"{runs}, most {worst}: {why}"
-        yield Doubt("overlap on a stream", bad.sum(), us, "breakdown, kernels, gaps, idle_causes", what)
+        yield "overlap on a stream", bad.sum(), us, "breakdown, kernels, gaps, idle_causes", what
 
 
 def _captured(trace: Trace) -> Bools:
@@ -137,7 +133,7 @@ def _lost_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
     launches = f"{counted(count, 'launch', 'launches')} of {len(rows)} {'has' if count == 1 else 'have'}"
     what = f"{launches} no work on the device in the trace{where}: what the device did in {us_text(us)} is not known"
-    yield Doubt("launches without kernels", count, us, "breakdown, kernels, gaps, idle_causes, steps", what)
+    yield "launches without kernels", count, us, "breakdown, kernels, gaps, idle_causes, steps", what
 
 
 def _early_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
@@ -149,7 +145,7 @@ def _early_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
         began = f"{counted(len(us), 'kernel or copy', 'kernels or copies')} of {len(rows)} began before the call that"
         early = f"launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}"
         what = f"{began} {early}: the clocks of host and device differ by as much"
-        yield Doubt("kernels before their launch", len(us), us.sum(), "gaps, idle_causes, syncs", what)
+        yield "kernels before their launch", len(us), us.sum(), "gaps, idle_causes, syncs", what
 
 
 def _endless_marks(trace: Trace, host: HostWork) -> Iterator[Doubt]:
@@ -159,7 +155,7 @@ def _endless_marks(trace: Trace, host: HostWork) -> Iterator[Doubt]:
     if len(rows) and (trace.start % US).any():  # in whole µs a short one takes none, too
         us = (trace.stop.max() - trace.start[rows].min()) / US
         marks = f"{counted(len(rows), 'mark')} of a stage, such as {trace.names_of(rows)[0][:60]}, took no time"
-        yield Doubt("marks without an end", len(rows), us, "stages", f"{marks}: an end was lost, with what it held")
+        yield "marks without an end", len(rows), us, "stages", f"{marks}: an end was lost, with what it held"
 
 
 def _short_replays(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
@@ -177,7 +173,7 @@ def _short_replays(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
         us = (less["name"].map(whole).map(usual) - less["took"]).sum() / US
         lack = f"{counted(len(less), 'launch', 'launches')} of a graph {'lacks' if len(less) == 1 else 'lack'}"
         what = f"{lack} kernels of {us_text(us)} that its other launches have: these are unreliable"
-        yield Doubt("graph launches without some kernels", len(less), us, "breakdown, kernels, gaps, idle_causes", what)
+        yield "graph launches without some kernels", len(less), us, "breakdown, kernels, gaps, idle_causes", what
 
 
 def _overruns(trace: Trace, host: HostWork) -> Iterator[Doubt]:
@@ -205,7 +201,7 @@ def _overruns(trace: Trace, host: HostWork) -> Iterator[Doubt]:
         longest = trace.names_of(events)[np.argmax(trace.stop[events] - ends)][:60]
         ended = f"{counted(len(events), 'event ends', 'events end')} after {end}, by {us_text(us)}, most {longest}"
         spoils = "categories, stages, ops, steps"
-        yield Doubt("events that end too late", len(events), us, spoils, f"{ended}; an end was lost{gained}")
+        yield "events that end too late", len(events), us, spoils, f"{ended}; an end was lost{gained}"
 
 
 def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
@@ -231,7 +227,7 @@ def _unaligned(first: Trace, ahead: Floats) -> Iterator[Doubt]:
     if abs(us) > max(error, SURE_US):
         side = f"{us_text(abs(us))} {'ahead of' if us > 0 else 'behind'} that of {first.label}"
         what = f"The clock is {side}, by the ends of {counted(len(ahead), 'collective')}, ± {us_text(error)}"
-        yield Doubt("unaligned clocks", len(ahead), abs(us), "times of this rank beside those of another", what)
+        yield "unaligned clocks", len(ahead), abs(us), "times of this rank beside those of another", what
 
 
 def _verdict(table: pd.DataFrame, *, clocks_compared: bool) -> str:
