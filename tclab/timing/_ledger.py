@@ -42,12 +42,14 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 @dataclass(frozen=True)
 class BatchTiming:
-    """The times of making one batch."""
+    """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
 
     worker: int | None  # number of the loader worker; `None` if the training process made the batch
-    begin_ns: int  # `time.perf_counter_ns()` before and after
+    begin_ns: int
     end_ns: int
     stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
+    wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
+    arrived_ns: int = 0  # when the loop got it; this and the wait are known to `loader_times` alone
 
 
 def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
