@@ -17,7 +17,7 @@ from itertools import combinations
 from math import comb
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +28,6 @@ from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, Plan, RaceP
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
-INTERRUPTED = "interrupted"
 _SPARE = 1.5  # rounds may take longer than the plan says, so half as much again is offered
 _SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
@@ -126,7 +125,7 @@ def last_notes(result: Race | Races) -> list[str]:
 def race(
     arms: Arms, *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
     record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
-    clock: Clock = perf_counter_ns,
+    clock: Clock = perf_counter,
 ) -> Race:  # fmt: skip
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
 
@@ -155,7 +154,7 @@ def race(
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `progress`: print to standard error how many rounds the budget has room for, and between rounds how many there
       were, how much of the budget is spent, and each arm's median seconds so far.
-    - `clock`: returns nanoseconds; for tests of what is raced.
+    - `clock`: returns seconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, a loader that yields no batch, or the record of another race.
@@ -179,7 +178,7 @@ def race(
                     said_at = monotonic()
                     say(session.how_far())
         except KeyboardInterrupt:
-            session.stopped = INTERRUPTED
+            session.stopped = "interrupted"
         busy = contention(session.began, conditions()).busy_percent if session.began else None
     not_run = [Pair(a, b, margin=margin, reason="no round ran") for a, b in combinations(arms, 2)]
     pairs = verdicts_of(session.samples, margin) or not_run
@@ -275,18 +274,18 @@ class _Session:
         self._start()
         begin, n = self.clock(), len(self.runners)
         calls, round_seconds = self._plan()
-        planned = 0.0 if resumes else self._since(begin)
+        planned = 0.0 if resumes else self.clock() - begin
         seconds, turns = self.budget_seconds - planned, max(self.least, n)
         enough = resumes or self._has_room(seconds, round_seconds)
         begun = self.samples[-1].get("turn", 0) if resumes else 0
         for turn in range(begun, turns):
-            left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
+            left = planned + seconds * (turn + 1) / turns - earlier - (self.clock() - begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
             last = self._last_seconds() or round_seconds
             rounds = self.runners[turn % n].rounds(left, calls, turn=turn, first=first, least=least, round_seconds=last)
             for samples in rounds:
-                spent = earlier + self._since(begin)
+                spent = earlier + self.clock() - begin
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
 
@@ -336,8 +335,5 @@ class _Session:
             self.runners.append(self.opened.enter_context(closing(process)))
         for runner in self.runners:
             runner.make()
-        self.making_seconds += self._since(begin)
+        self.making_seconds += self.clock() - begin
         self.began = conditions()
-
-    def _since(self, begin: int) -> float:
-        return (self.clock() - begin) / 1e9

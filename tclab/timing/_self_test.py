@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger import Ledger, Timer
+from tclab.timing._ledger import Ledger
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
@@ -169,17 +169,6 @@ class Receipt(Shown):
         return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
-def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
-    """Return the median time of an empty step with these stages."""
-    outer = Ledger(cuda=False)
-    for _ in outer.steps(range(20)):
-        for _ in ledger.steps(range(100)):
-            for name in stages:
-                with ledger.stage(name):
-                    pass
-    return median(outer.seconds()["other"]) / 100
-
-
 def receipt(loop: Callable[[Ledger], object]) -> Receipt:
     """Return what timing a loop costs: the ledger's own work in a step of the same stages that does nothing else.
 
@@ -187,9 +176,12 @@ def receipt(loop: Callable[[Ledger], object]) -> Receipt:
 
     - `loop`: takes a `Ledger` and runs its steps under it.
     """
-    ledger = Ledger()
+    ledger, empty = Ledger(), Ledger(cuda=False)
     loop(ledger)
     seconds = ledger.seconds()
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
-    cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(Timer(), stages))
-    return Receipt(cut, median(seconds["step"]))
+    for _ in empty.steps(range(2000)):
+        for name in stages:
+            with empty.stage(name):
+                pass
+    return Receipt(median(empty.seconds()["step"]), median(seconds["step"]))
