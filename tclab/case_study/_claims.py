@@ -233,7 +233,7 @@ class _Steps:
         self.making = dict(zip(made["stage"], made["mean_seconds"].astype(float), strict=True))
 
     def mean(self, seconds: Any) -> float:
-        return mean_step([seconds], self.times.cycle).value
+        return mean_step(seconds, self.times.cycle).value
 
     def judge(self, part: Any) -> tuple[str, str]:
         """Return the verdict on whether a part takes most of the steps' time, and its share as text.

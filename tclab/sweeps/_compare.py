@@ -223,7 +223,7 @@ class StepRuns:
     def of(cls, seconds: Sequence[Reals], cycle: int = 1) -> StepRuns:
         """Return the runs whose steps took these seconds; those without any are left out."""
         kept = [own[own > 0] for own in seconds if (own > 0).any()]
-        return cls(np.array([mean_step([own], cycle).value for own in kept]), sum(map(len, kept)))
+        return cls(np.array([mean_step(own, cycle).value for own in kept]), sum(map(len, kept)))
 
 
 def ratio_of_runs(first: StepRuns, second: StepRuns) -> tuple[float, tuple[float, float] | None, float | None]:

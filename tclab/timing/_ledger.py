@@ -117,10 +117,27 @@ class _Stage(AbstractContextManager[None]):
     mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
-        self.ledger._enter(self)
+        ledger = self.ledger
+        if ledger._cuts is None:
+            raise RuntimeError(f"the stage {self.name!r} was entered outside a step: loop over ledger.steps(loader)")
+        if ledger.marks:
+            import torch
+
+            # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
+            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+            self.mark = mark(f"ledger: {self.name}")
+            self.mark.__enter__()
+        ledger._open.append(self)
+        ledger._cut(self.name)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.ledger._leave(self, kind is not None)
+        ledger, stages = self.ledger, self.ledger._open
+        if not stages:  # the step was ended inside this stage
+            return
+        ledger._failed |= kind is not None
+        ledger._cut(stages[-2].name if len(stages) > 1 else "other")
+        stages.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
+        self.mark.__exit__(None, None, None)
 
 
 class Timer:
@@ -257,14 +274,14 @@ class Ledger(Timer, Shown):
                 self._synchronize()
                 end_ns = raw_clock_ns()
             self._around[1:] = [conditions()]
-            self._close(cuts, keep=keep and not self._failed)
-            if keep and not self._failed:
-                cuts = []
+            keep = keep and not self._failed
+            self._close(cuts, keep=keep)
             if len(self._steps) > self._ended:
                 self.begins.append(self._ended)
                 self._ended = len(self._steps)
                 for line in self._timelines:
-                    wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
+                    dropped = 0.0 if keep else sum(stage_seconds(cuts, line).values())
+                    wall = (end_ns - self._begin_ns) / 1e9 - dropped
                     self._wall[line] = self._wall.get(line, 0.0) + wall
         self._open.clear()
         self._failed = False
@@ -341,27 +358,6 @@ class Ledger(Timer, Shown):
             self._unread.popleft()
             self._spare += [event for *_, event in cuts[:-1] if event is not None]  # the last begins the next step
         return self._steps
-
-    def _enter(self, stage: _Stage) -> None:
-        if self._cuts is None:
-            raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
-        if self.marks:
-            import torch
-
-            # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
-            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-            stage.mark = mark(f"ledger: {stage.name}")
-            stage.mark.__enter__()
-        self._open.append(stage)
-        self._cut(stage.name)
-
-    def _leave(self, stage: _Stage, failed: bool) -> None:
-        if not self._open:  # the step was ended inside this stage
-            return
-        self._failed |= failed
-        self._cut(self._open[-2].name if len(self._open) > 1 else "other")
-        self._open.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
-        stage.mark.__exit__(None, None, None)
 
     # ---- results
 

@@ -78,10 +78,8 @@ class LoaderTimes(Shown):
 
     def by_loader(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes, in the order of the first."""
-        found: dict[str, list[LoaderPass]] = {}
-        for one in self.passes:
-            found.setdefault(one.loader, []).append(one)
-        return found
+        names = dict.fromkeys(one.loader for one in self.passes)
+        return {name: [one for one in self.passes if one.loader == name] for name in names}
 
     def restarts(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes that started its workers anew, the first left out, where there are any."""
