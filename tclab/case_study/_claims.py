@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from math import nan
 from pathlib import Path
@@ -240,7 +240,7 @@ class _Steps:
 
         The share is total over total; a verdict needs its 95 % interval on one side of a half, of at least 6 steps.
         """
-        share, (low, high) = replace(self.times, stages={"part": part}).share("part")
+        share, (low, high) = self.times._replace(stages={"part": part}).share("part")
         verdict = UNDECIDED
         if len(self.whole) >= MIN_OBSERVATIONS and low > _MOST:
             verdict = HOLDS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -171,8 +171,7 @@ def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
 # ---- the evidence
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """The times of some steps, as the evidence for advice; what is not known is `None` or empty."""
 
     subject: str  # the measured workload, in words

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from tclab import _limits as limits
 
@@ -183,8 +182,7 @@ def conditions() -> dict[str, float | None]:
     }
 
 
-@dataclass(frozen=True)
-class Contention:
+class Contention(NamedTuple):
     """How the processors were shared between two moments; each figure is `None` where the system does not tell.
 
     **Arguments:**

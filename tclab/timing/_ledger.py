@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -40,8 +40,7 @@ _END: Any = object()
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-@dataclass(frozen=True)
-class BatchTiming:
+class BatchTiming(NamedTuple):
     """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
 
     worker: int | None  # number of the loader worker; `None` if the training process made the batch
@@ -251,7 +250,14 @@ class Ledger(Timer, Shown):
         if self._failed or self._open:  # a step that is not whole ends its block
             self.end()
         if self._cuts is None:
-            self._begin_block()
+            if self.cuda is None:
+                torch = sys.modules.get("torch")
+                self.cuda = bool(torch is not None and torch.cuda.is_initialized())
+            self._around = self._around[:1] or [conditions()]
+            self._synchronize()
+            self._cuts = []
+            self._begin_ns = raw_clock_ns()
+            self._cut("other")
         else:
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
@@ -320,16 +326,6 @@ class Ledger(Timer, Shown):
             seconds[name] = seconds.get(name, 0.0) + more
 
     # ---- cuts
-
-    def _begin_block(self) -> None:
-        if self.cuda is None:
-            torch = sys.modules.get("torch")
-            self.cuda = bool(torch is not None and torch.cuda.is_initialized())
-        self._around = self._around[:1] or [conditions()]
-        self._synchronize()
-        self._cuts = []
-        self._begin_ns = raw_clock_ns()
-        self._cut("other")
 
     def _synchronize(self) -> None:
         if self.cuda:

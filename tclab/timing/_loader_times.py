@@ -207,7 +207,7 @@ def _next(iterator: ref[Any], of_pass: LoaderPass) -> Any:
         if of_pass.fresh and not of_pass.start_seconds:
             of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
         of_pass.wait_seconds += wait_ns / 1e9
-        of_pass.batches += [replace(timing, wait_ns=wait_ns, arrived_ns=end)] if timing else []
+        of_pass.batches += [timing._replace(wait_ns=wait_ns, arrived_ns=end)] if timing else []
     return batch
 
 

@@ -21,12 +21,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
@@ -47,8 +46,7 @@ VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(NamedTuple):
     """One candidate of a race.
 
     **Arguments:**

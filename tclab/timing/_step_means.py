@@ -16,7 +16,6 @@ describes more than one step is made here:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, lcm, sqrt
 from typing import NamedTuple
 
@@ -43,8 +42,7 @@ _BATCH = 5  # steps a batch, where there are enough steps
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """An estimate and its standard error, with the error's degrees of freedom."""
 
     value: float  # a mean, or the share of a whole
