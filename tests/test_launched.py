@@ -2,6 +2,7 @@
 
 import os
 import sys
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -11,7 +12,9 @@ from test_sweep import tiny as of_one_rank
 
 import tclab
 from tclab import InputError
-from tclab.sweeps import _run
+from tclab.sweeps import _run, _worker
+from tclab.sweeps._measure import setup
+from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._rows import where_measured
 
 
@@ -107,9 +110,6 @@ def test_every_other_field_is_run_by_ranks(rows):
         row = of_the_step(tclab.run(tiny(steps=2, **fields)))
         assert row["status"] == "ok", fields
         assert all(row[name] == value for name, value in fields.items() if name not in ("model", "networks"))
-    wrong = of_the_step(tclab.run(tiny(ddp="gather_interval:2")))["status"]
-    assert wrong.startswith("failed: rank ")
-    assert "gather_interval is 2, and the loss 'log_cosh' gathers nothing from other ranks" in wrong
 
 
 def test_what_ranks_cannot_do_is_refused_in_words(tmp_path, monkeypatch):
@@ -121,6 +121,20 @@ def test_what_ranks_cannot_do_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr("tclab.sweeps._point.gpu_count", lambda: 3)
     with pytest.raises(InputError, match="4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):
         _run.ask(tiny(ranks=4, device="cuda"), {})
+
+
+def test_options_that_a_loss_does_not_have_are_refused_and_a_rank_that_refuses_is_named(monkeypatch):
+    words = "gather_interval is 2, and the loss 'log_cosh' gathers nothing from other ranks"
+    with (
+        pytest.raises(InputError, match=words) as refused,
+        setup(resolve(tiny(ddp="gather_interval:2")), 2),
+    ):
+        pass
+    parent = Mock()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("os._exit", parent.ended)
+    _worker._fail(parent, refused.value)
+    assert parent.mock_calls == [call.send(failed=f"failed: rank 1: {words}; expected None"), call.ended(1)]
 
 
 # ---- failures

@@ -77,6 +77,23 @@ def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
         )
 
 
+def test_encoded_once_a_sample_is_the_wild_types_rows_without_its_nodes(small):
+    n = small.num_nodes["gene"]
+    model = models.get("hetero_cell_once").sized(hidden=8, layers=2).build(small, "off").double()
+    assert parameters(model) == parameters(models.get("hetero_cell").sized(hidden=8, layers=2).build(small, "off"))
+    samples = [[], [3], [5, 9, 11], list(range(n - 1)), list(range(n))]
+    view = tclab.view(small, samples, "indices")
+    x = model.encode(view.wild_type)
+    score, z = model.gate(x), model.transform(x)
+    left = [sorted({*range(n)} - {*sample}) for sample in [[], *samples]]
+    pooled = [(score[kept].softmax(0) * z[kept]).sum(0) for kept in left]
+    wild, *others = pooled  # of nothing it is 0
+    predictions = model(view)
+    torch.testing.assert_close(predictions, model.head(torch.stack([wild - other for other in others])).squeeze(1))
+    predictions.sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
 def test_dango_convolution_is_pyg_sage(small):
     torch.manual_seed(0)
     model = Dango.string12(small).double()

@@ -20,7 +20,7 @@ from torch import Tensor
 from tclab._display import counted
 from tclab._io import atomic_write, cache_folder, keep, writing
 from tclab._source import opened
-from tclab.errors import InputError, check_whole, require, unknown
+from tclab.errors import InputError, check_known, check_whole, require, unknown
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
 
@@ -60,8 +60,7 @@ class CellGraph:
     report: Any = None
 
     def __post_init__(self) -> None:
-        if self.deleted_type not in self.num_nodes:
-            raise unknown("node type", self.deleted_type, self.num_nodes)
+        check_known("node type", self.num_nodes, self.deleted_type)
         for kind, n in self.num_nodes.items():
             check_whole(f"the graph's {kind} nodes are", n, most=MOST_NODES)
         for name, network in self.relations.items():
@@ -320,8 +319,7 @@ def resolve_networks(networks: int | Iterable[str], names: Sequence[str]) -> lis
     require("networks", networks, Iterable, "how many, or names of networks")
     wanted = list(networks)
     for name in wanted:
-        if name not in names:
-            raise unknown("network", name, names)
+        check_known("network", names, name)
     if not wanted or len(set(wanted)) < len(wanted):
         raise InputError(f"networks is {wanted!r}, expected one or more names, none of them twice")
     return wanted

@@ -108,6 +108,7 @@ class EdgeMask(Strategy):
     """A boolean edge mask for each relation from an incidence lookup in the worker; all edges travel."""
 
     name = "edge_mask"
+    static_shapes = True
     collations = ("lean", "pyg")
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:

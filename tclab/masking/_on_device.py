@@ -211,6 +211,7 @@ class NodeMask(Strategy):
     """One sparse matrix a network for all samples; the view makes a 0/1 for each node and sample of the removed ids."""
 
     name = "node_mask"
+    static_shapes = True
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared matrices."""
@@ -224,6 +225,7 @@ class Dense(Strategy):
     """
 
     name = "dense"
+    static_shapes = True
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared dense matrices."""
@@ -243,6 +245,7 @@ class Indices(Strategy):
     """What DANGO needs: the whole graph once a step, and which nodes each sample deletes."""
 
     name = "indices"
+    static_shapes = True
     masks_graph = False
 
     def view(self, batch: Batch) -> View:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError, require, shown, unknown
+from tclab.errors import InputError, check_known, require, shown, unknown
 from tclab.message_passing._changed_rows import ChangedRows, Joined, across_rows, needs_every_row, reach
 from tclab.message_passing._shared_graph import SharedGraph, Sides, kept_grid
 from tclab.message_passing.kernels._edge_blocks import edge_attention
@@ -334,8 +334,7 @@ class SharedSAGEConv(_SharedConv):
         **others: object,
     ) -> None:
         super().__init__(**others)
-        if aggr not in ("mean", "sum", "add", "max"):
-            raise unknown("aggregation", aggr, ("mean", "sum", "add", "max"))
+        check_known("aggregation", ("mean", "sum", "add", "max"), aggr)
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
@@ -529,8 +528,7 @@ class SharedHeteroConv(nn.Module):
         """Yield the relations that have a graph, with their convolutions."""
         for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
             if edge_type in shared_dict:
-                if edge_type[0] not in x_dict:
-                    raise unknown("node type of x_dict", edge_type[0], x_dict)
+                check_known("node type of x_dict", x_dict, edge_type[0])
                 assert isinstance(conv, _SharedConv)
                 yield edge_type, conv
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, require, unknown
+from tclab.errors import InputError, check_known, require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, summable, take_rows
@@ -225,8 +225,7 @@ class View(Shown, ABC):
     def _relation(self, name: str) -> Network:
         if self._closed:
             raise RuntimeError("this view is closed: keep it open until the backward is through")
-        if name not in self.graph.relations:
-            raise unknown("relation", name, self.graph.relations)
+        check_known("relation", self.graph.relations, name)
         return self.graph.relations[name]
 
     def close(self) -> None:

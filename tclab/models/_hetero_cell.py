@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import in_float32, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows
 from tclab.models._layers import AGGREGATIONS, GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
@@ -81,12 +81,9 @@ class HeteroCell(nn.Module):
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")
-        if aggregation not in AGGREGATIONS:
-            raise unknown("aggregation", aggregation, AGGREGATIONS)
-        if combine not in COMBINATIONS:
-            raise unknown("combination", combine, COMBINATIONS)
-        if metabolism not in METABOLISMS:
-            raise unknown("metabolism", metabolism, METABOLISMS)
+        check_known("aggregation", AGGREGATIONS, aggregation)
+        check_known("combination", COMBINATIONS, combine)
+        check_known("metabolism", METABOLISMS, metabolism)
         self.networks = list(networks)
         self.dropout = dropout
         self.embedding = nn.Embedding(num_nodes, width)
@@ -164,3 +161,22 @@ class HeteroCell(nn.Module):
         both = torch.stack([score, local], dim=-1)  # [B, 2]
         shares = 0.5 if self.mixer is None else self.mixer(both).softmax(dim=-1)
         return HeteroCellOutput((shares * both).sum(dim=-1), z_p)
+
+
+class HeteroCellOnce(HeteroCell):
+    """Encodes the wild type once a step; a sample's z is pooled from the wild type's rows without its deleted nodes.
+
+    It has `HeteroCell`'s parameters and is another model: a deletion changes no other node's row, so that nothing but
+    the pool tells what was deleted. It never reads a node-deleted graph.
+    """
+
+    def pooled(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `HeteroCell.pooled` does; each sample's sums are the wild type's less those of its nodes."""
+        wild = self.encode(view.wild_type)
+        scores = in_float32(self.gate(wild))
+        weights = (scores - scores.detach().amax()).exp()
+        added = torch.cat([weights, weights * in_float32(wild)], dim=1)  # by each node to the pool, [N, 1 + H]
+        of_deleted = add_rows(take_rows(added, view.deleted.nodes), view.deleted.samples(), view.size)
+        sums = torch.cat([torch.zeros_like(of_deleted[:1]), -of_deleted]) + added.sum(0)
+        emptied = torch.cat([view.wild_type.emptied(), view.emptied()])
+        return sums[:, 1:] / sums[:, :1].masked_fill(emptied.unsqueeze(1), 1.0), emptied, wild

@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from tclab.errors import InputError, check_whole, need, unknown
+from tclab.errors import InputError, check_known, check_whole, need
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._csr import SparseMatrix
@@ -134,8 +134,7 @@ class DangoLoss:
     """
 
     def __init__(self, graph: CellGraph, *, schedule: str = "LinearUntilUniform") -> None:
-        if schedule not in SCHEDULES:
-            raise unknown("schedule", schedule, SCHEDULES)
+        check_known("schedule", SCHEDULES, schedule)
         self.alpha = partial(SCHEDULES[schedule], at=TRANSITION_EPOCH)
         self.of_networks = {name: ReconstructionLoss(n, zero_weight(name)) for name, n in graph.networks.items()}
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models._dango import Dango, string_networks
-from tclab.models._hetero_cell import HeteroCell
+from tclab.models._hetero_cell import HeteroCell, HeteroCellOnce
 from tclab.models._losses import DangoLoss, MleWassSupCR, log_cosh
 
 
@@ -112,7 +112,13 @@ _PRODUCTION = replace(
     name="hetero_cell_production",
     build=lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
 )
-_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _DANGO)}
+_ONCE = replace(
+    _HETERO_CELL,
+    name="hetero_cell_once",
+    build=lambda g, m, **sizes: HeteroCellOnce.profiling(g, metabolism=m, **sizes),
+    reads_masked_graph=False,
+)
+_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _ONCE, _DANGO)}
 SHIPPED = frozenset(_MODELS)
 
 
@@ -137,8 +143,7 @@ def get(name: str) -> ModelKind:
 
     **Raises:** `InputError` with the nearest name where there is none.
     """
-    if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
+    check_known("model", _MODELS, name)
     return _MODELS[name]
 
 

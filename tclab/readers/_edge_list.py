@@ -19,7 +19,7 @@ import torch
 
 from tclab._limits import number_of
 from tclab._source import opened
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
 from tclab.readers._networks import network_of
@@ -28,7 +28,7 @@ from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, cells_of
 Duplicates = Literal["max", "sum", "error"]
 
 _ENDS = ("source", "target")
-_COMMENTS = ("#", "%")
+_COMMENTS = ("#", "%", "sep=")  # the last is Excel's, for its own use
 # What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
 # gene_b.
 _ROLES, _NUMBERS = (
@@ -51,6 +51,7 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"%%MatrixMarket": "MatrixMarket: scipy.io.mmread",
     r"\*(vertices|network)": "Pajek: networkx.read_pajek",
     r"(#.*\n|\s|(Creator|Version|Comment).*\n)*graph\s*\[": "GML: networkx.read_gml",
+    r"\s*<(!doctype )?html": "a web page",
     r"\s*<(\?xml|!|graphml|gexf)": "XML, such as GraphML: networkx.read_graphml",
     r"[{\[]\s*[\[{\"]": "JSON: json.load",
     r"(strict\s+)?(di)?graph\b[^\n,;\t]*\{": "DOT: networkx.nx_pydot.read_dot",
@@ -58,6 +59,8 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"dl\s+n\s*=": "UCINET's DL: igraph reads it",
     r"nodedef\s*>": "GDF: igraph's read_graph or Gephi",
     r">": "FASTA, which has sequences",
+    r"%\s*bip\b": "KONECT's of two kinds of nodes, each with numbers of its own",
+    r".*\n[-+| :]*-{3}[-+| :]*\n": "a printed table: its second line is a rule",
 }
 _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
@@ -116,8 +119,7 @@ def edge_list(
     """
     if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
         raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
-    if duplicates not in get_args(Duplicates):
-        raise unknown("duplicates", duplicates, get_args(Duplicates))
+    check_known("duplicates", get_args(Duplicates), duplicates)
     with opened(path, "an edge list", ReadError) as content:
         _refuse_other_formats(Path(path), content[:10_000].decode(errors="replace"), columns)
         table = sniff(content, comment=_COMMENTS, separator=sep or _separator, loose=True)
@@ -159,7 +161,7 @@ def edge_list(
         notes = [f"guessed: {', '.join(guesses)}"] if guesses else []
         names = _names(edges) - ({"-"} if _MITAB.search(table.commented or table.first) else set())
         if len({*map(folded, names)}) < len(names):
-            notes.append("some names differ only in case or in Unicode, and are nodes of their own")
+            notes.append("some names differ only in case, in Unicode or in “.0”, and are nodes of their own")
         lookup = Lookup(path, sorted(names) if nodes is None else nodes, unknown_limit, noun=node_type)
         if weights is None and duplicates == "sum":
             weights = np.ones(len(edges))

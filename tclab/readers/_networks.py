@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from tclab._source import opened
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_known, unknown
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
 from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, sniff, tab_or_comma
@@ -278,8 +278,7 @@ def _wanted(table: Table, channels: Sequence[str] | None) -> Sequence[str]:
     if not there:
         table.column("combined_score")
     for channel in channels or ():
-        if channel not in there:
-            raise unknown("channel", channel, there)
+        check_known("channel", there, channel)
     return channels or [channel for channel in CHANNELS if channel in there] or there[-1:]
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tclab._display import Display, Shown, counted
 from tclab._io import atomic_write, cache_folder, keep
-from tclab.errors import InputError, about, require, shown, unknown
+from tclab.errors import InputError, about, check_known, require, shown, unknown
 from tclab.sweeps._fields import AtLeast0, AtLeast1, Options, checked, declarations, declare, options, text_value
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def _overheads(name: str, value: Any) -> tuple[str, ...]:
     """Check names of overheads, or one name as text; they are kept in the order of `OVERHEADS`, each once."""
     wanted = [value] if isinstance(value, str) else list(value)
     for one in wanted:
-        if one not in OVERHEADS:
-            raise unknown("overhead", one, OVERHEADS)
+        check_known("overhead", OVERHEADS, one)
     return tuple(one for one in OVERHEADS if one in wanted)
 
 
@@ -257,6 +256,7 @@ class Point:
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
+    - `capture`: on CUDA, replay each batch's step as CUDA graphs, one a stage, after the first two of its layout.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
@@ -298,6 +298,7 @@ class Point:
     overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
     micro_batch: AtLeast1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "panel")
+    capture: bool = declare(False, "panel")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
@@ -323,9 +324,12 @@ class Point:
         return None if reason is None else f"skipped: {reason}"
 
     def _obstacles(self) -> Iterator[str]:
+        from tclab.training._captured_step import refusals
         from tclab.training._step import WITHOUT_MODEL
 
         kind, model = self.kind, self.model
+        if self.capture:
+            yield from refusals(strategy_of(self.strategy), device_of(self.device), vars(self))
         if not kind.served_by(strategy_of(self.strategy)):
             reads = f"{self.strategy} makes no masked graph, and {model} reads one"
             yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
@@ -371,8 +375,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
 
     kept = dict(values)
     collations = strategy_of(kept["strategy"]).collations
-    if kept["collation"] not in collations:
-        raise unknown("collation", kept["collation"], collations)
+    check_known("collation", collations, kept["collation"])
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:
@@ -406,7 +409,7 @@ class Points(Shown, list[Point]):
                 values = dict.fromkeys(none if cell is None else str(cell) for cell in cells)
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
-        return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+        return Display(counted(len(self), "setting"), columns, lines, ["Every other field has its default."])
 
 
 def varying_fields(points: Iterable[Point]) -> list[str]:

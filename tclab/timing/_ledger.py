@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +117,9 @@ class _Stage(AbstractContextManager[None]):
     mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
-        ledger = self.ledger
+        ledger, here = self.ledger, threading.current_thread()
+        if here is not ledger._thread and not isinstance(here, threading._DummyThread):
+            return
         if ledger._cuts is None:
             raise RuntimeError(f"the stage {self.name!r} was entered outside a step: loop over ledger.steps(loader)")
         if ledger.marks:
@@ -131,7 +134,7 @@ class _Stage(AbstractContextManager[None]):
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         ledger, stages = self.ledger, self.ledger._open
-        if not stages:  # the step was ended inside this stage
+        if self not in stages:  # on another thread, or the step was ended inside it
             return
         ledger._failed |= kind is not None
         ledger._cut(stages[-2].name if len(stages) > 1 else "other")
@@ -167,7 +170,8 @@ class Ledger(Timer, Shown):
     as many as the device is behind. What stays of a step is the seconds of its stages.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
-    the last one before a `break`, unless `end(keep=True)` comes first.
+    the last one before a `break`, unless `end(keep=True)` comes first. A stage that another thread of the program
+    enters, such as one that prefetches, is not of the loop and left out; those of autograd's threads count.
 
     **Arguments:**
 
@@ -191,6 +195,7 @@ class Ledger(Timer, Shown):
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
         self._begin_ns = 0  # of the open block, by the raw clock
+        self._thread = threading.current_thread()  # of the loop
         self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
@@ -256,6 +261,7 @@ class Ledger(Timer, Shown):
             self._around = self._around[:1] or [conditions()]
             self._synchronize()
             self._cuts = []
+            self._thread = threading.current_thread()
             self._begin_ns = raw_clock_ns()
             self._cut("other")
         else:

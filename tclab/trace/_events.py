@@ -43,8 +43,8 @@ COLLECTIVE = (
 )
 """Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
 symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce."""
-IN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
-"""All-reduces among the threads of one kernel."""
+IN_KERNEL = r"^triton_\w+_fused_|(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
+"""All-reduces among the threads of one kernel, and kernels that inductor named after a collective before them."""
 
 
 class TraceError(InputError):

@@ -11,9 +11,9 @@ from tclab.trace._categories import CATEGORIES, OUTSIDE, STAGES, Rule, categorie
 from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
-WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$"
+WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$|^(ur|pi)(QueueFinish|EventWait)"
 """Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
-LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
+LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)|^(ur|pi)Enqueue(Kernel|USM)"
 _FULL_QUEUE = 1000
 """Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places."""
 _FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it

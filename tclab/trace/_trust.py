@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
+from tclab.trace._categories import STAGES
 from tclab.trace._device_work import DeviceWork, RankWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._host_work import EDGE, LAUNCH, HostWork, cut_steps
@@ -55,12 +56,15 @@ def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 
 def _not_torch(trace: Trace, *_: object) -> Iterator[Doubt]:
-    """Yield a file without a single category of torch's profiler: other programs write the same format."""
-    if not trace.is_category(TORCH_CATEGORIES).any():
-        us = (trace.stop.max() - trace.start.min()) / US
-        what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told"
+    """Yield events without a category of torch's profiler: other programs write the same format."""
+    rows = np.flatnonzero(~trace.is_category(TORCH_CATEGORIES))
+    if len(rows) > 0.01 * len(trace.start):
+        us = union(trace.start[rows], trace.stop[rows]).length / US
+        some = f"{len(rows)} of {len(trace.start)} events, such as {trace.names_of(rows)[0][:60]}, have no"
+        has = "No event has a" if len(rows) == len(trace.start) else some
+        what = f"{has} category of torch.profiler: another program wrote it, and host and device are not told apart"
         spoils = "breakdown, categories, stages, kernels, gaps, syncs"
-        yield Doubt("no categories of torch.profiler", len(trace.start), us, spoils, f"{what} apart")
+        yield Doubt("no categories of torch.profiler", len(rows), us, spoils, what)
 
 
 def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
@@ -151,6 +155,16 @@ def _cut_steps(trace: Trace, *_: object) -> Iterator[Doubt]:
         yield Doubt("steps cut off", 1, us, "steps, stages", what)
 
 
+def _endless_marks(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
+    """Yield marks of a stage that take no time: kineto writes one so that had not ended with the recording."""
+    is_mark = trace.is_category({"user_annotation"})[host.rows] & host.category.isin(STAGES)
+    rows = host.rows[is_mark & (trace.duration[host.rows] == 0)]
+    if len(rows) and (trace.start % US).any():  # in whole µs a short one takes none, too
+        us = (trace.stop.max() - trace.start[rows].min()) / US
+        marks = f"{counted(len(rows), 'mark')} of a stage, such as {trace.names_of(rows)[0][:60]}, took no time"
+        yield Doubt("marks without an end", len(rows), us, "stages", f"{marks}: an end was lost, with what it held")
+
+
 def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
     """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
     launch = trace.launch[device.rows]
@@ -198,7 +212,7 @@ def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
 
 
 _CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _early_kernels, _cut_steps,
-           _overruns)  # fmt: skip
+           _overruns, _endless_marks)  # fmt: skip
 
 
 def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:
