@@ -22,9 +22,9 @@ from typing import Any
 from uuid import uuid4
 
 from tclab._display import Display, Shown, counted, say, seconds_text
-from tclab.errors import InputError, check_whole, shown, unknown
+from tclab.errors import InputError, check_known, check_whole, shown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, Plan, RaceProcess, Runner, Sample, open_record
+from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
@@ -60,9 +60,7 @@ class Race(Shown):
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
-        for arm in (a, b):
-            if arm not in self.arms:
-                raise unknown("arm", arm, self.arms)
+        check_known("arm", self.arms, a, b)
         if a == b:
             raise InputError(f"cannot compare {a!r} with itself; expected two of {', '.join(self.arms)}")
         from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
@@ -273,7 +271,12 @@ class _Session:
             return
         self._start()
         begin, n = self.clock(), len(self.runners)
-        calls, round_seconds = self._plan()
+        # the first process finds out for all how long blocks are, unless earlier sessions did
+        calls: Mapping[str, int] = {sample["arm"]: sample["calls"] for sample in self.samples}
+        round_seconds = self._last_seconds()
+        if not resumes:
+            planning = CALIBRATION_SHARE * self.budget_seconds
+            calls, round_seconds = self.runners[0].plan(planning, self.budget_seconds - planning)
         planned = 0.0 if resumes else self.clock() - begin
         seconds, turns = self.budget_seconds - planned, max(self.least, n)
         enough = resumes or self._has_room(seconds, round_seconds)
@@ -301,14 +304,6 @@ class _Session:
         """Return the seconds of the last round; 0 with fewer than two."""
         ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:]
         return float(ends[-1] - ends[0]) if ends else 0.0
-
-    def _plan(self) -> Plan:
-        """Return how long blocks are, which the first process finds out for all, or which earlier sessions had."""
-        calls = {sample["arm"]: sample["calls"] for sample in self.samples}
-        if calls:
-            return calls, self._last_seconds()
-        planning = CALIBRATION_SHARE * self.budget_seconds
-        return self.runners[0].plan(planning, self.budget_seconds - planning)
 
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
