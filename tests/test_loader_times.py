@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader, g
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from tclab import timing
-from tclab.timing._loader_times import BatchTimes, LoaderPass, LoaderTimes, _Timed
+from tclab.timing._ledger import BatchTiming
+from tclab.timing._loader_times import LoaderPass, LoaderTimes, _Timed
 from tclab.timing._profile import Profile
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers
@@ -104,8 +105,8 @@ def test_every_kind_of_loader_gives_what_it_gave_and_is_counted(make, batches):
 
 def test_what_a_pinning_thread_gets_is_pinned_inside(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor + 1)
-    pinned = pin_memory(_Timed({"x": torch.zeros(2)}, times := BatchTimes(0, 1, 2, 3)))
-    assert (pinned.batch["x"].tolist(), pinned.times) == ([1.0, 1.0], times)
+    pinned = pin_memory(_Timed({"x": torch.zeros(2)}, made := BatchTiming(0, 1, 2, {"collate": 3})))
+    assert (pinned.batch["x"].tolist(), pinned.timing) == ([1.0, 1.0], made)
 
 
 def patched():
@@ -252,8 +253,8 @@ def test_the_batches_of_training_say_how_many_workers_a_loop_needs(monkeypatch):
     with timing.Ledger() as ledger:
         for _ in ledger.steps(clock.work(0.004) for _ in range(12)):
             clock.work(0.004)
-    training = LoaderPass("a", 1, True, True, True, 0, batches=[BatchTimes(0, 0, 8_000_000, 0)] * 12)
-    others = LoaderPass("validation", 3, True, True, False, 0, batches=[BatchTimes(0, 0, 10**9, 0)])
+    training = LoaderPass("a", 1, True, True, True, 0, batches=[BatchTiming(0, 0, 8_000_000, {})] * 12)
+    others = LoaderPass("validation", 3, True, True, False, 0, batches=[BatchTiming(0, 0, 10**9, {})])
     one = timing.advise(ledger, loaders=LoaderTimes([training, others], 1.0)).suggestions[0]
     assert one.change == "load with 2 workers instead of 1"
     assert "a batch is made in 8 ms, and the rest" in one.why
@@ -264,7 +265,7 @@ def test_without_a_ledger_the_arrival_of_batches_says_whether_a_loop_waits_for_i
     ms = 10**6
 
     def loop(name, every, wait):
-        made = [BatchTimes(i % 2, 0, 200 * ms, 80 * ms, wait * ms, i * every * ms) for i in range(12)]
+        made = [BatchTiming(i % 2, 0, 200 * ms, {"collate": 80 * ms}, wait * ms, i * every * ms) for i in range(12)]
         return LoaderPass(name, 2, True, True, True, 0, wait_seconds=12 * wait / 1e3, batches=made)
 
     slow, quick = loop("slow", 100, 90), loop("quick", 100, 5)
@@ -293,7 +294,7 @@ def test_a_loader_that_starts_its_workers_anew_is_advised_to_keep_them(monkeypat
     second = 10**9
     passes = [
         LoaderPass("Records at train.py:3", 2, True, made_anew or not begin, True, begin, 2.0, 1.0,
-                   [BatchTimes(0, begin + second, begin + second, 0)])
+                   [BatchTiming(0, begin + second, begin + second, {})])
         for begin in (0, 10 * second, 20 * second)
     ]  # fmt: skip
     (one,) = timing.advise(ledger, loaders=LoaderTimes(passes, 25.0)).suggestions

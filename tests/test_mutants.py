@@ -593,7 +593,7 @@ def kept_by_the_ledger(monkeypatch, drift=1.0):
     }
 
 
-_rows, _begin, _end, _leave = Ledger.rows, Ledger.next_step, Ledger.end, Ledger._leave
+_rows, _begin, _end, _leave = Ledger.rows, Ledger.next_step, Ledger.end, _ledger._Stage.__exit__
 _seconds, _step_rows = _ledger.stage_seconds, _ledger.step_rows
 
 
@@ -643,13 +643,17 @@ LEDGERS = {
     "an inner stage counted in the outer one, too": _with_seconds(_in_both),
     "the time between stages lost": _with_seconds(lambda found: found.pop("other", None)),
     "the wait for a batch is no stage": _with_seconds(_in_other),
-    "a stage that goes on after its end": (Ledger, "_leave", lambda ledger, *_: ledger._open.pop()),
+    "a stage that goes on after its end": (
+        _ledger._Stage,
+        "__exit__",
+        lambda stage, *_: stage.ledger._open.remove(stage),
+    ),
     "stages on the step before": _with_steps(lambda steps: steps[1:] + steps[:1]),
     "the last step dropped": _with_steps(lambda steps: steps[:-1]),
     "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
     "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: _end(ledger, keep=True)),
     "missing is 0": (_ledger, "step_rows", _zero),
-    "a stage that failed is a whole one": (Ledger, "_leave", lambda ledger, name, _: _leave(ledger, name, False)),
+    "a stage that failed is a whole one": (_ledger._Stage, "__exit__", lambda stage, *_: _leave(stage, None)),
 }
 
 

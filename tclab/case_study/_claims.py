@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from math import nan
 from pathlib import Path
@@ -233,14 +233,14 @@ class _Steps:
         self.making = dict(zip(made["stage"], made["mean_seconds"].astype(float), strict=True))
 
     def mean(self, seconds: Any) -> float:
-        return mean_step([seconds], self.times.cycle).value
+        return mean_step(seconds, self.times.cycle).value
 
     def judge(self, part: Any) -> tuple[str, str]:
         """Return the verdict on whether a part takes most of the steps' time, and its share as text.
 
         The share is total over total; a verdict needs its 95 % interval on one side of a half, of at least 6 steps.
         """
-        share, (low, high) = replace(self.times, stages={"part": part}).share("part")
+        share, (low, high) = self.times._replace(stages={"part": part}).share("part")
         verdict = UNDECIDED
         if len(self.whole) >= MIN_OBSERVATIONS and low > _MOST:
             verdict = HOLDS

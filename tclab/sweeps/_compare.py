@@ -242,7 +242,7 @@ def run_means(rows: pd.DataFrame) -> tuple[Reals, int]:
     cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
     every, cycle = map(np.asarray, ok["samples_seconds"]), max(map(int, cycles), default=1)
     kept = [own[own > 0] for own in every if (own > 0).any()]
-    return np.array([mean_step([own], cycle).value for own in kept]), sum(map(len, kept))
+    return np.array([mean_step(own, cycle).value for own in kept]), sum(map(len, kept))
 
 
 def pairs_of_runs(

@@ -218,7 +218,7 @@ def columns_of(point: Point) -> dict[str, Any]:
 
 def mean_columns(seconds: Sequence[float], cycle: int) -> dict[str, Any]:
     """Return a row's columns on the mean of its steps, 0 where one did not have the stage; see `_step_means`."""
-    mean = mean_step([np.asarray(seconds, dtype=np.float64)], cycle)
+    mean = mean_step(seconds, cycle)
     low, high = (mean.interval_of_ratio() if mean.value > 0 else None) or (None, None)
     return {"mean_seconds": mean.value, "low_seconds": low, "high_seconds": high, "cycle_steps": cycle}
 

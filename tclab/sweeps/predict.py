@@ -125,7 +125,7 @@ def predict_epoch(costs: Costs, steps: int) -> Prediction:
     The interval is Student's, of the mean of the timed steps and of that of the epoch's own. An epoch that has fewer
     steps than the short one had around those that were timed is predicted as long as these.
     """
-    mean = mean_step([np.asarray(costs.step_seconds)], costs.cycle)
+    mean = mean_step(costs.step_seconds, costs.cycle)
     further = max(steps - costs.around_steps, 0)
     seconds = costs.around_seconds + further * mean.value
     # of the sum of `further` steps to come, from the error of the mean of those that were timed

@@ -1,7 +1,7 @@
 """Clocks for any training loop: where a step's time goes, which of two is faster, and how far to trust the figures.
 
-It knows nothing of graphs and can be used around any loop. A ledger needs Python alone. torch is imported for CUDA,
-pandas for a frame and for advice, numpy and scipy for a race, a verdict and advice.
+It knows nothing of graphs and can be used around any loop. A ledger needs Python alone. torch is imported for CUDA
+and for a loader in a race, pandas for a frame and for advice, numpy and scipy for a race, a verdict and advice.
 """
 
 from tclab._lazy import lazy

@@ -6,19 +6,19 @@ loader, the workers that would keep up are predicted from what a batch takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tclab._display import Display, Shown, counted, first_of, say, seconds_text
 from tclab.timing._environment import usable_cores
-from tclab.timing._ledger import BatchTiming, Ledger
-from tclab.timing._loader_times import BatchTimes, LoaderTimes
+from tclab.timing._ledger import Ledger
+from tclab.timing._loader_times import LoaderTimes
 from tclab.timing._step_means import MIN_OBSERVATIONS, Reals, cycle_of, made_ahead, share_of, steady_state, steps_wait
 from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, UNDECIDED, Pair, sentence_of
 
@@ -171,8 +171,7 @@ def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
 # ---- the evidence
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """The times of some steps, as the evidence for advice; what is not known is `None` or empty."""
 
     subject: str  # the measured workload, in words
@@ -213,8 +212,7 @@ def _step_times(ledger: Ledger, loaders: LoaderTimes | None) -> StepTimes:
     frame = ledger.frame()
     own = frame[frame["timeline"] == ("device" if ledger.cuda else "host")]
     steps = own.pivot(index="step", columns="stage", values="seconds").astype(float).fillna(0.0)
-    made: Sequence[BatchTiming | BatchTimes] = ledger.batch_timings
-    workers, left_out = ledger.workers, ""
+    made, workers, left_out = ledger.batch_timings, ledger.workers, ""
     if loaders is not None and not made:  # batches that carry no times of their own
         passes = [one for one in loaders.passes if one.training]
         made = [batch for one in passes for batch in one.batches]
@@ -245,7 +243,7 @@ def _loop_times(loaders: LoaderTimes) -> StepTimes:
     whole = np.array([now.arrived_ns - before.arrived_ns for before, now in steps]) / 1e9
     waits = np.array([now.wait_ns for _, now in steps]) / 1e9
     make = fmean(one.end_ns - one.begin_ns for one in made) / 1e9
-    collate = fmean(one.collate_ns for one in made) / 1e9
+    collate = fmean(one.stages["collate"] for one in made) / 1e9
     subject, workers = f"from {len(whole)} steps over {passes[0].loader}", passes[0].workers
     parts = f" ({seconds_text(make - collate)} fetch, {seconds_text(collate)} collate)"
     return StepTimes(subject, whole, {"data_wait": waits}, workers, make, usable_cores(), cycle_of(workers), parts)

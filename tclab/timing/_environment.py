@@ -8,11 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from tclab import _limits as limits
 
@@ -50,18 +50,15 @@ def _gpu_driver() -> str | None:
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version  # late: it takes a sixth of `import tclab.timing`
 
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 @cache
 def _cpu() -> str:
-    for line in (limits.text_of(Path("/proc/cpuinfo")) or "").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    found = re.search(r"model name\s*: (.+)", limits.text_of(Path("/proc/cpuinfo")) or "")
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _cores() -> int | None:
@@ -171,29 +168,21 @@ def conditions() -> dict[str, float | None]:
     """
     some = (limits.text_of(Path("/proc/pressure/cpu")) or "").partition("\n")[0]
     waited_us = limits.number_of(some.partition("total=")[2])
+    stat = limits.text_of(Path("/proc/stat")) or ""
+    own = {f"cpu{i}" for i in os.sched_getaffinity(0)} if stat else set()
+    # ticks of user, nice, system, idle, iowait, irq, softirq and steal
+    ticks = [[int(n) for n in line.split()[1:9]] for line in stat.splitlines() if line.partition(" ")[0] in own]
+    hertz = os.sysconf("SC_CLK_TCK")
     return {
         "load": os.getloadavg()[0],
         "monotonic_seconds": monotonic(),
         "cpu_pressure_seconds": None if waited_us is None else waited_us / 1e6,
-        **_busy_and_steal_seconds(),
+        "busy_seconds": sum(sum(one) - one[3] - one[4] for one in ticks) / hertz if ticks else None,
+        "steal_seconds": sum(one[7] for one in ticks) / hertz if ticks else None,
     }
 
 
-def _busy_and_steal_seconds() -> dict[str, float | None]:
-    """Return busy and stolen seconds since the start, summed over this process's processors; `None` where unknown."""
-    text = limits.text_of(Path("/proc/stat"))
-    if text is None:
-        return {"busy_seconds": None, "steal_seconds": None}
-    own = {f"cpu{i}" for i in os.sched_getaffinity(0)}
-    # ticks of user, nice, system, idle, iowait, irq, softirq and steal
-    ticks = [[int(n) for n in line.split()[1:9]] for line in text.splitlines() if line.partition(" ")[0] in own]
-    hertz = os.sysconf("SC_CLK_TCK")
-    busy = sum(sum(one) - one[3] - one[4] for one in ticks)
-    return {"busy_seconds": busy / hertz, "steal_seconds": sum(one[7] for one in ticks) / hertz}
-
-
-@dataclass(frozen=True)
-class Contention:
+class Contention(NamedTuple):
     """How the processors were shared between two moments; each figure is `None` where the system does not tell.
 
     **Arguments:**

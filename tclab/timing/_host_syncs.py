@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tclab._display import Display, Shown, counted, seconds_text
+from tclab.timing._ledger import Ledger
 from tclab.timing._user_code import source_of, user_frame
-
-if TYPE_CHECKING:
-    from tclab.timing._ledger import Ledger
 
 _ALWAYS = frozenset(  # operations whose result, or whose result's size, the host needs before it continues
     ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -41,14 +41,15 @@ _END: Any = object()
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-@dataclass(frozen=True)
-class BatchTiming:
-    """The times of making one batch."""
+class BatchTiming(NamedTuple):
+    """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
 
     worker: int | None  # number of the loader worker; `None` if the training process made the batch
-    begin_ns: int  # `time.perf_counter_ns()` before and after
+    begin_ns: int
     end_ns: int
     stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
+    wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
+    arrived_ns: int = 0  # when the loop got it; this and the wait are known to `loader_times` alone
 
 
 def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
@@ -116,10 +117,29 @@ class _Stage(AbstractContextManager[None]):
     mark: Any = _NOTHING  # in the trace of a profiler
 
     def __enter__(self) -> None:
-        self.ledger._enter(self)
+        ledger, here = self.ledger, threading.current_thread()
+        if here is not ledger._thread and not isinstance(here, threading._DummyThread):
+            return
+        if ledger._cuts is None:
+            raise RuntimeError(f"the stage {self.name!r} was entered outside a step: loop over ledger.steps(loader)")
+        if ledger.marks:
+            import torch
+
+            # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
+            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+            self.mark = mark(f"ledger: {self.name}")
+            self.mark.__enter__()
+        ledger._open.append(self)
+        ledger._cut(self.name)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.ledger._leave(self, kind is not None)
+        ledger, stages = self.ledger, self.ledger._open
+        if self not in stages:  # on another thread, or the step was ended inside it
+            return
+        ledger._failed |= kind is not None
+        ledger._cut(stages[-2].name if len(stages) > 1 else "other")
+        stages.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
+        self.mark.__exit__(None, None, None)
 
 
 class Timer:
@@ -235,7 +255,15 @@ class Ledger(Timer, Shown):
         if self._failed or self._open:  # a step that is not whole ends its block
             self.end()
         if self._cuts is None:
-            self._begin_block()
+            if self.cuda is None:
+                torch = sys.modules.get("torch")
+                self.cuda = bool(torch is not None and torch.cuda.is_initialized())
+            self._around = self._around[:1] or [conditions()]
+            self._synchronize()
+            self._cuts = []
+            self._thread = threading.current_thread()
+            self._begin_ns = raw_clock_ns()
+            self._cut("other")
         else:
             self._cut("")
             step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
@@ -258,14 +286,14 @@ class Ledger(Timer, Shown):
                 self._synchronize()
                 end_ns = raw_clock_ns()
             self._around[1:] = [conditions()]
-            self._close(cuts, keep=keep and not self._failed)
-            if keep and not self._failed:
-                cuts = []
+            keep = keep and not self._failed
+            self._close(cuts, keep=keep)
             if len(self._steps) > self._ended:
                 self.begins.append(self._ended)
                 self._ended = len(self._steps)
                 for line in self._timelines:
-                    wall = (end_ns - self._begin_ns) / 1e9 - sum(stage_seconds(cuts, line).values())
+                    dropped = 0.0 if keep else sum(stage_seconds(cuts, line).values())
+                    wall = (end_ns - self._begin_ns) / 1e9 - dropped
                     self._wall[line] = self._wall.get(line, 0.0) + wall
         self._open.clear()
         self._failed = False
@@ -305,17 +333,6 @@ class Ledger(Timer, Shown):
 
     # ---- cuts
 
-    def _begin_block(self) -> None:
-        if self.cuda is None:
-            torch = sys.modules.get("torch")
-            self.cuda = bool(torch is not None and torch.cuda.is_initialized())
-        self._around = self._around[:1] or [conditions()]
-        self._synchronize()
-        self._cuts = []
-        self._thread = threading.current_thread()
-        self._begin_ns = raw_clock_ns()
-        self._cut("other")
-
     def _synchronize(self) -> None:
         if self.cuda:
             import torch
@@ -343,30 +360,6 @@ class Ledger(Timer, Shown):
             self._unread.popleft()
             self._spare += [event for *_, event in cuts[:-1] if event is not None]  # the last begins the next step
         return self._steps
-
-    def _enter(self, stage: _Stage) -> None:
-        here = threading.current_thread()
-        if here is not self._thread and not isinstance(here, threading._DummyThread):
-            return
-        if self._cuts is None:
-            raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
-        if self.marks:
-            import torch
-
-            # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
-            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-            stage.mark = mark(f"ledger: {stage.name}")
-            stage.mark.__enter__()
-        self._open.append(stage)
-        self._cut(stage.name)
-
-    def _leave(self, stage: _Stage, failed: bool) -> None:
-        if stage not in self._open:  # on another thread, or the step was ended inside it
-            return
-        self._failed |= failed
-        self._cut(self._open[-2].name if len(self._open) > 1 else "other")
-        self._open.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
-        stage.mark.__exit__(None, None, None)
 
     # ---- results
 

@@ -13,10 +13,9 @@ outside, or in other blocks of a round. So a block has whole epochs, where they 
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import compress
 from math import ceil
 from random import Random
@@ -43,12 +42,26 @@ def loader_arm(
 
     **Raises:** `InputError` for a loader without a batch, or one whose batches come from where a race cannot see.
     """
+    from torch.utils.data import dataloader  # late: a race of functions needs none of it
+
     batches, threads, children = endless(loader), {*threading.enumerate()}, {*multiprocessing.active_children()}
     iterators = WeakValueDictionary[int, Any]()  # torch's, the last of each loader
+    kind: Any = dataloader._MultiProcessingDataLoaderIter
 
     def draw() -> Any:
-        with _noting(iterators):
+        """Return the next batch, and note torch's iterators that begin an epoch over workers meanwhile."""
+        reset = kind._reset
+
+        def noted(iterator: Any, loader: Any, *given: Any, **options: Any) -> None:
+            iterators[id(loader)] = iterator
+            _RACED.add(iterator)
+            reset(iterator, loader, *given, **options)
+
+        kind._reset = noted
+        try:
             return next(batches)
+        finally:
+            kind._reset = reset
 
     first = [draw()]
     found = {worker for iterator in iterators.values() for worker in iterator._workers}
@@ -85,27 +98,6 @@ def loader_arm(
         raise InputError(f"{shown(loader)} draws no further batch of its workers; expected steps that do")
 
     return (call, settle, period) if workers else (call, None, 1)
-
-
-@contextmanager
-def _noting(iterators: WeakValueDictionary[int, Any]) -> Iterator[None]:
-    """Note torch's iterators that begin an epoch over workers meanwhile."""
-    torchs: Any = sys.modules.get("torch.utils.data.dataloader")
-    if torchs is None:
-        yield
-        return
-    kind, reset = torchs._MultiProcessingDataLoaderIter, torchs._MultiProcessingDataLoaderIter._reset
-
-    def noted(iterator: Any, loader: Any, *given: Any, **options: Any) -> None:
-        iterators[id(loader)] = iterator
-        _RACED.add(iterator)
-        reset(iterator, loader, *given, **options)
-
-    kind._reset = noted
-    try:
-        yield
-    finally:
-        kind._reset = reset
 
 
 def wait_for_workers() -> None:

@@ -19,18 +19,8 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tclab._display import Display, Shown, counted, seconds_text
+from tclab.timing._ledger import BatchTiming
 from tclab.timing._user_code import short_place, user_frame
-
-
-class BatchTimes(NamedTuple):
-    """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
-
-    worker: int | None  # number of the worker; `None` for the process that iterates
-    begin_ns: int
-    end_ns: int
-    collate_ns: int  # in collate_fn, a part of the whole
-    wait_ns: int = 0  # that the loop waited for it; 0 of the first, which waits for workers that start
-    arrived_ns: int = 0  # when the loop got it
 
 
 @dataclass
@@ -47,7 +37,8 @@ class LoaderPass:
     - `begin_ns`: by `perf_counter_ns`.
     - `start_seconds`: `iter(loader)` and the wait for the first batch, where workers were started for it.
     - `wait_seconds`: the waits for all other batches.
-    - `batches`: the `BatchTimes` of each batch that came with them; workers that were there before have none.
+    - `batches`: the `BatchTiming` of each batch that came with one, with the stage `collate` (in collate_fn);
+      workers that were there before have none.
     """
 
     loader: str
@@ -58,7 +49,7 @@ class LoaderPass:
     begin_ns: int
     start_seconds: float = 0.0
     wait_seconds: float = 0.0
-    batches: list[BatchTimes] = field(default_factory=list)
+    batches: list[BatchTiming] = field(default_factory=list)
 
     @property
     def starts(self) -> dict[int | None, float]:
@@ -87,10 +78,8 @@ class LoaderTimes(Shown):
 
     def by_loader(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes, in the order of the first."""
-        found: dict[str, list[LoaderPass]] = {}
-        for one in self.passes:
-            found.setdefault(one.loader, []).append(one)
-        return found
+        names = dict.fromkeys(one.loader for one in self.passes)
+        return {name: [one for one in self.passes if one.loader == name] for name in names}
 
     def restarts(self) -> dict[str, list[LoaderPass]]:
         """Return loader → its passes that started its workers anew, the first left out, where there are any."""
@@ -109,7 +98,7 @@ class LoaderTimes(Shown):
             for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
                 made = [batch for batch in batches if batch.worker == worker]
                 starts = [one.starts[worker] for one in passes if worker in one.starts]
-                collate = sum(batch.collate_ns for batch in made) / 1e9
+                collate = sum(batch.stages["collate"] for batch in made) / 1e9
                 fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
                 wait = sum(batch.wait_ns for batch in made) / 1e9
                 yield name, worker, len(made), len(starts), sum(starts) if starts else None, fetch, collate, wait
@@ -133,10 +122,10 @@ class LoaderTimes(Shown):
 
 
 class _Timed(NamedTuple):
-    """A batch on its way, with its times; a DataLoader's pinning thread knows named tuples."""
+    """A batch on its way, with its timing; a DataLoader's pinning thread knows named tuples."""
 
     batch: Any
-    times: BatchTimes
+    timing: BatchTiming
 
 
 def _timed(fetch: Callable[[Any, Any], Any], worker: int | None) -> Callable[[Any, Any], _Timed]:
@@ -155,7 +144,7 @@ def _timed(fetch: Callable[[Any, Any], Any], worker: int | None) -> Callable[[An
         begin = perf_counter_ns()
         batch = fetch(fetcher, index)
         fetcher.collate_fn = users
-        return _Timed(batch, BatchTimes(worker, begin, perf_counter_ns(), sum(collated)))
+        return _Timed(batch, BatchTiming(worker, begin, perf_counter_ns(), {"collate": sum(collated)}))
 
     return timed
 
@@ -175,70 +164,54 @@ def _start_worker(users: Callable[[int], Any] | None, worker: int) -> None:
 
 
 _OPEN: list[LoaderTimes] = []  # the outermost first
+_NAMES = WeakKeyDictionary[Any, str]()  # of the loaders that were iterated over since it was opened
 
 
-class _Watch:
-    """The loaders that a program iterates over while `loader_times` is open.
+def _name(loader: Any) -> str:
+    """Return a new loader's name."""
+    frame = user_frame(sys._getframe(1))
+    place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
+    label, taken = f"{type(loader.dataset).__name__}{place}", set(_NAMES.values())
+    return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
-    **Arguments:**
 
-    - `make`: torch's `DataLoader._get_iterator`. `reset`: how an iterator with persistent workers begins anew.
-    """
+def _begin(loader: Any, make: Callable[[], Any], *, fresh: bool = True) -> Any:
+    """Begin a pass over a loader: return torch's iterator, which `make` gives, and which times the pass."""
+    import torch
 
-    def __init__(self, make: Callable[[Any], Any], reset: Callable[..., None]) -> None:
-        self.make, self.reset = make, reset
-        self.names = WeakKeyDictionary[Any, str]()
+    made_anew = loader not in _NAMES
+    name = _NAMES[loader] = _NAMES.get(loader) or _name(loader)
+    workers, users = loader.num_workers, loader.worker_init_fn
+    begun = LoaderPass(name, workers, fresh and workers > 0, made_anew, torch.is_grad_enabled(), perf_counter_ns())
+    loader.worker_init_fn = partial(_start_worker, users) if workers else users
+    try:
+        iterator = make()
+    finally:
+        loader.worker_init_fn = users
+    if not workers:
+        fetcher = iterator._dataset_fetcher
+        fetcher.fetch = partial(_timed(type(fetcher).fetch, None), fetcher)
+    iterator._next_data = partial(_next, ref(iterator), begun)
+    for times in _OPEN:
+        times.passes.append(begun)
+    return iterator
 
-    def name(self, loader: Any) -> str:
-        """Return a new loader's name."""
-        frame = user_frame(sys._getframe(1))
-        place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
-        label, taken = f"{type(loader.dataset).__name__}{place}", set(self.names.values())
-        return next(name for name in chain([label], (f"{label} ({i})" for i in count(2))) if name not in taken)
 
-    def begin_again(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        """Begin a pass over a loader whose workers persist; its first is begun by `begin`."""
-        if first_iter:
-            self.reset(iterator, loader, first_iter)
-        else:
-            self.begin(loader, lambda: self.reset(iterator, loader) or iterator, fresh=False)
-
-    def begin(self, loader: Any, make: Callable[[], Any] | None = None, *, fresh: bool = True) -> Any:
-        """Begin a pass over a loader: return torch's iterator, which times it."""
-        import torch
-
-        made_anew = loader not in self.names
-        name = self.names[loader] = self.names.get(loader) or self.name(loader)
-        workers, users = loader.num_workers, loader.worker_init_fn
-        begun = LoaderPass(name, workers, fresh and workers > 0, made_anew, torch.is_grad_enabled(), perf_counter_ns())
-        loader.worker_init_fn = partial(_start_worker, users) if workers else users
-        try:
-            iterator = make() if make else self.make(loader)
-        finally:
-            loader.worker_init_fn = users
-        if not workers:
-            fetcher = iterator._dataset_fetcher
-            fetcher.fetch = partial(_timed(type(fetcher).fetch, None), fetcher)
-        iterator._next_data = partial(self.next, ref(iterator), begun)
-        for times in _OPEN:
-            times.passes.append(begun)
-        return iterator
-
-    def next(self, iterator: ref[Any], of_pass: LoaderPass) -> Any:
-        """Return an iterator's next batch without its times, which go to the pass."""
-        now: Any = iterator()
-        begin, times = perf_counter_ns(), None
-        batch = type(now)._next_data(now)
-        end = perf_counter_ns()
-        wait_ns = end - begin
-        if isinstance(batch, _Timed):
-            batch, times = batch
-        if _OPEN:
-            if of_pass.fresh and not of_pass.start_seconds:
-                of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
-            of_pass.wait_seconds += wait_ns / 1e9
-            of_pass.batches += [times._replace(wait_ns=wait_ns, arrived_ns=end)] if times else []
-        return batch
+def _next(iterator: ref[Any], of_pass: LoaderPass) -> Any:
+    """Return an iterator's next batch without its timing, which goes to the pass."""
+    now: Any = iterator()
+    begin, timing = perf_counter_ns(), None
+    batch = type(now)._next_data(now)
+    end = perf_counter_ns()
+    wait_ns = end - begin
+    if isinstance(batch, _Timed):
+        batch, timing = batch
+    if _OPEN:
+        if of_pass.fresh and not of_pass.start_seconds:
+            of_pass.start_seconds, wait_ns = (end - of_pass.begin_ns) / 1e9, 0
+        of_pass.wait_seconds += wait_ns / 1e9
+        of_pass.batches += [timing._replace(wait_ns=wait_ns, arrived_ns=end)] if timing else []
+    return batch
 
 
 @contextmanager
@@ -255,11 +228,19 @@ def loader_times() -> Iterator[LoaderTimes]:
 
     kind: Any = dataloader.DataLoader
     several: Any = dataloader._MultiProcessingDataLoaderIter
-    found, begin, torchs = LoaderTimes(), perf_counter_ns(), (kind._get_iterator, several._reset)
+    found, begin = LoaderTimes(), perf_counter_ns()
+    make, reset = torchs = kind._get_iterator, several._reset
+
+    def begin_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Begin a pass over a loader whose workers persist; its first begins as the iterator is made."""
+        if first_iter:
+            reset(iterator, loader, first_iter)
+        else:
+            _begin(loader, lambda: reset(iterator, loader) or iterator, fresh=False)
+
     if not _OPEN:
-        watch = _Watch(*torchs)
-        kind._get_iterator = lambda loader: watch.begin(loader)
-        several._reset = lambda *given, **options: watch.begin_again(*given, **options)
+        _NAMES.clear()
+        kind._get_iterator, several._reset = (lambda loader: _begin(loader, lambda: make(loader))), begin_again
     _OPEN.append(found)
     try:
         yield found

@@ -17,18 +17,17 @@ from itertools import combinations
 from math import comb
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
 from tclab._display import Display, Shown, counted, say, seconds_text
-from tclab.errors import InputError, check_whole, shown, unknown
+from tclab.errors import InputError, check_known, check_whole, shown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, Plan, RaceProcess, Runner, Sample, open_record
+from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
-INTERRUPTED = "interrupted"
 _SPARE = 1.5  # rounds may take longer than the plan says, so half as much again is offered
 _SAID_APART_SECONDS = 10.0  # lines of progress
 _THIS_PROCESS = 2 * (uuid4().int % 10**9)  # even: arms are made in order; a process id would come again
@@ -61,9 +60,7 @@ class Race(Shown):
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
-        for arm in (a, b):
-            if arm not in self.arms:
-                raise unknown("arm", arm, self.arms)
+        check_known("arm", self.arms, a, b)
         if a == b:
             raise InputError(f"cannot compare {a!r} with itself; expected two of {', '.join(self.arms)}")
         from_both_sides = [*self.pairs, *(pair.flipped() for pair in self.pairs)]
@@ -126,7 +123,7 @@ def last_notes(result: Race | Races) -> list[str]:
 def race(
     arms: Arms, *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
     record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
-    clock: Clock = perf_counter_ns,
+    clock: Clock = perf_counter,
 ) -> Race:  # fmt: skip
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
 
@@ -155,7 +152,7 @@ def race(
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `progress`: print to standard error how many rounds the budget has room for, and between rounds how many there
       were, how much of the budget is spent, and each arm's median seconds so far.
-    - `clock`: returns nanoseconds; for tests of what is raced.
+    - `clock`: returns seconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, a loader that yields no batch, or the record of another race.
@@ -179,7 +176,7 @@ def race(
                     said_at = monotonic()
                     say(session.how_far())
         except KeyboardInterrupt:
-            session.stopped = INTERRUPTED
+            session.stopped = "interrupted"
         busy = contention(session.began, conditions()).busy_percent if session.began else None
     not_run = [Pair(a, b, margin=margin, reason="no round ran") for a, b in combinations(arms, 2)]
     pairs = verdicts_of(session.samples, margin) or not_run
@@ -274,19 +271,24 @@ class _Session:
             return
         self._start()
         begin, n = self.clock(), len(self.runners)
-        calls, round_seconds = self._plan()
-        planned = 0.0 if resumes else self._since(begin)
+        # the first process finds out for all how long blocks are, unless earlier sessions did
+        calls: Mapping[str, int] = {sample["arm"]: sample["calls"] for sample in self.samples}
+        round_seconds = self._last_seconds()
+        if not resumes:
+            planning = CALIBRATION_SHARE * self.budget_seconds
+            calls, round_seconds = self.runners[0].plan(planning, self.budget_seconds - planning)
+        planned = 0.0 if resumes else self.clock() - begin
         seconds, turns = self.budget_seconds - planned, max(self.least, n)
         enough = resumes or self._has_room(seconds, round_seconds)
         begun = self.samples[-1].get("turn", 0) if resumes else 0
         for turn in range(begun, turns):
-            left = planned + seconds * (turn + 1) / turns - earlier - self._since(begin)
+            left = planned + seconds * (turn + 1) / turns - earlier - (self.clock() - begin)
             first = 1 + max((sample["round"] for sample in self.samples), default=-1)
             least = int(first == 0 or (enough and turn > begun and left > 0))
             last = self._last_seconds() or round_seconds
             rounds = self.runners[turn % n].rounds(left, calls, turn=turn, first=first, least=least, round_seconds=last)
             for samples in rounds:
-                spent = earlier + self._since(begin)
+                spent = earlier + self.clock() - begin
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
 
@@ -302,14 +304,6 @@ class _Session:
         """Return the seconds of the last round; 0 with fewer than two."""
         ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:]
         return float(ends[-1] - ends[0]) if ends else 0.0
-
-    def _plan(self) -> Plan:
-        """Return how long blocks are, which the first process finds out for all, or which earlier sessions had."""
-        calls = {sample["arm"]: sample["calls"] for sample in self.samples}
-        if calls:
-            return calls, self._last_seconds()
-        planning = CALIBRATION_SHARE * self.budget_seconds
-        return self.runners[0].plan(planning, self.budget_seconds - planning)
 
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
@@ -336,8 +330,5 @@ class _Session:
             self.runners.append(self.opened.enter_context(closing(process)))
         for runner in self.runners:
             runner.make()
-        self.making_seconds += self._since(begin)
+        self.making_seconds += self.clock() - begin
         self.began = conditions()
-
-    def _since(self, begin: int) -> float:
-        return (self.clock() - begin) / 1e9

@@ -21,19 +21,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
-from time import perf_counter_ns
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError
 from tclab.timing._loader_arm import DRAWN, loader_arm, wait_for_workers
 
-Clock = Callable[[], int]
+Clock = Callable[[], float]
 Sample = dict[str, Any]
 
 LEAST_BLOCK_SECONDS = 0.005  # of which reading the clock and synchronising with a GPU cost next to nothing
@@ -47,8 +46,7 @@ VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(NamedTuple):
     """One candidate of a race.
 
     **Arguments:**
@@ -109,7 +107,7 @@ class BlockRunner:
     - `clock`: as for `race`.
     """
 
-    def __init__(self, arms: Arms, process: int, clock: Clock = perf_counter_ns) -> None:
+    def __init__(self, arms: Arms, process: int, clock: Clock = perf_counter) -> None:
         self.process, self._given, self._clock = process, arms, clock
         self._arms: dict[str, Arm] = {}
         self._first_seconds: dict[str, float] = {}  # of each arm's first call
@@ -121,14 +119,11 @@ class BlockRunner:
         for name in names:
             begin = self._clock()
             made[name].call()
-            self._first_seconds[name] = self._since(begin)
+            self._first_seconds[name] = self._clock() - begin
         self._arms = {name: made[name] for name in self._given}
         _on_cuda("synchronize")
         gc.collect()  # garbage of loading, before the rest is frozen
         _on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
-
-    def _since(self, begin: int) -> float:
-        return (self._clock() - begin) / 1e9
 
     def _timed(self, name: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
@@ -143,7 +138,7 @@ class BlockRunner:
         for _ in range(calls):
             arm.call()
         _on_cuda("synchronize")
-        return self._since(begin)
+        return self._clock() - begin
 
     def plan(self, seconds: float, race_seconds: float) -> Plan:
         """Return how many calls of each arm a block has, and about how long a round is.
@@ -180,7 +175,7 @@ class BlockRunner:
             call_seconds = self._timed(name, period) / period
         for _ in range(_CALIBRATION_CHUNKS):
             calls = period * max(1, round(wanted / (period * call_seconds)))
-            if self._since(begin) + calls * call_seconds > seconds:
+            if self._clock() - begin + calls * call_seconds > seconds:
                 break
             call_seconds = max(min(call_seconds, self._timed(name, calls) / calls), 1e-9)
         return call_seconds
@@ -205,7 +200,7 @@ class BlockRunner:
         orders = orders_of(list(self._arms), as_given=first == 0)
         gc.freeze()  # later collections skip what exists
         try:
-            while (since := self._since(begin)) + round_seconds / 2 < seconds or i < first + least:
+            while (since := self._clock() - begin) + round_seconds / 2 < seconds or i < first + least:
                 samples = []
                 for position, name in enumerate(next(orders)):
                     gc.collect()  # what another arm left; a block collects its own, as any loop does
@@ -216,7 +211,7 @@ class BlockRunner:
                         "seconds": self._timed(name, calls[name]) / calls[name],
                     })  # fmt: skip
                 yield samples
-                round_seconds = self._since(begin) - since
+                round_seconds = self._clock() - begin - since
                 i += 1
         finally:
             gc.unfreeze()

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, median
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._ledger import Ledger, Timer
+from tclab.timing._ledger import Ledger
 
 _TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
 _STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
+Loop = Callable[[Ledger], object]  # runs steps under the ledger that it gets
 _LENGTHS = (0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One trial: the loop with the same delay in half of its steps.
 
     **Arguments:**
@@ -92,9 +93,7 @@ class _DelayedLedger(Ledger):
             pass
 
 
-def _trial(
-    loop: Callable[[Ledger], object], stage: str, delay: float, most_steps: int, choices: random.Random
-) -> Trial:
+def _trial(loop: Loop, stage: str, delay: float, most_steps: int, choices: random.Random) -> Trial:
     """Run a loop until the standard error of what is recovered is 3 % of the delay, or it took `most_steps` steps."""
     grown: list[float] = []
     while not grown or (2 * len(grown) < most_steps and _error(grown) > _STANDARD_ERROR * delay):
@@ -118,9 +117,8 @@ def _error(values: Sequence[float]) -> float:
 
 
 def spike_in(
-    loop: Callable[[Ledger], object], *, stages: Sequence[str], seconds: Sequence[float] = _LENGTHS,
-    most_steps: int = 400,
-) -> SpikeIn:  # fmt: skip
+    loop: Loop, *, stages: Sequence[str], seconds: Sequence[float] = _LENGTHS, most_steps: int = 400
+) -> SpikeIn:
     """Run a loop repeatedly with delays of known length in known stages, in random order.
 
     In each trial, one step of every two adjacent ones, chosen at random, is delayed by spinning on the host. What
@@ -169,27 +167,19 @@ class Receipt(Shown):
         return Display(notes=[f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {of}"])
 
 
-def _empty_seconds(ledger: Timer, stages: Sequence[str]) -> float:
-    """Return the median time of an empty step with these stages."""
-    outer = Ledger(cuda=False)
-    for _ in outer.steps(range(20)):
-        for _ in ledger.steps(range(100)):
-            for name in stages:
-                with ledger.stage(name):
-                    pass
-    return median(outer.seconds()["other"]) / 100
-
-
-def receipt(loop: Callable[[Ledger], object]) -> Receipt:
+def receipt(loop: Loop) -> Receipt:
     """Return what timing a loop costs: the ledger's own work in a step of the same stages that does nothing else.
 
     **Arguments:**
 
     - `loop`: takes a `Ledger` and runs its steps under it.
     """
-    ledger = Ledger()
+    ledger, empty = Ledger(), Ledger(cuda=False)
     loop(ledger)
     seconds = ledger.seconds()
     stages = [name for name in seconds if name not in ("data_wait", "other", "step")]
-    cut = max(0.0, _empty_seconds(Ledger(cuda=False), stages) - _empty_seconds(Timer(), stages))
-    return Receipt(cut, median(seconds["step"]))
+    for _ in empty.steps(range(2000)):
+        for name in stages:
+            with empty.stage(name):
+                pass
+    return Receipt(median(empty.seconds()["step"]), median(seconds["step"]))

@@ -16,7 +16,6 @@ describes more than one step is made here:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, lcm, sqrt
 from typing import NamedTuple
 
@@ -43,8 +42,7 @@ _BATCH = 5  # steps a batch, where there are enough steps
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """An estimate and its standard error, with the error's degrees of freedom."""
 
     value: float  # a mean, or the share of a whole
@@ -97,24 +95,16 @@ def made_ahead(workers: int, batch_seconds: float, step_seconds: float) -> str:
     )
 
 
-def whole_cycles(run: Reals, cycle: int) -> Reals:
+def whole_cycles(run: Sequence[float] | Reals, cycle: int) -> Reals:
     """Return the steps that totals are over: the last whole number of cycles, or all where there is no whole one."""
     times = np.asarray(run, dtype=np.float64)
     return times[len(times) % cycle :] if len(times) >= cycle else times
 
 
-def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
-    """Return the mean of runs' steps, in seconds.
-
-    Of several runs each mean counts once, and the error is that of these means: what the steps of one run do not show,
-    such as the luck of its process, is in what runs differ by (Kalibera and Jones, Rigorous benchmarking in reasonable
-    time, ISMM 2013, 63-74).
-    """
-    kept = [whole_cycles(run, cycle) for run in runs]
-    if len(kept) > 1:
-        means = np.array([run.mean() for run in kept])
-        return Estimate(float(means.mean()), float(means.std(ddof=1)) / sqrt(len(means)), len(means) - 1)
-    return Estimate(float(kept[0].mean()), *_error(kept[0], cycle))
+def mean_step(run: Sequence[float] | Reals, cycle: int = 1) -> Estimate:
+    """Return the mean of a run's steps, in seconds."""
+    kept = whole_cycles(run, cycle)
+    return Estimate(float(kept.mean()), *_error(kept, cycle))
 
 
 def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:

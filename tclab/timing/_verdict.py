@@ -313,8 +313,7 @@ def verdicts_of(samples: Iterable[Sample] | str | Path, margin: float = MARGIN, 
         logs = np.array([_centre(values[part]) for part in parts])
         verdict, low, high = _ends(logs, margin, apart=common.processes in (1, len(parts)))
         ratio, ratios = exp(np.median(logs)), tuple(map(exp, logs))
-        pair = replace(pair, verdict=verdict, ratio=ratio, interval=(low, high), parts=ratios)
-        undecided = verdict == UNDECIDED
-        decided = replace(pair, lasts_seconds=seconds / LASTS)
-        pairs.append(_with_needs(pair, logs, processes, seconds) if undecided else decided)
+        lasts = None if verdict == UNDECIDED else seconds / LASTS
+        pair = replace(pair, verdict=verdict, ratio=ratio, interval=(low, high), parts=ratios, lasts_seconds=lasts)
+        pairs.append(_with_needs(pair, logs, processes, seconds) if lasts is None else pair)
     return pairs
