@@ -23,4 +23,5 @@ from tclab.sweeps._row_files import rows as rows
 from tclab.sweeps._run import run as run
 from tclab.sweeps._sweep import sweep as sweep
 from tclab.sweeps.predict import fits as fits
+from tclab.training._captured_step import Captured as Captured
 from tclab.training._check import check as check

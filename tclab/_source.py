@@ -112,6 +112,8 @@ def opened(
             content = _unpacked(file)
         if not content:
             raise ValueError("is empty")
+        if content.startswith(b"version https://git-lfs"):
+            raise ValueError("is a pointer of Git LFS in the file's place: git lfs pull brings the file")
         if (hole := content.find(b"\0")) >= 0:
             raise ValueError(f"byte {hole + 1:,} is NUL: the file has a hole, or is not text in UTF-8")
         yield content.removeprefix(_BYTE_ORDER_MARK)

@@ -174,7 +174,7 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
     for other in ({"cpu": "Other"}, {"gpu": "H200"}, {"commit": "bbb"}, {"torch": "2.11"}):
         advice = tclab.advise(rows(*here, step("node_mask", 0.1, **other)))
         assert advice.suggestions == ()
-        assert "what 1 point of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
+        assert "what 1 setting of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
     changing = [one for name in ("delta", "node_mask") for one in thrice(name, 0.5, steady="not steady")]
     unsteady = tclab.advise(rows(*here, *changing))
     assert unsteady.suggestions == ()
@@ -191,7 +191,7 @@ def test_rows_of_another_number_of_threads_are_left_out_and_the_newest_count():
         advice = tclab.advise(rows(*made))
         (one,) = advice.suggestions
         assert one.ratio == pytest.approx(0.5, rel=0.05)
-        assert "what 2 points of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
+        assert "what 2 settings of another machine, code or OMP_NUM_THREADS would say here" in advice.missing
 
 
 def test_runs_that_differ_too_much_from_one_another_predict_nothing():
@@ -281,7 +281,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     made = rows(step("edge_mask", 0.9, **beside(60)), step("node_mask", 0.1, seed=1, **beside(1)))
     advice = tclab.advise(made)
     assert advice.suggestions == ()
-    assert advice.busy.startswith("1 of 2 points ran while other processes used the processors")
+    assert advice.busy.startswith("1 of 2 settings ran while other programs used the CPU")
     assert "instead of edge_mask: other programs used the CPU while the present point ran" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED
@@ -307,13 +307,13 @@ def test_no_prediction_leads_on_a_busy_machine(monkeypatch):
     assert "1. load with 3 workers" in str(plain)
     assert [one.change for one in disturbed.suggestions] == [one.change for one in plain.suggestions]
     assert disturbed.busy in " ".join(str(disturbed).split()).partition("1. load with 3 workers")[0]
-    monkeypatch.setattr(_advise, "others_now", lambda: "other processes keep 1.0 of 2 cores busy now")
+    monkeypatch.setattr(_advise, "others_now", lambda: "other programs keep 1.0 of 2 cores busy now")
     of_this_machine = {name: environment()[name] for name in HARDWARE}  # which is busy by now
     here = frame(table(quiet)).assign(**of_this_machine)
     assert "keep 1.0 of 2 cores busy now" in str(tclab.advise(here)).partition("1. ")[0]
     with timing.Ledger() as ledger:
         list(ledger.steps(range(8)))
-    assert tclab.advise(ledger).busy == "other processes keep 1.0 of 2 cores busy now"
+    assert tclab.advise(ledger).busy == "other programs keep 1.0 of 2 cores busy now"
 
 
 @pytest.mark.slow

@@ -152,13 +152,13 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     results = Results(folder / "runs" / "live" / "rows")
     open_notebook(page, name)
     choose(page, "runmenu:run-all")
-    wait_for_text(page, ".tclab-status", "0 of 15 points measured")
+    wait_for_text(page, ".tclab-status", "0 of 15 settings measured")
     page.fill(".tclab-batch-sizes input", "1,2,x")
     wait_for_text(page, ".tclab-batch-sizes + *", "batch_sizes is 'x', expected a whole number")
     page.wait_for_selector(".tclab-run:disabled")
     picture(page, "error")
     page.fill(".tclab-batch-sizes input", "1,2,4,8")
-    wait_for_text(page, ".tclab-status", "0 of 12 points measured")
+    wait_for_text(page, ".tclab-status", "0 of 12 settings measured")
 
     page.click(".tclab-run:enabled")
     wait_for_text(page, ".tclab-status", "left")
@@ -179,11 +179,11 @@ def test_a_sweep_is_run_stopped_and_run_again_over_a_reload_and_a_restart(page, 
     # in the middle of it
     page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.restartKernel().then(() => null)")
     choose(page, "runmenu:run-all")  # another kernel: fields and rows of the last sweep
-    wait_for_text(page, ".tclab-status", " of 12 points measured")
+    wait_for_text(page, ".tclab-status", " of 12 settings measured")
     assert kept <= points_measured(page) < 12
     page.wait_for_selector(SHOWN)
     page.click(".tclab-run:enabled")
-    wait_for_text(page, ".tclab-status", "12 of 12 points in ", seconds=600)
+    wait_for_text(page, ".tclab-status", "12 of 12 settings in ", seconds=600)
     page.wait_for_selector(".tclab-answer b")
     page.wait_for_selector(".tclab-measure-again:enabled")
     picture(page, "through")
@@ -211,7 +211,7 @@ def test_160_points_in_the_dark_theme_have_figures_under_the_mouse_and_a_small_n
     open_notebook(page, name)
     choose(page, "apputils:change-theme", theme="JupyterLab Dark")
     choose(page, "runmenu:run-all")
-    wait_for_text(page, ".tclab-status", "160 of 160 points measured")
+    wait_for_text(page, ".tclab-status", "160 of 160 settings measured")
     page.wait_for_selector(SHOWN)
     page.wait_for_selector(".tclab-answer b")
     picture(page, "dark")

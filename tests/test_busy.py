@@ -1,6 +1,7 @@
 """Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -62,14 +63,14 @@ def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps
 def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
     assert others(ran(90.0, **fields)) == [expected]
     made = rows(ran(90.0, **fields))
-    assert ("1 of 1 point ran while other processes used" in busy_text(made)) == expected
+    assert ("1 of 1 setting ran while other programs used" in busy_text(made)) == expected
     assert others(ran(10.0, **fields)) == [False]
 
 
 def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
-        "2 of 3 points ran while other processes used the processors, so their times are not the strategy's alone: "
+        "2 of 3 settings ran while other programs used the CPU, so their times are unreliable: "
         "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (in the timed steps of the first, the processors "
         "were shared during 10 s: something waited for one 99% of the time). Measure them again on a quiet machine, "
         "into another results folder, or race them (race_points, tclab race), where all take turns. "
@@ -86,7 +87,7 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
             for i in (1, 2, 3) for name, shift in (("node_mask", 0.1), ("edge_mask", 0.4))]  # fmt: skip
     (repeated,) = answer(rows(*runs))
     assert "one run each" not in repeated.lower()
-    assert "It ran 2× as fast as edge_mask. Batch size" in slow or "It ran 2× as fast as edge_mask. Settings" in slow
+    assert re.search("node_mask ran 2× as fast as edge_mask. (Batch size|Settings)", slow)
     assert "[" not in slow
     assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 
@@ -97,7 +98,7 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
     made = timing.race(arms, budget_seconds=5, clock=machine.clock)
     calm, epoch = replace(made, busy_percent=None), replace(epochs()[0], busy_percent=78.4)
-    words = "the machine was busy: something waited for a processor in 78 % of the time"
+    words = "the machine was busy: something waited for a processor 78 % of the time"
     for shown in (made, Races({1: calm, 2: made}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words not in " ".join(str(calm).split())
@@ -136,7 +137,7 @@ def test_a_sweep_beside_busy_processes_warns_before_it_begins(monkeypatch, other
     monkeypatch.setattr(_run, "usable_cores", lambda: cores)
     monkeypatch.setattr(_run, "threads_of", lambda ranks: threads)
     words = _run.others_now()
-    assert words.startswith(f"other processes keep {said} busy" if said else "")
+    assert words.startswith(f"other programs keep {said} busy" if said else "")
     assert bool(words) is bool(said)
     assert words.endswith("OMP_NUM_THREADS=1") is (said != "" and threads == 2)  # what to do
 
@@ -145,13 +146,13 @@ def test_a_sweep_says_it_as_a_sentence_unless_it_is_silent(monkeypatch, tmp_path
     def failed(point, **_):
         return not_measured(point, point.skipped() or "failed: made up")
 
-    monkeypatch.setattr("tclab.sweeps._sweep.others_now", lambda: "other processes keep 2.0 of 2 cores busy now")
+    monkeypatch.setattr("tclab.sweeps._sweep.others_now", lambda: "other programs keep 2.0 of 2 cores busy now")
     monkeypatch.setattr("tclab.sweeps._sweep.point_rows", failed)
     points = [tclab.Point(model="dango", strategy="node_mask"), *(tclab.Point(batch_size=n) for n in (1, 2))]
     tclab.sweep(points, results=tmp_path)  # the first cannot run
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" batch")[0] for line in said] == [
-        "other processes keep 2.0 of 2 cores busy now", "[1/3] dango node_mask", "[2/3] hetero_cell node_mask",
+        "other programs keep 2.0 of 2 cores busy now", "[1/3] dango node_mask", "[2/3] hetero_cell node_mask",
         "[3/3] hetero_cell node_mask",
     ]  # fmt: skip
     tclab.sweep(points, results=tmp_path, retry=True, progress=None)

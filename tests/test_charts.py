@@ -186,7 +186,9 @@ def test_a_row_has_the_word_of_its_verdict_as_the_answer_has():
     assert (why["gpu_mask"], why["gpu_filter"]) == ("", f"undecided: {few}")
     assert (said["stored_mask"], said["khop_1"], said["edge_mask"]) == ("oom", "inexact", "200 B")
     (sentence,) = answer(made)
-    assert "highest throughput, 40 samples/s, but its lead is not certain over dense, gpu_mask, edge_mask" in sentence
+    assert (
+        "highest throughput, 40 samples/s, but it is not certainly faster than dense, gpu_mask, edge_mask" in sentence
+    )
     assert f"(one run each; run-to-run variation is not known: repeats=3 measures it), gpu_filter ({few})" in sentence
 
 
@@ -205,8 +207,8 @@ def test_several_runs_of_each_have_verdicts_in_the_chart_and_in_the_answer():
     assert (said["gpu_mask"], said["dense"], said["edge_mask"]) == ("undecided", "as fast", "200 B")
     assert f"undecided: {unsure}" in [line["why"] for line in dots if line["line"] == "gpu_mask"]
     (sentence,) = answer(made)
-    assert f"its lead is not certain over gpu_mask ({unsure}); as fast, within ±5%: dense." in sentence
-    assert "It is at least 1.99× as fast as edge_mask (2× as measured)." in sentence
+    assert f"it is not certainly faster than gpu_mask ({unsure}); as fast, within ±5%: dense." in sentence
+    assert "node_mask is at least 1.99× as fast as edge_mask (2× as measured)." in sentence
 
 
 def test_what_has_no_time_is_named_under_the_title_of_its_axis():
@@ -240,7 +242,7 @@ def test_a_notebook_shows_charts_as_pictures_in_a_front_end_also_as_charts_and_f
                 made = MARKS["ratios"]()._repr_mimebundle_()
             assert set(made[0] if isinstance(made, tuple) else made) == kinds
         assert "<table" in shown(pd.DataFrame({"a": [1.5]}))
-        assert "1 point" in shown(rows(step()))
+        assert "1 setting" in shown(rows(step()))
         nothing = pd.DataFrame()
         nothing.attrs["empty"] = "No copies in this trace."
         assert plain(nothing) == "No copies in this trace."

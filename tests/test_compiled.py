@@ -76,6 +76,15 @@ def test_each_layer_goes_through_whole_with_its_gradient_for_any_graph(name):
         torch.testing.assert_close(compiled(x, graph, keep), conv(x, pickle.loads(pickle.dumps(other)), keep))
 
 
+def test_a_view_of_a_graph_that_no_call_has_seen_goes_through_whole():
+    graph = tclab.CellGraph.synthetic(0.02, seed=1).select(1)  # the metabolism has weights
+    model = tclab.models.HeteroCell.profiling(graph, metabolism="used", hidden=8, layers=1)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    view = tclab.view(graph, [[1, 2], [3]])
+    first = compiled(view)
+    torch.testing.assert_close(first, model(view))
+
+
 def test_products_and_rows_by_index_are_registered_as_torch_asks():
     _, matrices = relations(5, 5, weighted=True)
     x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)

@@ -238,7 +238,7 @@ def of_hetero(edge_index, nodes=None, **more):
         (lambda: edges({"roads": torch.zeros(3, 2, dtype=torch.int64)}), r"\[3, 2\] torch.int64, expected \[2, E\]"),
         (lambda: edges({"roads": torch.zeros(2, 2)}), r"\[2, 2\] torch.float32, expected \[2, E\] int64"),
         *((lambda n=n: roads(n), "its node nodes are") for n in (-1, 2.5, 2**62, True, None)),
-        (lambda: roads(2), "index 2 is outside the 2 node nodes"),
+        (lambda: roads(2), "index 2 is not among the 2 nodes of type"),
         *((lambda n=n: CellGraph({"a": 3, "b": n}, {}, "a"), "the graph's b nodes are") for n in (-1, 2.5, 2**62)),
         (lambda: CellGraph({"gene": 3}, {}, "gen"), "unknown node type 'gen'"),
         (lambda: of_hetero(torch.zeros(8, 2, dtype=torch.int64), 5), "edge_index"),

@@ -47,23 +47,23 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
     first, axis, second, *_ = said(*rows, row("indices", 0.02, model="dango", networks=6))
     assert first.startswith("On cpu · 2 cores · Made Up, at batch 4 with 9 networks, hetero_cell: node_mask ")
     assert (
-        "has the highest throughput, 100 samples/s, but its lead is not certain over edge_mask (no time in edge_mask: "
-        in first
+        "has the highest throughput, 100 samples/s, but it is not certainly faster than edge_mask (no time in "
+        "edge_mask: " in first
     )
     assert "Batch size: 200 B (edge_mask: 1.15 GB)" in first
     assert axis.startswith(
         "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
     )
-    assert second == "1 point (hetero_cell stored_mask, batch 4): oom."
+    assert second == "1 setting (hetero_cell stored_mask, batch 4): oom."
 
 
 def test_words_are_no_surer_than_the_rows():
     close = " ".join(said(row("node_mask", 0.010), row("gpu_mask", 0.011)))
-    assert "its lead is not certain over gpu_mask" in close
+    assert "it is not certainly faster than gpu_mask" in close
     assert "fastest" not in close
     assert said(row("node_mask", 0.01) | {"status": "failed: x"}) == [
         "No point of this sweep was measured, so there is nothing to compare.",
-        "1 point (hetero_cell node_mask, batch 4): failed: x.",
+        "1 setting (hetero_cell node_mask, batch 4): failed: x.",
     ]
 
 
@@ -86,7 +86,7 @@ def test_only_rows_that_are_alike_are_compared():
     two = answered(*both, *({**one, "scale": 1.0} for one in both))
     assert two.count("scale 1.0: In one run each, node_mask had the highest throughput") == 1
     often = [{**one, "seed": seed} for one in both for seed in range(3)]
-    assert "node_mask is the fastest: 4,000 samples/s. It is at least 100× as fast as edge_mask" in answered(*often)
+    assert "the fastest: 4,000 samples/s. node_mask is at least 100× as fast as edge_mask" in answered(*often)
 
 
 def test_of_six_equal_strategies_in_one_run_each_none_is_called_faster():
@@ -180,16 +180,18 @@ def test_the_check_is_said_once_and_no_error_of_an_inexact_strategy_counts():
     reference = row("subgraph", 0.2)  # which is in no count of those that agree with it
     told = said(right, wrong, reference)
     assert [one for one in told if "mine" in one] == [
-        "1 point (hetero_cell mine, batch 4): wrong: in float64, 2 of 9 predictions are off."
+        "1 setting (hetero_cell mine, batch 4): wrong: in float64, 2 of 9 predictions are off."
     ]
-    assert "1 strategy agrees with subgraph, the reference, on a part of the graph (in fp64 to 1e-13 at worst)." in told
+    assert (
+        "1 strategy agrees with subgraph, the reference, on a part of the graph (largest error in fp64: 1e-13)." in told
+    )
     alike = {"equivalence_fp64_error": 0.0, "equivalence_left_out": "edge weights are not passed on to a PyG model"}
     (exactly,) = (one for one in said(*(row(name, 0.01, **alike) for name in ("a", "b"))) if "agree" in one)
     assert exactly.endswith("on a part of the graph (in fp64 exactly); edge weights are not passed on to a PyG model.")
     owned = row("mine", 0.01, equivalence_full_size="not compared: memory ran out")
     assert "mine, on all of it, too: not compared: memory ran out." in " ".join(said(right, owned))
     khop = row("khop_1", 0.01, exact=False, equivalence="inexact", equivalence_fp64_error=0.0312)
-    agree = "2 strategies agree with subgraph, the reference, on a part of the graph (in fp64 to 2e-13 at worst)"
+    agree = "2 strategies agree with subgraph, the reference, on a part of the graph (largest error in fp64: 2e-13)"
     assert f"{agree}; khop_1 is inexact, error 3e-02 in fp64." in said(right, near, khop)
     assert "khop_1 is inexact." in said(khop | {"equivalence_fp64_error": None})
     untimed = row("khop_2", 1.0, equivalence="inexact", equivalence_fp64_error=0.1, status="oom", mean_seconds=None)
@@ -300,4 +302,4 @@ def test_a_sweep_whose_points_without_a_time_are_not_repeated_is_done(tmp_path):
     stopped = lab.LiveSweep([tclab.Point(scale=0.01)], results=tmp_path / "rows")
     stopped.stop()
     stopped.start().join()
-    assert stopped.status().startswith("Stopped: 0 of 1 point")
+    assert stopped.status().startswith("Stopped: 0 of 1 setting")

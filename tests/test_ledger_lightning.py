@@ -6,7 +6,7 @@ The clock is the test's own: each hook takes a time of its own, whole seconds of
 import pytest
 import torch
 from clock import Clock
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
 
@@ -77,11 +77,25 @@ class Failing(Module):
     fails_at = 2
 
 
+class Thrice(Module):
+    """An optimizer that asks for each batch's loss three times."""
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.layer.parameters(), lr=1e-3, max_iter=3)
+
+
+class Stream(IterableDataset):
+    """Four samples that nobody counts."""
+
+    def __iter__(self):
+        return iter(torch.ones(4, 4))
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """A function that trains a module on four batches, and returns its ledger, stage → seconds, and the trainer."""
 
-    def train(kind=Module, fit=True, **options):
+    def train(kind=Module, fit=True, stream=None, **options):
         clock, ledger = Clock().set_in(monkeypatch), Ledger()
 
         def slow(rows):
@@ -95,7 +109,7 @@ def trained(monkeypatch):
         module = kind(ledger, clock)
         try:
             if fit:
-                trainer.fit(module, DataLoader(rows, collate_fn=slow), DataLoader(rows[:2], num_workers=1))
+                trainer.fit(module, DataLoader(stream or rows, collate_fn=slow), DataLoader(rows[:2], num_workers=1))
             else:
                 trainer.test(module, DataLoader(rows), verbose=False)
         finally:
@@ -136,6 +150,13 @@ def test_every_second_of_two_epochs_is_on_a_stage_and_each_loader_has_its_times(
     again = found.restarts()[validating]
     assert [(each.workers, each.training) for each in again] == [(1, False)] * 2
     assert found.by_loader()[training][0].training
+
+
+def test_a_stream_without_a_length_and_a_closure_that_is_called_thrice(trained):
+    ledger, seconds, _ = trained(stream=Stream())
+    assert (len(ledger), {name: seconds[name][0] for name in TRAINING}) == (4, TRAINING)
+    _, seconds, _ = trained(Thrice, limit_val_batches=0)
+    assert [seconds[name] for name in ("forward", "loss", "backward")] == [[6] * 4, [12] * 4, [24] * 4]
 
 
 def test_two_optimizers_stepped_by_hand_and_accumulated_gradients_are_on_their_stages(trained):

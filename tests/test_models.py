@@ -35,12 +35,17 @@ def small():
     return tclab.CellGraph.synthetic(0.03)
 
 
+def published_dango(graph):
+    kind = tclab.models.get("dango")
+    return kind.build(graph.select(kind.default_networks(list(graph.networks))), "off")
+
+
 def test_sizes_and_initial_embeddings_are_as_published():
     none = torch.zeros(2, 0, dtype=torch.int64)
     full = tclab.CellGraph.from_edges(dict.fromkeys(NETWORK_SIZES, none), num_nodes=6_607)  # edges have no parameters
     assert parameters(HeteroCell.profiling(full)) == 669_917
     assert parameters(HeteroCell.production(full)) == 1_781_187
-    dango = Dango.string12(full)
+    dango = published_dango(full)
     assert parameters(dango) == 3_138_270
     assert parameters(dango.hyper_sagnn) == 37_507
     assert parameters(dango.scorer) == 2_113
@@ -73,15 +78,32 @@ def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
     for strategy in ("edge_mask", "node_mask"):
         view = tclab.view(small, [[]], strategy)
         torch.testing.assert_close(
-            ours(view.neighbour_sum("physical", view.lift(x), self_weight=ours.self_weight)), expected
+            ours(view.neighbour_sum("physical", view.lift(x), self_weight=1 + ours.eps)), expected
         )
+
+
+def test_encoded_once_a_sample_is_the_wild_types_rows_without_its_nodes(small):
+    n = small.num_nodes["gene"]
+    model = models.get("hetero_cell_once").sized(hidden=8, layers=2).build(small, "off").double()
+    assert parameters(model) == parameters(models.get("hetero_cell").sized(hidden=8, layers=2).build(small, "off"))
+    samples = [[], [3], [5, 9, 11], list(range(n - 1)), list(range(n))]
+    view = tclab.view(small, samples, "indices")
+    x = model.encode(view.wild_type)
+    score, z = model.gate(x), model.transform(x)
+    left = [sorted({*range(n)} - {*sample}) for sample in [[], *samples]]
+    pooled = [(score[kept].softmax(0) * z[kept]).sum(0) for kept in left]
+    wild, *others = pooled  # of nothing it is 0
+    predictions = model(view)
+    torch.testing.assert_close(predictions, model.head(torch.stack([wild - other for other in others])).squeeze(1))
+    predictions.sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 def test_dango_convolution_is_pyg_sage(small):
     torch.manual_seed(0)
-    model = Dango.string12(small).double()
+    model = published_dango(small).double()
     assert len(model.networks) == 6
-    assert Dango.string12(small.select(["physical", "tflink"])).networks == ["physical", "tflink"]
+    assert published_dango(small.select(["physical", "tflink"])).networks == ["physical", "tflink"]
     view = tclab.view(small, [[1]], "indices").wild_type
     name = model.networks[0]
     first = model.convolutions[0][0]

@@ -258,9 +258,9 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     assert again.panel.sweep is view.panel.sweep
     drawn(again)
     assert marked(again) == {}
-    assert again.status.value.startswith("1 of 1 point in ")
+    assert again.status.value.startswith("1 of 1 setting in ")
     later = view_of(tmp_path, strategies="node_mask", batch_sizes="1")  # another kernel: the last sweep's fields
-    assert (later.fields["steps"].value, later.status.value) == ("2", "1 of 1 point measured")
+    assert (later.fields["steps"].value, later.status.value) == ("2", "1 of 1 setting measured")
     assert later.table.value == again.table.value
     assert len(view_of(tmp_path, batch_sizes="1,2,3").panel.points()) == 6  # the cell was changed
     (tmp_path / "file").write_text("")
@@ -344,11 +344,11 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 points measured", "[1/2]", "[2/2]", "2 of "]
+    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 settings measured", "[1/2]", "[2/2]", "2 of "]
     assert len(sweep.rows()) == len(rows)
     dango = Point(model="dango", strategy="node_mask", scale=0.02)
     words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()
-    foretold = r"2 of 4 points measured · the others take about 0:\d\d:\d\d · "
+    foretold = r"2 of 4 settings measured · the others take about 0:\d\d:\d\d · "
     assert re.fullmatch(foretold + r"1 cannot run \(dango reads no masked graph\)", words)
 
 
@@ -369,7 +369,7 @@ def test_vs_code_is_a_front_end_anybody_can_say_so_and_what_a_cell_starts_has_no
 
 
 def test_a_stop_before_the_first_point_runs_none_and_a_listener_is_called_instead_of_printing(tmp_path, capsys):
-    for stop, done, words in ((False, 2, "2 of 2 points in "), (True, 0, "Stopped: 0 of 3 points in ")):
+    for stop, done, words in ((False, 2, "2 of 2 settings in "), (True, 0, "Stopped: 0 of 3 settings in ")):
         sweep, seen = lab.LiveSweep(points(2 + stop), results=tmp_path / str(stop)), []
         sweep.listener = lambda sweep=sweep, seen=seen: seen.append(len(sweep.tables))
         if stop:

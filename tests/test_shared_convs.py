@@ -419,7 +419,7 @@ REFUSED = [
     (lambda g, x, k: g(x.long(), k), r"torch.int64, expected \[40, B, H\] of floats"),
     (lambda g, x, k: g(x, k[:, :2]), r"keep is \[40, 2\] torch.bool, expected \[40, 4\]"),
     (lambda g, x, k: g(x, k.float()), "torch.float32, expected"),
-    (lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [9]]), 5), "index 9 is outside the 5 node nodes"),
+    (lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [9]]), 5), "index 9 is not among the 5 nodes of type"),
     (lambda g, x, k: tclab.SharedGraph(torch.zeros(2, 0).long(), (5, 4))(x[:5], k), "for a bipartite graph"),
     (lambda g, x, k: tclab.SharedGraph(ONE, 5, weight=torch.ones(1, requires_grad=True)), "weight requires a grad"),
     (lambda g, x, k: g(x, cut=torch.tensor([[160], [0]])), "cut has an index outside the 160 edges and 4 samples"),

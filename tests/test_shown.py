@@ -50,7 +50,7 @@ def advice(measured=PAIR):
 RESULTS = {
     "Points": (lambda: tclab.grid(models="hetero_cell,dango", batch_sizes="2,5"), "5, 2"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
-    "no rows": (lambda: rows(step()).head(0), "0 points"),
+    "no rows": (lambda: rows(step()).head(0), "0 settings"),
     "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
@@ -135,17 +135,17 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
         step(**dango), step(**dango, loop="lightning"),
     )  # fmt: skip
     shown = str(made)
-    assert "8 points, 6 with a time" in shown
-    assert "2 points (dango node_mask, batch 4): skipped: dango reads no masked graph." in " ".join(shown.split())
+    assert "8 settings, 6 timed" in shown
+    assert "2 settings (dango node_mask, batch 4): skipped: dango reads no masked graph." in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) < 80
     cells = [line.split()[1:4] for line in shown.splitlines() if line.startswith(("strategy", "node_mask"))]
     assert cells[0] == ["batch_size", "networks", "seed"]  # of what differs; a loss and a loop of untimed points do not
     assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "2"], ["9", "1"])]
     lost = [step(status="oom", batch_size=size, seed=seed) for size in (1, 2, 3, 4, 5) for seed in (0, 1)]
-    counts = "10 points (2 of hetero_cell node_mask, batch 1; 2 of … batch 2; 2 of … batch 3 and 4 more): oom."
+    counts = "10 settings (2 of hetero_cell node_mask, batch 1; 2 of … batch 2; 2 of … batch 3 and 4 more): oom."
     assert without_time(rows(*lost)) == [counts.replace("…", "hetero_cell node_mask,")]
 
 
 def test_rows_without_a_step_show_as_they_are():
-    assert "0 points" not in str(rows(step(stage="data_wait"), step(stage="forward")))
+    assert "0 settings" not in str(rows(step(stage="data_wait"), step(stage="forward")))
     assert "mean step" not in str(rows(step())[["stage", "strategy", "mean_seconds"]])

@@ -29,8 +29,14 @@ submitit = pytest.importorskip("submitit", reason="submitit is not installed her
 _COMMANDS = {
     "sbatch": 'for last; do true; done\n[ "$last" = --version ] && exit 0\nenv > given\n'
     '[ -e refuse ] && { cat refuse >&2; exit 1; }\n'
+    # of an array at most `limit` tasks, of all jobs at most `room`
+    'k=$(sed -n "s/#SBATCH --array=0-\\([0-9]*\\).*/\\1/p" "$last")\nk=$((${k:-0} + 1))\n'
+    '[ -e limit ] && [ $k -gt $(cat limit) ] && { echo "sbatch: error: Invalid job array specification" >&2; exit 1; }'
+    "\n"
+    '[ -e room ] && { [ $k -gt $(cat room) ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }\n'
+    "echo $(($(cat room) - k)) > room; }\n"
     "echo >> sent\nn=$(wc -l < sent)\n"
-    'cp "$last" "script-$n"\necho "Submitted batch job $n"',
+    'cp "$last" "script-$n"\n[ -e words ] && sed "s/N/$n/" words || echo "Submitted batch job $n"',
     "squeue": 'env | grep -q ^SQUEUE_ && { echo "9_9 None"; exit 0; }\n'
     "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
     "srun": "exit 0",
@@ -143,24 +149,76 @@ def test_what_a_user_wants_to_see_of_squeue_hides_no_job(fake, monkeypatch, vari
     assert fake.sent == 1
 
 
+class RunsAll(threading.Event):
+    """A sweep's stop; while the sweep waits, the jobs that it sent run, and the site then takes `room` more."""
+
+    def __init__(self, fake, room):
+        self.fake, self.room, self.ran, self.at_once = fake, room, [], []
+        super().__init__()
+
+    def wait(self, timeout=None):
+        sent = {path.name.removesuffix("_submitted.pkl") for path in self.fake.results.rglob("*_submitted.pkl")}
+        self.at_once.append(len(sent - {*self.ran}))
+        for job in sorted(sent - {*self.ran}):
+            self.fake.run(job)
+            self.ran.append(job)
+        (self.fake.folder / "room").write_text(str(self.room))
+        return False
+
+
 @pytest.mark.parametrize(
-    "why",
+    ("limits", "at_once"),
     [
-        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, size)",
-        "sbatch: error: QOSMaxSubmitJobPerUserLimit",
-        "sbatch: error: Batch job submission failed: Invalid job array specification",
+        ({"limit": 3}, [7]),
+        ({"limit": 1}, [7]),
+        ({"room": 3}, [3, 3, 1]),
+        ({"limit": 2, "room": 5}, [5, 2]),
+        ({"room": 1}, [1] * 7),
     ],
 )
-def test_more_points_than_a_site_takes_at_once_are_refused_with_the_words_of_sbatch_and_what_to_do(fake, why):
-    (fake.folder / "refuse").write_text(why)
-    words = re.escape(why.removeprefix("sbatch: error: "))
-    with pytest.raises(InputError, match=f"refused 7 jobs: {words}; where these are too many, sweep a part"):
+def test_more_points_than_a_site_takes_at_once_are_sent_in_parts_each_once(fake, monkeypatch, limits, at_once):
+    measured = []
+    monkeypatch.setattr(
+        slurm, "point_rows", lambda point, **_: measured.append(point.batch_size) or not_measured(point, "ok")
+    )
+    for name, most in limits.items():
+        (fake.folder / name).write_text(str(most))
+    stop = RunsAll(fake, limits.get("room", 100))
+    assert fake.statuses(points(7), stop=stop) == ["ok"] * 7
+    assert (sorted(measured), stop.at_once) == ([*range(1, 8)], at_once)
+
+
+@pytest.mark.parametrize("limits", [{"room": 0}, {"limit": 0}])
+def test_a_site_that_takes_no_job_is_said_in_its_words_and_a_closed_notebook_goes_on_where_it_was(fake, limits):
+    for name, most in limits.items():
+        (fake.folder / name).write_text(str(most))
+    with pytest.raises(InputError, match=r"refused 1 job: .*(QOSMaxSubmitJobPerUserLimit|Invalid job array spec)"):
         fake.sweep(points(7))
+    (fake.folder / "limit").unlink(missing_ok=True)
+    (fake.folder / "room").write_text("3")
+    fake.send(points(7))
+    fake.queue(j1_0="RUNNING", j1_1="PENDING", j1_2="PENDING")
+    fake.send(points(7))
+    assert fake.sent == 1
+    (fake.folder / "room").write_text("1")
+    assert fake.statuses(points(7), stop=RunsAll(fake, 9)) == ["ok"] * 7
+
+
+@pytest.mark.parametrize(
+    "words", ["N", "N;nautilus", "Submitted batch job N on cluster nautilus", "sbatch: no partition specified, m100\nN"]
+)
+def test_the_number_of_a_job_is_found_in_what_sbatch_says(fake, words):
+    (fake.folder / "words").write_text(f"{words}\n")
+    fake.send(points(2))
+    fake.queue(j1_0="RUNNING", j1_1="PENDING")
+    fake.send(points(2))
+    assert fake.sent == 1
 
 
 def test_a_limit_that_keeps_jobs_waiting_for_ever_is_named(fake):
     fake.send(points(2), slurm="time:90")
-    for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit"):
+    held = "launch failed requeued held", "JobHeldAdmin", "JobHoldMaxRequeue", "DependencyNeverSatisfied"
+    for reason in ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit", *held):
         (fake.folder / "queue").write_text(f"1_0 {reason}\n1_1 {reason}\n")
         with pytest.warns(UserWarning, match=f"does not start job 1_0 because of {reason}; it was sent with time:90"):
             fake.send(points(2), slurm="time:90")

@@ -5,14 +5,17 @@ Shapes: E edges, N nodes, nnz entries of a matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
 from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
+
+T = TypeVar("T")
 
 
 class Groups(NamedTuple):
@@ -83,3 +86,36 @@ def plain_tensors(like: Tensor) -> Iterator[None]:
     traced = disabled_modes() if type(like) is Tensor else nullcontext()
     with traced, outside_transforms(), torch.inference_mode(False), torch.no_grad():
         yield
+
+
+class MadeOnce:
+    """Keeps what is made of its edges as attributes, which do not travel to another process."""
+
+    def made_once(self, make: Callable[..., T], *options: Any) -> T:
+        """Return what `make` makes of this and some options, which are constants."""
+        self._make(name := _name_of(make, options), make, *options)
+        made: T = getattr(self, name)  # an attribute: a compiler would not see a dict grow while it traces
+        return made
+
+    def _make(self, name: str, make: Callable[..., Any], *options: Any) -> None:
+        if name not in vars(self):
+            edges = next(value for value in vars(self).values() if isinstance(value, Tensor))
+            with plain_tensors(edges):
+                object.__setattr__(self, name, make(self, *options))
+
+    def forget(self, make: Callable[..., Any], *options: Any) -> None:
+        """Let go of what `made_once` made."""
+        vars(self).pop(_name_of(make, options), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_made")}
+
+
+# A compiler calls it while it traces, and reads what it has made: to make some of it needs values. It is what
+# `torch.compiler.assume_constant_result` sets, which imports torch._dynamo: two seconds, also for who compiles nothing.
+MadeOnce._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _name_of(make: Callable[..., Any], options: tuple[Any, ...]) -> str:
+    words = (str(getattr(option, "__name__", option)) for option in (make, *options))
+    return re.sub(r"\W", "_", "_".join(["_made", *words]))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, require
-from tclab.graph._csr import Csr, Groups, SparseMatrix, csr_of, group, plain_tensors
-
-T = TypeVar("T")
+from tclab.graph._csr import Csr, Groups, MadeOnce, SparseMatrix, csr_of, group
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
 
@@ -42,7 +40,7 @@ def check_edges(
         check_whole(f"{here}its {kind} nodes are", n, most=MOST_NODES)
         outside = nodes[(nodes < 0) | (nodes >= n)]
         if len(outside):
-            raise InputError(f"{here}index {int(outside[0])} is outside the {n} {kind} nodes")
+            raise InputError(f"{here}index {int(outside[0])} is not among the {n} nodes of type {kind!r}")
     if weight is None:
         return None
     require(f"{here}weight", weight, Tensor, f"a tensor [{edge_index.size(1)}]")
@@ -60,7 +58,7 @@ def check_edges(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Network(Shown):
+class Network(Shown, MadeOnce):
     """One relation from nodes of a source type to nodes of a target type.
 
     **Arguments:**
@@ -89,7 +87,6 @@ class Network(Shown):
     cascades: bool = False
     directed: bool = True
     report: Any = None
-    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _display(self) -> Display:
         notes = [] if self.report is None else [str(self.report)]
@@ -114,37 +111,29 @@ class Network(Shown):
         weight = {} if self.weight is None else {"weight": self.weight}
         return {"edge_index": self.edge_index, **weight}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}}  # what can be made again does not travel to a worker
-
     @property
     def num_edges(self) -> int:
         """How many edges there are, duplicates and self-loops counted."""
         return self.edge_index.size(1)
-
-    def _cached(self, key: Any, make: Callable[[], T]) -> T:
-        if key not in self._cache:
-            with plain_tensors(self.edge_index):
-                self._cache[key] = make()
-        made: T = self._cache[key]
-        return made
 
     def to(self, device: torch.device | str) -> Network:
         """Return this network with its tensors on `device`; the copy is made once."""
         device = torch.device(device)
         if self.edge_index.device == device:
             return self
-        tensors = self.tensors().items()
-        return self._cached(("to", device), lambda: self._copy(**{name: x.to(device) for name, x in tensors}))
+        return self.made_once(Network._on, device)
+
+    def _on(self, device: torch.device) -> Network:
+        return self._copy(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def release(self, device: torch.device | str) -> None:
         """Let go of the copy that `to` made on a device."""
-        self._cache.pop(("to", torch.device(device)), None)
+        self.forget(Network._on, torch.device(device))
 
     def _copy(self, **changes: Any) -> Network:
         """Return this network with other fields that need no check; on a device a check makes the host wait."""
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__, _cache={}, **changes)
+        copy.__dict__.update(self.__getstate__(), **changes)
         return copy
 
     def csr(self, dtype: torch.dtype, *, transpose: bool = False) -> Csr:
@@ -152,11 +141,13 @@ class Network(Shown):
 
         A duplicate edge is an entry of its own. Values are left out where all are 1.
         """
-        made = self._cached(("csr", transpose), lambda: self._csr(transpose))
-        values = made.values
-        if values is None or values.dtype == dtype:
-            return made
-        return self._cached(("csr", transpose, dtype), lambda: made._replace(values=values.to(dtype)))
+        csr = self.made_once(Network._csr, transpose)
+        return csr if csr.values is None else self.made_once(Network._csr_in, dtype, transpose)
+
+    def _csr_in(self, dtype: torch.dtype, transpose: bool) -> Csr:
+        csr = self.made_once(Network._csr, transpose)
+        assert csr.values is not None
+        return csr._replace(values=csr.values.to(dtype))
 
     def _csr(self, transpose: bool) -> Csr:
         source, target = self.edge_index
@@ -171,7 +162,7 @@ class Network(Shown):
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the adjacency as a dense matrix [targets, sources]; made once."""
-        return self._cached(("dense", dtype), lambda: self._dense(dtype))
+        return self.made_once(Network._dense, dtype)
 
     def _dense(self, dtype: torch.dtype) -> Tensor:
         source, target = self.edge_index
@@ -181,7 +172,10 @@ class Network(Shown):
 
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
-        return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))
+        return self if self.weight is None else self.made_once(Network._unweighted)
+
+    def _unweighted(self) -> Network:
+        return self._copy(weight=None)
 
     def in_both_directions(self) -> Network:
         """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.
@@ -209,7 +203,7 @@ class Network(Shown):
 
         An edge within one type belongs to both its ends, a self-loop to its node once.
         """
-        return self._cached(("incidence", node_type), lambda: self._incidence(node_type))
+        return self.made_once(Network._incidence, node_type)
 
     def _incidence(self, node_type: str) -> Groups:
         source, target = self.edge_index.cpu()
@@ -224,7 +218,7 @@ class Network(Shown):
 
     def fingerprint(self) -> str:
         """Return a hash of the name, the types and every edge, so that a store made for it can be checked."""
-        return self._cached("fingerprint", self._fingerprint)
+        return self.made_once(Network._fingerprint)
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()

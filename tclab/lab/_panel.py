@@ -57,7 +57,7 @@ def outlook(points: Iterable[Point], results: Path) -> str:
         if rows is not None:
             foresight.learn(point, rows)
     left = [point for point, rows in able if rows is None]
-    words = [f"{len(able) - len(left)} of {counted(len(every), 'point')} measured"]
+    words = [f"{len(able) - len(left)} of {counted(len(every), 'setting')} measured"]
     took = [seconds for point in left if (seconds := foresight.seconds(point)) is not None]
     if took:
         words.append(f"the others take about {timedelta(seconds=round(sum(took)))}")
@@ -124,8 +124,8 @@ class LiveSweep:
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
         if self._begin is None:
-            return outlook(self.points, self.results) if self._local else counted(len(self.points), "point")
-        done = f"{len(self.tables)} of {counted(self.runs, 'point' if self.runs == len(self.points) else 'run')}"
+            return outlook(self.points, self.results) if self._local else counted(len(self.points), "setting")
+        done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
             return f"{done} · running" if left is None else f"{done} · about {timedelta(seconds=round(left))} left"
@@ -473,7 +473,7 @@ class PanelView:
     def __init__(self, panel: Panel) -> None:
         self.panel = panel
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
-        self.run_button = _button("Run", "play", "primary", "measure the points that the results folder lacks")
+        self.run_button = _button("Run", "play", "primary", "measure the settings that the results folder lacks")
         self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
         self.race_button = _button("Race", "flag-checkered", "", "race the changes that may pay, a minute in all")
         self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what is measured is kept")

@@ -123,21 +123,7 @@ class Batch:
     @property
     def bytes(self) -> int:
         """How many bytes travel; a buffer's padding, under 64 a tensor, is not counted."""
-        return self._bytes_named("")
-
-    @property
-    def edge_bytes(self) -> int:
-        """How many of them are edges and edge masks."""
-        return self._bytes_named("edge")
-
-    @property
-    def mask_bytes(self) -> int:
-        """How many of those are edge masks."""
-        return self._bytes_named("edge_mask")
-
-    def _bytes_named(self, start: str) -> int:
-        named = (item for part in self.parts for item in part.tensors.items())
-        return sum(tensor.nbytes for name, tensor in named if name.startswith(start))
+        return sum(tensor.nbytes for part in self.parts for tensor in part.tensors.values())
 
     @property
     def target(self) -> Tensor:

@@ -96,8 +96,8 @@ class Delta(Strategy):
         changes: list[_Change] = []
         while len(changes) < self.depth:
             sources = np.concatenate([differing, deleted])
-            carried = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
-            if carried.max() > self.limit * self.graph.num_edges:
+            edges_out = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
+            if edges_out.max() > self.limit * self.graph.num_edges:
                 break
             change, differs = _Change(differing, {}, {}), np.zeros(size * n, dtype=bool)
             for name, edges in self._outgoing.items():
@@ -111,10 +111,10 @@ class Delta(Strategy):
     def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
         """Return the matrices of all samples' changes, layer by layer."""
         deletions, n = removed[self.graph.deleted_type], self.graph.num_nodes[self.graph.deleted_type]
-        carried = [*(change.differing for change in encoded), np.arange(len(deletions) * n)]  # after the last, all rows
+        rows_before = [*(change.differing for change in encoded), np.arange(len(deletions) * n)]  # all after the last
         tensors: dict[str, Tensor | Piece] = {}
         for i, change in enumerate(encoded):
-            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), carried[i + 1], n)
+            tensors |= _tensors_of_layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), rows_before[i + 1], n)
         return tensors, {"layers": len(encoded)}
 
     def view(self, batch: Batch) -> View:
@@ -155,7 +155,7 @@ def _messages(
     return sum_rows, sparse.vstack([moved, _selection(sum_rows[differing], num_sums)], format="csr")
 
 
-def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
+def _tensors_of_layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
     """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
     from scipy import sparse
 

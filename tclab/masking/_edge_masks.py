@@ -108,6 +108,7 @@ class EdgeMask(Strategy):
     """A boolean edge mask for each relation from an incidence lookup in the worker; all edges travel."""
 
     name = "edge_mask"
+    static_shapes = True
     collations = ("lean", "pyg")
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
@@ -122,11 +123,9 @@ class EdgeMask(Strategy):
         """Return the batch, collated by PyG for `collation="pyg"`."""
         if self.collation != "pyg":
             return super().collate(removed, scores, encoded)
-        whole = {}  # the whole graph, by reference
-        for name, network in self.graph.relations.items():
-            whole[f"edge_index/{name}"] = network.edge_index
-            if network.weight is not None:
-                whole[f"edge_weight/{name}"] = network.weight
+        relations = self.graph.relations.items()  # of the whole graph, by reference
+        whole = {f"edge_index/{name}": network.edge_index for name, network in relations}
+        whole |= {f"edge_weight/{name}": network.weight for name, network in relations if network.weight is not None}
         samples = [{**whole, **{f"edge_mask/{name}": mask for name, mask in masks.items()}} for masks in encoded]
         return pyg_batch(self.graph, removed, scores, samples)
 

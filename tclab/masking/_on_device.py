@@ -12,6 +12,7 @@ models that read which nodes are deleted and no copy of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -124,27 +125,26 @@ class GpuMaskLoop(_Replicated):
     name = "gpu_mask_loop"
     collations = ("lean", "edges")
 
-    def __init__(self, graph: CellGraph, **options: Any) -> None:
-        super().__init__(graph, **options)
-        self._touching: dict[tuple[str, str], list[Tensor]] = {}
-
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return how many nodes each sample removes, and the edges that are shipped."""
         return self.shipped(removed), {f"lengths/{kind}": one.ptr.diff().tolist() for kind, one in removed.items()}
 
-    def touching(self, name: str, kind: str) -> list[Tensor]:
-        """Return for each node the ids of its edges, a small tensor a node."""
-        if (name, kind) not in self._touching:
-            ptr, items = self.graph.relations[name].incidence(kind)
-            self._touching[name, kind] = [items[begin:end] for begin, end in pairwise(ptr.tolist())]
-        return self._touching[name, kind]
+    @cached_property
+    def _touching(self) -> dict[tuple[str, str], list[Tensor]]:
+        """The ids of each node's edges: relation, node type → a small tensor a node."""
+        touching = {}
+        for name, network in self.graph.relations.items():
+            for kind in (network.source, network.target):
+                ptr, items = network.incidence(kind)
+                touching[name, kind] = [items[begin:end] for begin, end in pairwise(ptr.tolist())]
+        return touching
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask; the host waits for each node id."""
         masks = self.all_kept(batch.size)
         for name, network in self.graph.relations.items():
             for kind in dict.fromkeys((network.source, network.target)):
-                touching, i = self.touching(name, kind), 0
+                touching, i = self._touching[name, kind], 0
                 for sample, length in enumerate(batch.host_values[f"lengths/{kind}"]):
                     for _ in range(length):
                         node = int(batch.deletions[kind].nodes[i].item())
@@ -211,6 +211,7 @@ class NodeMask(Strategy):
     """One sparse matrix a network for all samples; the view makes a 0/1 for each node and sample of the removed ids."""
 
     name = "node_mask"
+    static_shapes = True
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared matrices."""
@@ -224,6 +225,7 @@ class Dense(Strategy):
     """
 
     name = "dense"
+    static_shapes = True
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared dense matrices."""
@@ -243,6 +245,7 @@ class Indices(Strategy):
     """What DANGO needs: the whole graph once a step, and which nodes each sample deletes."""
 
     name = "indices"
+    static_shapes = True
     masks_graph = False
 
     def view(self, batch: Batch) -> View:

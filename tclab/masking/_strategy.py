@@ -39,6 +39,9 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True  # computes the same function as `subgraph`
+    # batches of as many samples that delete as many nodes have views of the same shapes, made without waiting for the
+    # device: a step can be captured
+    static_shapes: ClassVar[bool] = False
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
     # "lean": all tensors in one, each written once; "pyg": by PyG; "edges": lean, with all edges
@@ -120,14 +123,14 @@ class Strategy(ABC):
         """
         if len(perturbations) == 0:
             raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
-        if indices is None:
+        if indices is None and type(self).prepare is not Strategy.prepare:
             with tempfile.TemporaryDirectory() as folder:
                 self.prepare(perturbations, Path(folder) / "store")
                 with closing(self):
                     return self.batch(perturbations, range(len(perturbations)), ends=ends)
         removed = self.removed_by(perturbations.deletions)
         ends("sample")
-        encoded = self.encode(indices, removed)
+        encoded = self.encode(range(len(perturbations)) if indices is None else indices, removed)
         ends("mask")
         batch = self.collate(removed, perturbations.scores, encoded)
         ends("collate")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tclab.errors import InputError, check_known, require
-from tclab.graph._csr import SparseMatrix, csr_of, plain_tensors
+from tclab.graph._csr import MadeOnce, SparseMatrix, csr_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
@@ -39,7 +39,7 @@ class SelfLoops(NamedTuple):
     last: Tensor  # [N] float64, that of its last; NaN where there is none
 
 
-class SharedGraph:
+class SharedGraph(MadeOnce):
     """One graph, B samples, each with its own node keep-mask: sums each kept node's kept neighbours.
 
     No edge is copied and none is masked: an edge counts where both its ends are kept, so the sum is K·A·(K·X)
@@ -94,10 +94,6 @@ class SharedGraph:
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self  # it never changes
-
-    def __getstate__(self) -> dict[str, Any]:
-        # what can be made again does not travel
-        return {name: value for name, value in vars(self).items() if not name.startswith("_made")}
 
     def __repr__(self) -> str:
         return f"SharedGraph({self.num_sources} → {self.num_targets}, {self.num_edges} edges)"
@@ -262,24 +258,15 @@ class SharedGraph:
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
-        name = "_made" + "_".join([make.__name__, str(device), *map(str, options)]).replace(".", "_")
-        self._make(name, make, device, *options)
-        made: T = getattr(self, name)  # an attribute: a compiler would not see a dict grow while it traces
-        return made
-
-    def _make(self, name: str, make: Callable[..., Any], device: torch.device, *options: Any) -> None:
-        if name not in vars(self):
-            with plain_tensors(self._edge_index):
-                made = make(self, *options)
-                setattr(self, name, tree_map_only(Tensor, lambda tensor: tensor.to(device), made))
-
-
-# A compiler calls it while it traces, and reads what it has made: to make some of it needs values. It is what
-# `torch.compiler.assume_constant_result` sets, which imports torch._dynamo: two seconds, also for who compiles nothing.
-SharedGraph._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        return self.made_once(_on_device, device, make, *options)
 
 
 # ---- what is made of a graph once a device
+
+
+def _on_device(graph: SharedGraph, device: torch.device, make: Callable[..., T], *options: Any) -> T:
+    made: T = tree_map_only(Tensor, lambda tensor: tensor.to(device), make(graph, *options))
+    return made
 
 
 def edges_of(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:

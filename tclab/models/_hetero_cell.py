@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tclab.errors import InputError, check_known
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import in_float32, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows
 from tclab.models._layers import AGGREGATIONS, GINUpdate, HyperSAGNN, MetabolicConv, Preprocessor, mlp
 
 COMBINATIONS = ("global", "fixed", "gate")
@@ -37,7 +37,7 @@ class HeteroLayer(nn.Module):
     def forward(self, view: View, x: Tensor) -> Tensor:
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
-        names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
+        names, weights = [gin.network for gin in gins], [1 + gin.eps for gin in gins]
         x = self.aggregation(view.convolve(names, x, gins, weights))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
@@ -102,31 +102,23 @@ class HeteroCell(nn.Module):
         self.mixer = mlp(2, width, 2) if combine == "gate" else None
 
     @classmethod
-    def profiling(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
+    def profiling(cls, graph: CellGraph, metabolism: str = "off", *, hidden: int = 64, layers: int = 3) -> HeteroCell:
         """Return the configuration that the case study profiled: 669,917 parameters on the real sizes."""
         nodes = graph.num_nodes[graph.deleted_type]
         return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism)
 
     @classmethod
-    def production(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
+    def production(cls, graph: CellGraph, metabolism: str = "off", *, hidden: int = 64, layers: int = 3) -> HeteroCell:
         """Return the configuration that the case study trained: 1,781,187 parameters on the real sizes."""
         trained: dict[str, Any] = {"mlp_layers": 4, "aggregation": "pairwise", "combine": "fixed"}
         nodes = graph.num_nodes[graph.deleted_type]
         return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
-    def views(self, view: View) -> Sequence[View]:
-        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
-        return view.with_wild_type()
-
-    def rows(self, view: View) -> Tensor:
-        """Return what the first layer reads; every sample begins with the same features."""
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
         # later dropout makes rows differ by chance: no sample may share the wild type's, all are carried in full
-        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
-
-    def encode(self, view: View) -> Tensor:
-        """Return the rows' embeddings after the last layer, [R, H]."""
-        x = self.rows(view)
+        x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
         for layer in self.layers:
             x = layer(view, x)
         return view.complete(x)
@@ -138,7 +130,7 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        views = self.views(view)
+        views = view.with_wild_type()
         encoded = [self.encode(each) for each in views]
         pooled = [each.pool(self.gate(x), in_float32(x)) for each, x in zip(views, encoded, strict=True)]
         return torch.cat(pooled), torch.cat([each.emptied() for each in views]), views[0].first(encoded[0])
@@ -161,3 +153,22 @@ class HeteroCell(nn.Module):
         both = torch.stack([score, local], dim=-1)  # [B, 2]
         shares = 0.5 if self.mixer is None else self.mixer(both).softmax(dim=-1)
         return HeteroCellOutput((shares * both).sum(dim=-1), z_p)
+
+
+class HeteroCellOnce(HeteroCell):
+    """Encodes the wild type once a step; a sample's z is pooled from the wild type's rows without its deleted nodes.
+
+    It has `HeteroCell`'s parameters and is another model: a deletion changes no other node's row, so that nothing but
+    the pool tells what was deleted. It never reads a node-deleted graph.
+    """
+
+    def pooled(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `HeteroCell.pooled` does; each sample's sums are the wild type's less those of its nodes."""
+        wild = self.encode(view.wild_type)
+        scores = in_float32(self.gate(wild))
+        weights = (scores - scores.detach().amax()).exp()
+        added = torch.cat([weights, weights * in_float32(wild)], dim=1)  # by each node to the pool, [N, 1 + H]
+        of_deleted = add_rows(take_rows(added, view.deleted.nodes), view.deleted.samples(), view.size)
+        sums = torch.cat([torch.zeros_like(of_deleted[:1]), -of_deleted]) + added.sum(0)
+        emptied = torch.cat([view.wild_type.emptied(), view.emptied()])
+        return sums[:, 1:] / sums[:, :1].masked_fill(emptied.unsqueeze(1), 1.0), emptied, wild

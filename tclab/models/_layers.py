@@ -186,7 +186,7 @@ class GINUpdate(nn.Module):
     """The update half of a GIN layer with a learned ε: an MLP, then norm, ReLU and dropout, for one network.
 
     The layer is `MLP((1 + ε)·x + neighbour sum)`; Xu et al., "How Powerful are Graph Neural Networks?", eq. 4.1. The
-    view adds up what is in brackets, with `self_weight` for 1 + ε. The norm is over each row, as in `Preprocessor`.
+    view adds up what is in brackets, with 1 + `eps` as self-weight. The norm is over each row, as in `Preprocessor`.
     """
 
     def __init__(self, network: str, width: int, *, mlp_layers: int, dropout: float) -> None:
@@ -197,13 +197,8 @@ class GINUpdate(nn.Module):
         self.norm = LayerNorm(width, relu=True)
         self.dropout = nn.Dropout(dropout)
 
-    @property
-    def self_weight(self) -> Tensor:
-        """How much of itself a row adds, 1 + ε, [1]."""
-        return 1 + self.eps
-
     def forward(self, x: Tensor) -> Tensor:
-        """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with `self_weight` times themselves."""
+        """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with 1 + ε times themselves."""
         for linear in self.linears:
             x = linear(x)
         out: Tensor = self.dropout(self.norm(x))

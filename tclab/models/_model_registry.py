@@ -14,7 +14,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models._dango import Dango, string_networks
-from tclab.models._hetero_cell import HeteroCell
+from tclab.models._hetero_cell import HeteroCell, HeteroCellOnce
 from tclab.models._losses import DangoLoss, MleWassSupCR, log_cosh
 
 
@@ -97,7 +97,7 @@ _DANGO = ModelKind(
 )
 _HETERO_CELL = ModelKind(
     "hetero_cell",
-    lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
+    HeteroCell.profiling,
     {
         "log_cosh": lambda graph: _log_cosh_loss,
         "mle_wass_supcr": lambda graph: MleWassSupCR(),
@@ -107,12 +107,9 @@ _HETERO_CELL = ModelKind(
     forward=_output,
     sizes=("hidden", "layers"),
 )
-_PRODUCTION = replace(
-    _HETERO_CELL,
-    name="hetero_cell_production",
-    build=lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
-)
-_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _DANGO)}
+_PRODUCTION = replace(_HETERO_CELL, name="hetero_cell_production", build=HeteroCell.production)
+_ONCE = replace(_HETERO_CELL, name="hetero_cell_once", build=HeteroCellOnce.profiling, reads_masked_graph=False)
+_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _ONCE, _DANGO)}
 SHIPPED = frozenset(_MODELS)
 
 

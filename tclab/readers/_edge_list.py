@@ -7,7 +7,7 @@ argument that says it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, cells_of
 Duplicates = Literal["max", "sum", "error"]
 
 _ENDS = ("source", "target")
-_COMMENTS = ("#", "%")
+_COMMENTS = ("#", "%", "sep=")  # the last is Excel's, for its own use
 # What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
 # gene_b.
 _ROLES, _NUMBERS = (
@@ -51,6 +51,7 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"%%MatrixMarket": "MatrixMarket: scipy.io.mmread",
     r"\*(vertices|network)": "Pajek: networkx.read_pajek",
     r"(#.*\n|\s|(Creator|Version|Comment).*\n)*graph\s*\[": "GML: networkx.read_gml",
+    r"\s*<(!doctype )?html": "a web page",
     r"\s*<(\?xml|!|graphml|gexf)": "XML, such as GraphML: networkx.read_graphml",
     r"[{\[]\s*[\[{\"]": "JSON: json.load",
     r"(strict\s+)?(di)?graph\b[^\n,;\t]*\{": "DOT: networkx.nx_pydot.read_dot",
@@ -58,6 +59,8 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"dl\s+n\s*=": "UCINET's DL: igraph reads it",
     r"nodedef\s*>": "GDF: igraph's read_graph or Gephi",
     r">": "FASTA, which has sequences",
+    r"%\s*bip\b": "KONECT's of two kinds of nodes, each with numbers of its own",
+    r".*\n[-+| :]*-{3}[-+| :]*\n": "a printed table: its second line is a rule",
 }
 _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
@@ -125,10 +128,8 @@ def edge_list(
             header, table = False, table._replace(columns=commented)
         chosen, is_named = _chosen(table, columns, header, bool(commented))
         numbered = table._replace(columns=[f"column {i}" for i in range(1, len(cells) + 1)])
-        faults: dict[str, Callable[[str], str | None]]
-        faults = {"source": partial(_no_name, comments=_COMMENTS), "target": _no_name, "weight": lambda text: None}
-        ends = zip(faults.items(), chosen, strict=False)
-        lines = numbered.read({end: Column(i, NAME, fault=fault) for (end, fault), i in ends})  # the first included
+        ends = zip((*_ENDS, "weight"), chosen, strict=False)
+        lines = numbered.read({end: Column(i, NAME, fault=partial(_fault, end)) for end, i in ends})  # the first, too
         # A header that is asked for may be a comment.
         is_header = _is_header(lines, is_named) if header is None or (header and table.commented) else header
         edges = lines[1:] if is_header else lines
@@ -158,7 +159,7 @@ def edge_list(
         notes = [f"guessed: {', '.join(guesses)}"] if guesses else []
         names = _names(edges) - ({"-"} if _MITAB.search(table.commented or table.first) else set())
         if len({*map(folded, names)}) < len(names):
-            notes.append("some names differ only in case or in Unicode, and are nodes of their own")
+            notes.append("some names differ only in case, in Unicode or in “.0”, and are nodes of their own")
         lookup = Lookup(path, sorted(names) if nodes is None else nodes, unknown_limit, noun=node_type)
         if weights is None and duplicates == "sum":
             weights = np.ones(len(edges))
@@ -349,7 +350,7 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
             raise ValueError(f"{why}: pass columns= of source, target and perhaps weight, by their positions from 0")
 
 
-def _no_name(name: str, comments: tuple[str, ...] = ()) -> str | None:
-    if name.startswith(comments):
-        return f"begins with {name[0]}: comments are expected before the first edge"
-    return None if name else "is empty, expected a name"
+def _fault(end: str, text: str) -> str | None:
+    if end == "source" and text.startswith(_COMMENTS):
+        return f"begins with {text[0]}: comments are expected before the first edge"
+    return None if text or end == "weight" else "is empty, expected a name"

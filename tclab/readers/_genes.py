@@ -115,8 +115,11 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def folded(name: str) -> str:
-    """Return a key that names have in common that differ in case or in Unicode alone: “é” may be “e” and an accent."""
-    return unicodedata.normalize("NFKC", name).casefold()
+    """Return a key that names have in common that differ in case, in Unicode or in “.0” alone.
+
+    “é” may be “e” and an accent, and pandas writes whole numbers beside a missing one as 1.0.
+    """
+    return re.sub(r"(?<=^\d)(\d*)\.0$", r"\1", unicodedata.normalize("NFKC", name).casefold())
 
 
 class Lookup:
@@ -168,7 +171,9 @@ class Lookup:
         known = {folded(name): name for name in (*self.genes.also, *self.genes.names)}
         alike = [(name, known.get(folded(self.clean(name)), self.clean(name))) for name in unknown]
         cases = [(name, other) for name, other in alike if other != self.clean(name)]
-        case = "".join(f"; {name!r} differs from {other!r} only in case or in Unicode" for name, other in cases[:1])
+        case = "".join(
+            f"; {name!r} differs from {other!r} only in case, in Unicode or in “.0”" for name, other in cases[:1]
+        )
         example = f"such as {quoted(unknown[0])}{case}"
         if lost / rows > self.unknown_limit:
             like = f"expected one like {quoted(next(iter(self.genes.names), 'none'))}"

@@ -1,4 +1,4 @@
-"""Networks from published tables: a row of `FORMATS` for each table of edges, and STRING's two kinds of table."""
+"""Networks from published tables: tables with an edge in each row, and STRING's two kinds of table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,30 +22,6 @@ from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError
 class NoRowError(ReadError):
     """A table none of whose rows is what is asked for: of another organism, say."""
 
-
-class Format(NamedTuple):
-    """A published table with an edge in each row: columns between tabs (or commas), known by names in the header."""
-
-    what: str  # for messages
-    files: re.Pattern[str]  # of its files' names
-    directed: bool
-    source: str  # what a header calls the column of an edge's first node
-    target: tuple[str, ...]
-
-
-FORMATS = {
-    "biogrid": Format(
-        "a BioGRID table", re.compile(r"BIOGRID-.+\.tab[23](\.txt)?(\.gz)?"), False,
-        "Systematic Name Interactor A", ("Systematic Name Interactor B",),
-    ),
-    "tflink": Format(
-        "a TFLink table", re.compile(r"(TFLink_.*)?simpleFormat.*\.tsv(\.gz)?"), True, "Name.TF", ("Name.Target",)
-    ),
-    "sgd_regulation": Format(  # the target's column is on SGD's own pages, and in YeastMine
-        "SGD's table of regulation", re.compile(r".*(_|\b)regulation(_annotations)?\.(tsv|txt|tab|csv)(\.gz)?"), True,
-        "Regulator Systematic Name", ("Target Systematic Name", "Gene Systematic Name"),
-    ),
-}  # fmt: skip
 
 _ENDS = ["source", "target"]
 YEAST = 559292  # NCBI taxon of S. cerevisiae S288C; STRING uses 4932
@@ -79,7 +55,8 @@ def biogrid(
     where: list[_Condition] = [("system_type", ("Experimental System Type",), system_type)]
     where += [("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"]
     name = f"biogrid_{system_type}" if system_type else "biogrid"
-    return _network("biogrid", name, Lookup(path, genes, unknown_limit), where)
+    ends = {"source": ("Systematic Name Interactor A",), "target": ("Systematic Name Interactor B",)}
+    return _network("a BioGRID table", name, Lookup(path, genes, unknown_limit), ends, where, directed=False)
 
 
 def tflink(
@@ -101,7 +78,8 @@ def tflink(
     **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, too many unknown names,
     or a table without a row of the organism.
     """
-    return _network("tflink", "tflink", Lookup(path, genes, unknown_limit), [("organism", ("Organism",), organism)])
+    ends, where = {"source": ("Name.TF",), "target": ("Name.Target",)}, [("organism", ("Organism",), organism)]
+    return _network("a TFLink table", "tflink", Lookup(path, genes, unknown_limit), ends, where)
 
 
 def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_limit: float = UNKNOWN_LIMIT) -> Network:
@@ -119,16 +97,28 @@ def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_li
     **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names.
     """
-    return _network("sgd_regulation", "sgd_regulation", Lookup(path, genes, unknown_limit), [])
+    # the target's column is on SGD's own pages, and in YeastMine
+    ends = {"source": ("Regulator Systematic Name",), "target": ("Target Systematic Name", "Gene Systematic Name")}
+    return _network("SGD's table of regulation", "sgd_regulation", Lookup(path, genes, unknown_limit), ends, [])
 
 
-def _network(kind: str, name: str, lookup: Lookup, where: Sequence[_Condition]) -> Network:
-    """Return the network of one of `FORMATS`; rows that a condition does not hold for are dropped."""
-    format = FORMATS[kind]
-    with opened(lookup.path, format.what, ReadError) as content:
+def _network(
+    what: str, name: str, lookup: Lookup, ends: Mapping[str, tuple[str, ...]], where: Sequence[_Condition], *,
+    directed: bool = True,
+) -> Network:  # fmt: skip
+    """Return the network of a table with an edge in each row: columns between tabs (or commas), known by their names.
+
+    Rows that a condition does not hold for are dropped.
+
+    **Arguments:**
+
+    - `what`: the table is, for messages.
+    - `ends`: source and target → what a header may call their columns.
+    """
+    with opened(lookup.path, what, ReadError) as content:
         table = sniff(content, separator=tab_or_comma, comment="!")
         where = [condition for condition in where if condition[2] is not None]
-        names = {"source": (format.source,), "target": format.target} | {known[0]: known for _, known, _ in where}
+        names = {**ends, **{known[0]: known for _, known, _ in where}}
         frame = table.read({field: Column(table.column(*known), NAME) for field, known in names.items()})
         dropped: Counter[str] = Counter()
         for argument, known, value in where:
@@ -137,11 +127,11 @@ def _network(kind: str, name: str, lookup: Lookup, where: Sequence[_Condition]) 
             if not kept.any():
                 why = f"none of its rows is of {argument} {value}, but of {', '.join(map(str, cells.unique()[:3]))}"
                 another = f"{argument}= takes another, or None any"
-                raise NoRowError(f"{lookup.path}: {why}; {another} (read as {format.what})")
+                raise NoRowError(f"{lookup.path}: {why}; {another} (read as {what})")
             dropped[f"{argument} is not {value}"] += int((~kept).sum())
             frame = frame[kept]
-        ends = lookup.places(frame["source"]), lookup.places(frame["target"])
-        return network_of(lookup, name, *ends, directed=format.directed, dropped=dropped)
+        source, target = (lookup.places(frame[end]) for end in ends)
+        return network_of(lookup, name, source, target, directed=directed, dropped=dropped)
 
 
 def network_of(

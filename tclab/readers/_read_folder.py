@@ -15,7 +15,6 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.readers import _networks as networks
 from tclab.readers._genes import DANGO_GENES_FILE, Genes, Report, dango_genes, sgd_features, sgd_gene_names
-from tclab.readers._screens import SCREENS
 from tclab.readers._table import ReadError
 from tclab.readers._yeast_gem import YML_FILE, yeast_gem
 
@@ -27,12 +26,18 @@ _GENE_FILES: _Formats = [
 ]
 # Regulatory, physical, TFLink, STRING: the order of the synthetic graph.
 _NETWORK_FILES: _Formats = [
-    *((networks.FORMATS[name].files, getattr(networks, name)) for name in ("sgd_regulation", "biogrid", "tflink")),
+    (re.compile(r".*(_|\b)regulation(_annotations)?\.(tsv|txt|tab|csv)(\.gz)?"), networks.sgd_regulation),
+    (re.compile(r"BIOGRID-.+\.tab[23](\.txt)?(\.gz)?"), networks.biogrid),
+    (re.compile(r"(TFLink_.*)?simpleFormat.*\.tsv(\.gz)?"), networks.tflink),
     (networks.ADJACENCY_FILE, networks.string_dango),
     (networks.LINKS_FILE, networks.string_links),
 ]
+_SCREENS = (
+    r"(?i:(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv|xlsx)(\.gz)?)"
+    r"|(?i:SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?)|scored_\w*trigenic\w*\.txt(\.gz)?"
+)
 _NOT_THE_GRAPH = [
-    *((screen.files, "perturbations: read it with tclab.readers.read_perturbations") for screen in SCREENS.values()),
+    (re.compile(_SCREENS), "perturbations: read it with tclab.readers.read_perturbations"),
     (re.compile(r"RegulationTwoColumnTable_.*|.*yeastract.*"), "read it with tclab.readers.edge_list"),
     (re.compile(r".*\.links\.full\..*"), "STRING's full table; take links.detailed"),
     (YML_FILE, "a second metabolic model"),
@@ -135,7 +140,6 @@ def _known(files: Mapping[str, Path], formats: _Formats) -> list[tuple[str, Call
 def _place(name: str) -> tuple[bool, list[int], int]:
     """Return the sort key of a network: STRING's come last, by version and channel as in the synthetic graph."""
     start, _, channel = name.rpartition("_")
-    if not name.startswith("string"):
-        return False, [], 0
     version = [int(part) for part in re.findall(r"\d+", start)]
-    return True, version, [*networks.CHANNELS, channel].index(channel)  # others behind those
+    channels = [*networks.CHANNELS, channel]  # others behind those, and all networks that have no channels together
+    return name.startswith("string"), version, channels.index(channel)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -32,6 +33,7 @@ MutantType: TypeAlias = Literal["trigenic", "digenic", "any"]
 # hoΔ, whose loss has no effect, and the URA3 marker: they take a gene's place in a query that deletes one gene fewer.
 _NEUTRAL = ("YDL227C", "URA3control")
 _STRAIN = re.compile(r"(?P<first>[^\s+_]+)(?:\+(?P<second>[^\s+_]+))?_[A-Za-z]+\d+")
+_STRAINS = {"query": "YAL015C+YDL227C_tm461 or YAL001C_tsq508", "array": "YBL007C_dma91"}  # an array's is of one gene
 _GENES_DELETED = {"digenic": 2, "trigenic": 3}
 _MISSING = ("", "NaN", "nan", "NA")
 _LARGEST_SCORE = 1e6  # fitness is about 1; beyond this it is no score, and float32 could not hold all of it
@@ -44,7 +46,6 @@ _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 class ScreenFormat(NamedTuple):
     """One published format of screens, known by the columns in its header."""
 
-    files: re.Pattern[str]  # of its files' names
     mutant_type: MutantType  # the one that it is published for
     score: str  # what its scores are, as the header calls them
     mark: str  # a column that sets it apart
@@ -54,20 +55,12 @@ _ADJUSTED = "adjusted genetic interaction score"
 # A header that has the columns of several formats belongs to the first of them.
 SCREENS = {
     # Kuzmin et al. 2018 Data S1, Science 360, eaao1729; 2020 Tables S1 and S3, Science 368, eaaz5667
-    "kuzmin": ScreenFormat(
-        re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|csv|xlsx)(\.gz)?", re.I),
-        "trigenic", _ADJUSTED, mark="combined mutant type",
-    ),
+    "kuzmin": ScreenFormat("trigenic", _ADJUSTED, mark="combined mutant type"),
     # Costanzo et al. 2016 Data File S1, Science 353, aaf1420
-    "costanzo": ScreenFormat(
-        re.compile(r"SGA_(ExE|NxN|ExN_NxE|DAmP)\w*\.txt(\.gz)?", re.I), "digenic", "genetic interaction score",
-        mark="arraytype/temp",
-    ),
+    "costanzo": ScreenFormat("digenic", "genetic interaction score", mark="arraytype/temp"),
     # of the SGA scoring pipeline: `print_trigenic.m` of github.com/csbio/SGA_Public
-    "sga_trigenic": ScreenFormat(
-        re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?"), "trigenic", _ADJUSTED, mark="p-value"
-    ),
-}  # fmt: skip
+    "sga_trigenic": ScreenFormat("trigenic", _ADJUSTED, mark="p-value"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +131,7 @@ def read_perturbations(
                 "gives them)"
             )
         wanted = mutant_type or SCREENS[kind].mutant_type
-        faults = {"query": _no_query, "array": _no_array}
+        faults = {end: partial(_no_strain, like) for end, like in _STRAINS.items()}
         columns = {end: Column(table.column(f"{end} strain id"), NAME, fault=fault) for end, fault in faults.items()}
         columns["score"] = Column(table.column(SCREENS[kind].score), NUMBER, -_LARGEST_SCORE, _LARGEST_SCORE)
         frame = table.read(columns, missing=_MISSING)
@@ -236,14 +229,9 @@ def _format_of(table: Table) -> str:
     raise ValueError(f"is not a screen that tclab reads, {kinds}; the nearest is {nearest}, {why}")
 
 
-def _no_query(strain: str) -> str | None:
-    like = "YAL015C+YDL227C_tm461 or YAL001C_tsq508"
-    return None if _STRAIN.fullmatch(strain) else f"is {quoted(strain)}, expected one like {like}"
-
-
-def _no_array(strain: str) -> str | None:
+def _no_strain(like: str, strain: str) -> str | None:
     match = _STRAIN.fullmatch(strain)
-    return None if match and not match["second"] else f"is {quoted(strain)}, expected one like YBL007C_dma91"
+    return None if match and ("+" in like or not match["second"]) else f"is {quoted(strain)}, expected one like {like}"
 
 
 def _samples(
@@ -256,7 +244,7 @@ def _samples(
     - `frame`: the rows: `query` and `array` strain as categories, and `score`, NaN where missing.
     """
     numbers: dict[str, int] = {}  # of every gene that a strain names
-    queries, arrays = (_deleted(frame[strain], numbers) for strain in ("query", "array"))
+    queries, arrays = (_deleted(frame[strain], numbers) for strain in _STRAINS)
     each = np.concatenate([queries, arrays[:, :1]], axis=1)  # [rows, 3], -1 where there is none
     count, no_score = (each >= 0).sum(axis=1), frame["score"].isna().to_numpy()
     other_type = count == 0 if mutant_type == "any" else count != _GENES_DELETED[mutant_type]

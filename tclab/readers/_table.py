@@ -122,13 +122,9 @@ class Table(NamedTuple):
 
 
 def sniff(
-    content: bytes,
-    *,
-    separator: str | Callable[[str], str] = "\t",
-    columns: list[str] | None = None,
-    comment: str | tuple[str, ...] = (),
-    loose: bool = False,
-) -> Table:
+    content: bytes, *, separator: str | Callable[[str], str] = "\t", columns: list[str] | None = None,
+    comment: str | tuple[str, ...] = (), loose: bool = False,
+) -> Table:  # fmt: skip
     """Return a delimited text with its columns.
 
     **Arguments:**

@@ -99,7 +99,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         point = point_of({str(name): value for name, value in row.items()})
         found, unsure = ([_with_race(one, point) for one in ones] for ones in (found, unsure))
     if elsewhere := len(steps) - len(near):
-        missing.append(f"what {counted(elsewhere, 'point')} of another machine, code or OMP_NUM_THREADS would say here")
+        missing.append(
+            f"what {counted(elsewhere, 'setting')} of another machine, code or OMP_NUM_THREADS would say here"
+        )
     busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
     where = where_measured(base)
     return Advice(times.subject, ranked(found), tuple(missing), where, margin, busy, ranked(unsure), refusal)

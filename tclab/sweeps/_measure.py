@@ -41,7 +41,8 @@ from tclab.training._loading import Batches, LoadedBatch, Loader
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import WITHOUT_MODEL, Exchange, Step
 
-_OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile")  # arguments of `Step`
+# arguments of `Step`
+_OF_STEP = ("mode", "dtype", "metabolism", "seed", "loss", "optimizer", "accumulate", "compile", "capture")
 SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
@@ -260,7 +261,8 @@ def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledg
             exchanges.watch(ledger)  # until the ledger's end
         here.ranks.barrier()  # else the first step waits for whoever comes last
         here.run(batches, steps=lead + here.point.steps, ledger=ledger)
-    return ledger, peak_bytes(), [before, conditions()]
+    peak = None if here.point.capture else peak_bytes()  # what lies in the pool of CUDA graphs is not counted
+    return ledger, peak, [before, conditions()]
 
 
 def _peak_bytes_from_now(*, cuda: bool) -> Callable[[], int | None]:

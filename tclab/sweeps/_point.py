@@ -252,6 +252,7 @@ class Point:
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
+    - `capture`: on CUDA, replay each batch's step as CUDA graphs, one a stage, after the first two of its layout.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
@@ -293,6 +294,7 @@ class Point:
     overheads: tuple[str, ...] = declare((), "reference", check=_overheads)
     micro_batch: AtLeast1 | None = declare(None, unit="samples")
     compile: bool = declare(False, "panel")
+    capture: bool = declare(False, "panel")
 
     def __post_init__(self) -> None:
         every = declarations(Point).items()
@@ -318,9 +320,12 @@ class Point:
         return None if reason is None else f"skipped: {reason}"
 
     def _obstacles(self) -> Iterator[str]:
+        from tclab.training._captured_step import refusals
         from tclab.training._step import WITHOUT_MODEL
 
         kind, model = self.kind, self.model
+        if self.capture:
+            yield from refusals(strategy_of(self.strategy), device_of(self.device), vars(self))
         if not kind.served_by(strategy_of(self.strategy)):
             reads = f"{self.strategy} makes no masked graph, and {model} reads one"
             yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
@@ -396,7 +401,7 @@ class Points(Shown, list[Point]):
                 values = dict.fromkeys(none if cell is None else str(cell) for cell in cells)
                 lines.append((name.replace("_", " "), ", ".join(values), declared.unit or ""))
         columns = ("field", "values", "unit") if lines else ()
-        return Display(counted(len(self), "point"), columns, lines, ["Every other field has its default."])
+        return Display(counted(len(self), "setting"), columns, lines, ["Every other field has its default."])
 
 
 def varying_fields(points: Iterable[Point]) -> list[str]:

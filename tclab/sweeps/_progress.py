@@ -58,7 +58,7 @@ class Progress:
                 value = declarations(Point)[name].cell(getattr(self.point, name))
                 what += f", {name.replace('_', ' ')} {'none' if value in (None, '') else value}"
         mean = step["mean_seconds"]
-        how = step["status"] if mean is None else f"{mean:.3g} s a step"
+        how = step["status"] if mean is None else f"{mean:.3g} s per step"
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
 
 

@@ -172,7 +172,8 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
 def _frame_of(point: Point, steps: int) -> pd.DataFrame:
     require("point", point, Point, "a tclab.Point")
     name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-    point = resolved_alone(replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False), "inside", here=True)
+    alone = replace(point, mode="fixed_batch", workers=0, ranks=1, compile=False, capture=False)
+    point = resolved_alone(alone, "inside", here=True)
     check_equivalence(point)
     ledger = Ledger(cuda=point.device == "cuda")
     with setup(point, point.batch_size) as here:

@@ -59,8 +59,8 @@ def busy_text(rows: pd.DataFrame) -> str:
         return ""
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
     return (
-        f"{len(busy)} of {counted(len(steps), 'point')} ran while other processes used the processors, so their times "
-        f"are not the strategy's alone: {points_text(busy)} (in the timed steps of the first, "
+        f"{len(busy)} of {counted(len(steps), 'setting')} ran while other programs used the CPU, so their times are "
+        f"unreliable: {points_text(busy)} (in the timed steps of the first, "
         f"{busy['contention'].iloc[0]}). Measure them again on a quiet machine, into another results folder, or race "
         f"them (race_points, tclab race), where all take turns.{fewer}"
     )
@@ -334,9 +334,9 @@ class Rows(Shown, pd.DataFrame):
              cell_text(row["batch_bytes"], "batch_bytes"))
             for _, row in timed.sort_values([*order, "mean_seconds"], kind="stable").head(_MOST).iterrows()
         ]  # fmt: skip
-        notes = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
+        notes = [f"{counted(len(timed) - _MOST, 'more timed setting')} not shown"] if len(timed) > _MOST else []
         notes += [*without_time(steps), *filter(None, [busy_text(self)])]
-        title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
+        title = f"{counted(len(steps), 'setting')}, {len(timed)} timed"
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(title, columns if lines else (), lines, notes)
 
@@ -347,7 +347,7 @@ def without_time(rows: pd.DataFrame) -> list[str]:
     sentences = []
     for status, group in steps.groupby("status", sort=False):
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
-        sentences.append(f"{counted(len(group), 'point')} ({points_text(group)}): {status}{more}.")
+        sentences.append(f"{counted(len(group), 'setting')} ({points_text(group)}): {status}{more}.")
     return sentences
 
 

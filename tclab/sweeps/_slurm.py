@@ -39,7 +39,11 @@ _NOT_THE_MACHINE = {
 _LIVE = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,REQUEUED"  # states of a job that may still write rows
 _REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 # how squeue says that a job's options let it never start
-_NEVER = re.compile(r".*(TimeLimit|NodeLimit|WallDuration|MaxCpuPerJob|MaxMemoryPerJob|BadConstraints|NotAllowed).*")
+_NEVER = re.compile(
+    r"(?i)TimeLimit|NodeLimit|WallDuration|Max(Cpu|Memory)PerJob|BadConstraints|NotAllowed|held|hold|never"
+)
+# how sbatch says that it takes no such number of jobs in an array (MaxArraySize), or of a user (MaxSubmitJobs)
+_TOO_MANY = re.compile(r"(?i)job array specification|Max\w*Submit|submit limit")
 _ASK_SECONDS = 5.0  # between two questions to squeue
 
 
@@ -48,8 +52,9 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -
 
     What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
     that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
-    waits for it. A warning names the limit that keeps a job from ever starting, such as a partition's time. A job that
-    ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
+    waits for it. Where the site refuses so many jobs at once, smaller arrays are sent, and what it does not take yet
+    when others have ended. A warning names the limit that keeps a job from ever starting, such as a partition's time.
+    A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
     **Raises:** `InputError` for an option that is not known, where there is no submitit or no Slurm, for an sbatch that
     refuses, or a cluster that does not answer.
@@ -58,16 +63,18 @@ def run_on_slurm(points: list[Point], results: Results, options: SweepOptions) -
     given = _checked(options.slurm)
     _ask("sbatch", "--version")
     jobs = _Jobs(points, Results(results.folder.resolve()), options, given)
-    gone = jobs.look()
-    if gone and not options.stop.is_set():
-        jobs.send(gone)
-    ended: set[str] = set()
-    while jobs.waiting and not options.stop.wait(_ASK_SECONDS):
+    unsent, ended, most = jobs.look(), set[str](), len(points) + 1
+    while not options.stop.is_set():
+        if unsent and len(jobs.waiting) < most:  # some have ended since the site took no more
+            unsent = jobs.send(unsent)
+            most = len(jobs.waiting)
+        if not jobs.waiting or options.stop.wait(_ASK_SECONDS):
+            break
         with suppress(InputError):  # a controller that is restarted; the jobs run on
-            gone = jobs.look()
-            for name in ended.intersection(gone):  # at two looks: its rows are not on their way
+            gone = {*jobs.look()} - {*unsent}
+            for name in ended & gone:  # at two looks: its rows are not on their way
                 jobs.fail(name)
-            ended = set(gone)
+            ended = gone
     if jobs.waiting:
         jobs.cancel()
     return [jobs.rows.get(name, not_measured(point, STOPPED)) for name, point in jobs.points.items()]
@@ -122,12 +129,25 @@ class _Jobs:
         return gone
 
     def _warn(self, job: str, reason: str) -> None:
-        if _NEVER.match(reason) and reason not in self._warned:
+        if _NEVER.search(reason) and reason not in self._warned:
             self._warned.add(reason)
             asked = ", ".join(f"{name}:{value}" for name, value in self._cluster.items()) or "no options"
             warnings.warn(f"Slurm does not start job {job} because of {reason}; it was sent with {asked}", stacklevel=4)
 
-    def send(self, names: list[str]) -> None:
+    def send(self, names: list[str]) -> list[str]:
+        """Send points, as arrays of as many jobs as the site takes; return those that must wait until others end."""
+        size = len(names)
+        while names and size:
+            try:
+                self._send(names[:size])
+                names = names[size:]
+            except InputError as error:
+                size = size // 2 if _TOO_MANY.search(str(error)) else 0
+                if not (size or self.waiting):
+                    raise
+        return names
+
+    def _send(self, names: list[str]) -> None:
         """Send points, as an array of jobs, and note the jobs."""
         imports = imports_of(*(self.points[name] for name in names))
         given = {"results": str(self._results.folder), "hang_seconds": self._options.hang_seconds, **imports}
@@ -215,6 +235,8 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
         given["srun_args"] = [*options.get("srun_args", ()), f"--cpus-per-task={options['cpus_per_task']}"]
     executor = submitit.SlurmExecutor(folder=logs)
     executor.update_parameters(**given)
+    kind: Any = submitit.SlurmExecutor
+    kind._get_job_id_from_submission_command = staticmethod(_number_in)  # submitit's own knows one form
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
         # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit
@@ -223,8 +245,15 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
             return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
         why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
-        said = f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}"
-        raise InputError(f"{said}; where these are too many, sweep a part of the points, and then the others") from None
+        raise InputError(f"sbatch refused {counted(len(requests), 'job')}: {'; '.join(why) or error}") from None
+
+
+def _number_in(said: str) -> str:
+    """Return a job's number in what sbatch says; a site's own, or --parsable, gives it alone or with its cluster."""
+    found = re.search(r"(?m)job (\d+)|^(\d+)(;\S+)?$", said)
+    if found is None:
+        raise InputError(f"sbatch said {said!r}, expected the number of a job")
+    return found[1] or found[2]
 
 
 def _ask(*command: str) -> str:

@@ -257,7 +257,7 @@ PROCESS_BYTES = 495 * 1024**2
 # benchmarks/memory.py, so that the whole process is within 15 % of what it was. Blocks that are mapped one by one, as
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
-_NOT_COUNTED = "not counted: what compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers hold"
+_NOT_COUNTED = "not counted: memory of compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers"
 _PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
 
 
@@ -360,7 +360,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     held = MemoryEstimate(0, 0, 0, 0)
     if point.mode not in WITHOUT_MODEL:
         # an eager step of one process: see what is not counted
-        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, collation=point.collation))
+        eager = replace(point, device="cpu", ranks=1, compile=False, capture=False)
+        step = step_of(eager, kind(graph, collation=point.collation))
         own += _bytes_in(step.loss)
         held = estimate_memory(step, batch, device=point.device)
     on_host = point.device == "cpu"

@@ -225,6 +225,9 @@ def race_commands(
                 raise InputError(f"{side} has no command, expected one, such as: -- python bench.py")
             folder, commit = opened.enter_context(_folder_of(side, name, scratch))
             variables = _environment(side, folder, line, scratch)
+            if commit and "\n-" in f"\n{_run(side, ['git', 'submodule', 'status'], folder)}":
+                setups = "setup='git submodule update --init' fills them"
+                warnings.warn(f"{side} has submodules, which a worktree leaves empty: {setups}", stacklevel=2)
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(words), **place, "setup": line, "printed": printed}
             run = partial(_seconds_of, side, words, folder, variables, printed)

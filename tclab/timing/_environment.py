@@ -251,4 +251,4 @@ def busy_notes(percent: float | None) -> list[str]:
     """Return what to say of a busy machine, as the notes of a result; none of one that was not, or is not known."""
     if percent is None:
         return []
-    return [f"the machine was busy: something waited for a processor in {percent:.0f} % of the time"]
+    return [f"the machine was busy: something waited for a processor {percent:.0f} % of the time"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -149,7 +150,8 @@ class Ledger(Timer, Shown):
     as many as the device is behind. What stays of a step is the seconds of its stages.
 
     A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
-    the last one before a `break`, unless `end(keep=True)` comes first.
+    the last one before a `break`, unless `end(keep=True)` comes first. A stage that another thread of the program
+    enters, such as one that prefetches, is not of the loop and left out; those of autograd's threads count.
 
     **Arguments:**
 
@@ -173,6 +175,7 @@ class Ledger(Timer, Shown):
         self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
         self._begin_ns = 0  # of the open block, by the raw clock
+        self._thread = threading.current_thread()  # of the loop
         self._around: list[dict[str, float | None]] = []  # `conditions` before the first block and after the last
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
@@ -309,6 +312,7 @@ class Ledger(Timer, Shown):
         self._around = self._around[:1] or [conditions()]
         self._synchronize()
         self._cuts = []
+        self._thread = threading.current_thread()
         self._begin_ns = raw_clock_ns()
         self._cut("other")
 
@@ -341,6 +345,9 @@ class Ledger(Timer, Shown):
         return self._steps
 
     def _enter(self, stage: _Stage) -> None:
+        here = threading.current_thread()
+        if here is not self._thread and not isinstance(here, threading._DummyThread):
+            return
         if self._cuts is None:
             raise RuntimeError(f"the stage {stage.name!r} was entered outside a step: loop over ledger.steps(loader)")
         if self.marks:
@@ -354,7 +361,7 @@ class Ledger(Timer, Shown):
         self._cut(stage.name)
 
     def _leave(self, stage: _Stage, failed: bool) -> None:
-        if not self._open:  # the step was ended inside this stage
+        if stage not in self._open:  # on another thread, or the step was ended inside it
             return
         self._failed |= failed
         self._cut(self._open[-2].name if len(self._open) > 1 else "other")

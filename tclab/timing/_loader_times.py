@@ -123,6 +123,9 @@ class LoaderTimes(Shown):
         columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait") if lines else ()
         passes = counted(len(self.passes), "pass", "passes")
         title = f"{passes} over DataLoaders; fetch, collate and wait are of a batch"
+        if before := [one for one in self.passes if one.wait_seconds and not one.batches]:
+            waits = seconds_text(sum(one.wait_seconds for one in before))
+            title += f"; {len(before)} with workers that were there before, of which only the waits are known: {waits}"
         return Display(title, columns, lines)
 
 

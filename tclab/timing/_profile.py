@@ -31,7 +31,7 @@ MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
 _MOST = 8  # lines that are shown of each kind of process
 _LEAST = 0.0005  # share of a line that is shown; less would be "0.0%"
 _BUSY_CORES = 0.5  # that other processes use, from which it is said
-_FRAME = re.compile(r".* \((.*):(\d+)\)")  # py-spy's: function (file:line)
+_FRAME = re.compile(r".*? \((.*):(\d+)\)")  # py-spy's: function (file:line)
 # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
 _OPTIONS = ("record", "--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw")
 _RUN = "from tclab.timing._profile import run_script; run_script()"
@@ -153,6 +153,8 @@ def profile(path: str | Path, argv: Sequence[str] = ()) -> Profile:
         ended = msgspec.json.decode(result.read_bytes(), type=_Ended) if result.exists() else _Ended()
         # py-spy often ends before the script has, and then does not wait for it: the script's own count is the larger
         busy = _busy_text(seen, max(waited, ended.processor_seconds))
+        if not result.exists():
+            busy = f"The script ended by os._exit, exec or a signal: its exit code is not known.\n{busy}".strip()
         return Profile(read_samples(samples.read_text()), seconds, ended.exit_code, ended.loaders, busy)
 
 

@@ -3,10 +3,12 @@
 `analyze(path, rules={"graph_processing": "my_mask|my_sampler"})` puts further rules in front.
 """
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from tclab.trace._events import COLLECTIVE, DEVICE_CATEGORIES, IN_KERNEL, RUNTIME_CATEGORIES, Ints, Trace, matches
 
@@ -14,8 +16,8 @@ CATEGORIES = (
     "data_loading", "graph_processing", "model_forward", "loss_computation", "backward", "optimizer",
     "ddp_communication", "tensor_ops", "cuda_kernels", "other",
 )  # fmt: skip
+# Categories that are parts of the step; the others are kinds of work and belong to the stage around them.
 STAGES = CATEGORIES[:7]
-"""Categories that are parts of the step; the others are kinds of work and belong to the stage around them."""
 OUTSIDE = "outside any stage"
 
 
@@ -42,6 +44,8 @@ _STAGES = "user_annotation"
 _MARKS = f"{_STAGES} python_function"
 _OPS = "cpu_op operator"
 _CALLS = f"{_MARKS} {_OPS}"
+# What a name says of other things: the folders of a user's file, and what Lightning's callbacks watch.
+_BESIDE = re.compile(r"^(?!torch|dgl|.*site-packages/).*/(?=[^/]+\.py\()|(?<=\[Callback\]).*\}")
 _DEVICE = " ".join(DEVICE_CATEGORIES)
 _RUNTIME = " ".join(RUNTIME_CATEGORIES)
 
@@ -69,7 +73,7 @@ RULES: tuple[Rule, ...] = (
     Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
     # an operator of torch.library with a gradient, called: its backward has `Backward` behind this name
     Rule("tensor_ops",        r"^GeneratedBackwardFor_\w+_default$", _OPS),
-    Rule("backward",          r"autograd::|backward|accumulategrad|torch/autograd/(__init__|graph|function)"),
+    Rule("backward",          r"autograd::|backward|accumulategrad|torch/autograd/(__init__|graph)"),
     Rule("loss_computation",  r"loss|cross_entropy|criterion", _CALLS),
     Rule("model_forward",     r"\bforward|torch/nn/|nn\.module:|training_step|## model", _CALLS),
     Rule("model_forward",     r"compiledfunction|torch-compiled region", _CALLS),
@@ -88,11 +92,12 @@ def first_rules(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
     category, name = np.divmod(pairs, max(len(trace.names), 1))
     first = np.full(len(pairs), len(rules) - 1, dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
+    told = pa.array([_BESIDE.sub("", each).encode("utf-8", "replace") for each in trace.names], pa.large_binary())
     for i, rule in enumerate(rules):
         fits = undecided & np.isin(trace.categories, rule.events.split() or trace.categories)[category]
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
-            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]
+            fits[fits] = matches(told.take(asked), rule.name)[position]
         first[fits] = i
         undecided &= ~fits
     return first[index]
@@ -103,8 +108,3 @@ def categories_of(rule: Ints, rules: tuple[Rule, ...] = RULES) -> "pd.Categorica
     names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
     codes = np.array([names.index(rule.category) for rule in rules], dtype=np.int64)
     return pd.Categorical.from_codes(codes[rule], pd.Index(names))
-
-
-def categorise(trace: Trace) -> "pd.Categorical[Any]":
-    """Return the category of each event by tclab's own rules, [N]; `other` where no rule fits."""
-    return categories_of(first_rules(trace))

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._events import COPY_CATEGORIES, DEVICE, US, Bools, Ints, Trace
+from tclab.trace._events import COLLECTIVE, COPY_CATEGORIES, DEVICE, IN_KERNEL, US, Bools, Ints, Trace
 from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_around
 from tclab.trace._nesting import Intervals, union
 
+# Size classes of copies: a few kB cost their launch, many MB their bandwidth.
 _SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
-"""Size classes of copies: a few kB cost their launch, many MB their bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Idle(NamedTuple):
 
     gaps: pd.DataFrame  # the longest gaps
     causes: pd.DataFrame  # what the host did while the device was idle
+    # Idle before the next work was launched; from that launch until it began; although it had been launched before the
+    # gap. Null where launches are not recorded.
     split_us: tuple[float, ...] | None
-    """Idle before the next work was launched; from that launch until it began; although it had been launched before the
-    gap. Null where launches are not recorded."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,10 @@ def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> Dev
     """Return the device events of a trace among those `of` [N], all unless given; empty where there are none."""
     rows = np.flatnonzero((trace.kind == DEVICE) if of is None else of)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    kinds = {"communication": trace.is_collective, "compute": trace.is_category({"kernel"}),
-             "copy": trace.is_category(COPY_CATEGORIES)}  # fmt: skip
+    is_kernel, is_copy = trace.is_category({"kernel"}), trace.is_category(COPY_CATEGORIES)
+    among_threads = trace.names_match(IN_KERNEL) & ~trace.names_match(r"[nr]ccl")
+    among_devices = (trace.names_match(COLLECTIVE) & ~among_threads) | (trace.collective > 0)  # by name or arguments
+    kinds = {"communication": is_kernel & among_devices, "compute": is_kernel, "copy": is_copy}
     kind = np.select([of_kind[rows] for of_kind in kinds.values()], list(kinds), "set")
     parts = {name: rows[kind == name] for name in (*kinds, "set")} | {"busy": rows}
     times = {name: union(trace.start[part], trace.stop[part]) for name, part in parts.items()}

@@ -18,12 +18,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Ticks in a µs: a tick is a nanosecond, which is what kineto writes. All times are counted in whole ticks.
 US = 1e3
-"""Ticks in a µs: a tick is a nanosecond, which is what kineto writes. All times are counted in whole ticks."""
 SECOND = 10**9  # ticks
 
+# Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters).
 HOST, DEVICE, ANNOTATION = 0, 1, 2
-"""Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
 
 COPY_CATEGORIES = {"gpu_memcpy", "memcpy"}
 DEVICE_CATEGORIES = {"kernel", "gpu_memset", "memset"} | COPY_CATEGORIES
@@ -36,15 +36,15 @@ ANNOTATION_CATEGORIES = {
 }  # fmt: skip
 _HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation", "python_function"}
 TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
+# Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
+# symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce.
 COLLECTIVE = (
     r"[nrmh]ccl|oneccl|msccl|hcom_|nvshmem|cross_device_reduce|multimem_|userbuffers|deep_ep::|reduce_?scatter_cross"
     r"|(^|[^a-z])(all_?(reduce|gather|to_?all|2all)|reduce_?scatter)|(one|two)_?shot_?all_?reduce"
     r"|(?-i:All(Reduce|Gather|ToAll|2All)|ReduceScatter)"
 )
-"""Kernels of NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP and Transformer Engine; one-shot, two-shot, fused and
-symmetric-memory collectives of torch, vLLM, SGLang, FlashInfer, TensorRT-LLM, aiter and quick reduce."""
-IN_KERNEL = r"(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
-"""All-reduces among the threads of one kernel."""
+# All-reduces among the threads of one kernel, and kernels that inductor named after a collective before them.
+IN_KERNEL = r"^triton_\w+_fused_|(warp|block|cta|group|lane|quad|wave|thread|tile|cluster)(_|::)?all_?(reduce|gather)"
 
 
 class TraceError(InputError):
@@ -99,13 +99,6 @@ class Trace:
         """`HOST`, `DEVICE` or `ANNOTATION` per event, [N]."""
         on_device, is_annotation = self.is_category(DEVICE_CATEGORIES), self.is_category(ANNOTATION_CATEGORIES)
         return np.select([on_device, is_annotation], [DEVICE, ANNOTATION], HOST).astype(np.int8)
-
-    @cached_property
-    def is_collective(self) -> Bools:
-        """Which events are kernels of a collective among devices, by their arguments or their name, [N]."""
-        among_threads = self.names_match(IN_KERNEL) & ~self.names_match(r"[nr]ccl")
-        named = self.names_match(COLLECTIVE) & ~among_threads
-        return self.is_category({"kernel"}) & (named | (self.collective > 0))
 
     @cached_property
     def main(self) -> int:

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from tclab.trace._events import Bools, Ints, Trace
 
+# Which of two events with the same interval contains the other, outermost first; others are innermost.
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
-"""Which of two events with the same interval contains the other, outermost first; others are innermost."""
 
 
 class Intervals(NamedTuple):
@@ -58,7 +58,6 @@ class Nesting:
     """The owner of each moment. Rows are positions in the arguments of `nest`."""
 
     parent: Ints  # [N] the event around it; -1 at the root
-    depth: Ints  # [N] how many events lie around it
     owner: Ints  # [S] owner of each stretch of time
     start: Ints  # [S] ticks
     end: Ints  # [S] ticks
@@ -89,16 +88,16 @@ def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
     kind = np.repeat([0, 1, 2], [len(long), len(long), len(instant)])
     by_time = np.lexsort((kind, time, track[event]))
     event, time = event[by_time], time[by_time]
-    parent, depth = np.full((2, len(start)), -1, dtype=np.int64)
-    owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent, depth), dtype=np.int64)
+    parent = np.full(len(start), -1, dtype=np.int64)
+    owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent), dtype=np.int64)
 
     until = np.append(time[1:], 0)
     owned = (owner >= 0) & (until > time)  # on each track the last owner is -1
-    return Nesting(parent, depth, owner[owned], time[owned], until[owned])
+    return Nesting(parent, owner[owned], time[owned], until[owned])
 
 
-def _walk(events: list[int], kinds: list[int], parent: Ints, depth: Ints) -> list[int]:
-    """Return the owner from each boundary on, and fill in the parents and depths.
+def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
+    """Return the owner from each boundary on, and fill in the parents.
 
     An event that ends beneath a running one stays on the stack until it surfaces.
     """
@@ -110,7 +109,7 @@ def _walk(events: list[int], kinds: list[int], parent: Ints, depth: Ints) -> lis
             while running[-1] in ended:
                 ended.discard(running.pop())
         else:
-            parent[event], depth[event] = running[-1], len(running) - 1
+            parent[event] = running[-1]
             if kind == 1:
                 running.append(event)
         owners.append(running[-1])

@@ -7,7 +7,7 @@ own: an event that says on which `device` or `stream` it ran is that device's, w
 
 import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from tclab.trace._nesting import union
 _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
 _LONGEST = 4 * 10**18  # ticks: more than a century
 _SINCE_1970 = 10**13  # ticks, three hours: times of today, or since the quarter that kineto counts from, are later
-_MOST = Decimal(2**52)  # µs since 1970: the year 2112
+_MOST = 2**52  # µs since 1970: the year 2112
+_EXACT_BELOW = 2**43  # µs, more than the quarter of a year that kineto counts from: a float of less holds its ns
 _MISSING = -(2**63)
 
 
@@ -45,17 +46,24 @@ class _Args(msgspec.Struct, gc=False, frozen=True):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`; its times as they are written, since a float of µs since 1970 holds no ns."""
+    """One entry of `traceEvents`."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: Decimal | None = None
-    dur: Decimal | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
     id: Any = None
     args: _Args = _Args()
+
+
+class _ExactEvent(_Event, gc=False):
+    """An entry with its times as they are written, since a float of µs since 1970 holds no ns."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
 
 
 class _File(msgspec.Struct):
@@ -69,7 +77,7 @@ class _File(msgspec.Struct):
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS, _EXACT_EVENTS = msgspec.json.Decoder(list[_Event]), msgspec.json.Decoder(list[_ExactEvent])
 
 
 class _Codes(dict[Hashable, int]):
@@ -88,10 +96,14 @@ def _numbers(values: list[Any]) -> Floats:
     return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
-def _ticks(values: list[Decimal | None]) -> Ints:
+def _ticks(values: list[Any]) -> Ints:
     """Return µs as whole ticks, cut to a century; `_MISSING` for null."""
-    known = [None if us is None or us.is_nan() else max(min(us, _MOST), -_MOST) for us in values]
-    return np.array([_MISSING if us is None else round(us * 1000) for us in known], dtype=np.int64)
+    if Decimal in {*map(type, values)}:
+        known = [None if us is None or us.is_nan() else max(min(us, _MOST), -_MOST) for us in values]
+        return np.array([_MISSING if us is None else round(us * 1000) for us in known], dtype=np.int64)
+    floats = np.clip(np.array(values, dtype=np.float64), -_MOST, _MOST)
+    part, whole = np.modf(np.nan_to_num(floats))
+    return np.where(np.isnan(floats), _MISSING, whole.astype(np.int64) * 1000 + np.rint(part * 1000).astype(np.int64))
 
 
 class _Columns:
@@ -99,16 +111,18 @@ class _Columns:
 
     def __init__(self) -> None:
         self.codes = {name: _Codes() for name in ("names", "categories", "tracks")}  # columns of `Trace`
-        self.codes |= {name: _Codes({"": 0}) for name in ("shape_texts", "collectives")}
+        self.codes |= {name: _Codes({empty: 0}) for name, empty in (("shape_texts", b""), ("collectives", ""))}
         self.left_out: Counter[str] = Counter()
         self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
-        events = _EVENTS.decode(text)
-        marks = sum(event.ph in ("B", "E") for event in events)
+        written: Sequence[_Event] = _EVENTS.decode(text)
+        if any(str in (type(e.ts), type(e.dur)) or (type(e.ts) is float and e.ts >= _EXACT_BELOW) for e in written):
+            written = _EXACT_EVENTS.decode(text)
+        events = [e for e in written if e.ph == "X" or (e.cat == "fwdbwd" and e.ph in ("s", "f"))]
+        marks = sum(event.ph in ("B", "E") for event in written)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        events = [e for e in events if e.ph == "X" or (e.ph in ("s", "f") and e.cat == "fwdbwd")]
         args = [event.args for event in events]
         correlation = _numbers([a.correlation for a in args])
         columns = {
@@ -121,16 +135,11 @@ class _Columns:
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
             "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
-            "shapes": self.codes["shape_texts"].of([_compact(bytes(a.dims)) for a in args]),
+            "shapes": self.codes["shape_texts"].of([bytes(a.dims) for a in args]),
             "collective": self.codes["collectives"].of(list(map(_collective, args))),
             "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(pd.DataFrame(columns))
-
-
-def _compact(shapes: bytes) -> str:
-    """Return shapes without line ends and indents, which some writers put into them."""
-    return b"".join(shapes.split()).decode("utf-8", "replace").replace(",", ", ")
 
 
 def _collective(args: _Args) -> str:
@@ -142,8 +151,7 @@ def _collective(args: _Args) -> str:
 def _category(event: _Event) -> str:
     """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
     category = (event.cat or "").lower()
-    on_device = event.args.device is not None or event.args.stream is not None
-    if category in TORCH_CATEGORIES or not on_device:
+    if category in TORCH_CATEGORIES or (event.args.device is None and event.args.stream is None):
         return category
     name = (event.name or "").lower()
     return next((kind for kind in ("memcpy", "memset") if kind in name), "kernel")
@@ -213,6 +221,9 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
     stray, events = events[far], events[~far]
     origin = int(events["start"].min() // int(US) * int(US))
     columns: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
+    # without the line ends and indents that some writers put into shapes
+    shapes = (b"".join(written.split()).decode("utf-8", "replace") for written in columns["shape_texts"])
+    columns["shape_texts"] = [text.replace(",", ", ") for text in shapes]
     if len(stray):
         us = (int(stray["start"].iloc[0]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
@@ -246,7 +257,7 @@ def _far(start: Ints, duration: Ints) -> Bools:
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    known = {name: n for name, n in file.distributedInfo.items() if isinstance(n, int) and abs(n) < 2**31}
+    known = {name: int(n) for name, n in file.distributedInfo.items() if re.fullmatch(r"\d{1,9}", str(n))}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
         "rank": known.get("rank", int(in_name[1]) if in_name else None),

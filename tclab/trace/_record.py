@@ -35,15 +35,9 @@ class Recorder:
 
 @contextmanager
 def record(
-    folder: str | Path,
-    *,
-    wait: int = 4,
-    warmup: int = 1,
-    active: int = 3,
-    steps: int | None = None,
-    stacks: bool = False,
-    shapes: bool = False,
-) -> Iterator[Recorder]:
+    folder: str | Path, *, wait: int = 4, warmup: int = 1, active: int = 3, steps: int | None = None,
+    stacks: bool = False, shapes: bool = False,
+) -> Iterator[Recorder]:  # fmt: skip
     """Profile `active` steps of a loop after `wait` unprofiled and `warmup` discarded ones.
 
         with tclab.trace.record("traces", steps=len(loader)) as recorder:

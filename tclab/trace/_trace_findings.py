@@ -10,8 +10,8 @@ from tclab.trace._categories import OUTSIDE
 from tclab.trace._device_work import DeviceWork, Idle, RankWork, all_known
 from tclab.trace._events import US, Trace
 
+# A kernel shorter than this costs about as much to launch as to run.
 SMALL_KERNEL_US = 10.0
-"""A kernel shorter than this costs about as much to launch as to run."""
 
 
 def _not_enough(about: str, place: str, why: str) -> str:

@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import counted, us_text
+from tclab.trace._categories import STAGES
 from tclab.trace._device_work import DeviceWork, RankWork
 from tclab.trace._events import ANNOTATION, SECOND, TORCH_CATEGORIES, US, Bools, Floats, Trace
 from tclab.trace._host_work import EDGE, LAUNCH, HostWork, cut_steps
 from tclab.trace._nesting import nearest, union
 
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
+# A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more.
 NO_LAUNCH_US = 1.0
-"""A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more."""
 SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
@@ -46,24 +47,29 @@ def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, 
     rows: list[tuple[object, ...]] = []
     ahead = [_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks]
     for rank, us in zip(ranks, ahead, strict=True):
-        trace = rank.trace
-        doubts = [doubt for check in _CHECKS for doubt in check(trace, rank.device, rank.host)]
-        doubts += _unaligned(ranks[0].trace, us)
+        trace, device, host = rank.trace, rank.device, rank.host
+        doubts = [*_not_torch(trace), *_silences(trace), *_overlaps(trace, device), *_lost_kernels(trace, device)]
+        doubts += [*_short_replays(trace, device), *_early_kernels(trace, device)]
+        doubts += [Doubt("steps cut off", 1, cut, "steps, stages", what) for cut, what in cut_steps(trace).values()]
+        doubts += [*_overruns(trace, host), *_endless_marks(trace, host), *_unaligned(ranks[0].trace, us)]
         rows += [(trace.rank, trace.path.name, *doubt[:-1], f"{doubt.what} ({trace.label}).") for doubt in doubts]
     table = pd.DataFrame(rows, columns=["rank", "file", *Doubt._fields]).astype({"rank": "Int64"})
     return table, _verdict(table, clocks_compared=all(map(len, ahead[1:])))
 
 
-def _not_torch(trace: Trace, *_: object) -> Iterator[Doubt]:
-    """Yield a file without a single category of torch's profiler: other programs write the same format."""
-    if not trace.is_category(TORCH_CATEGORIES).any():
-        us = (trace.stop.max() - trace.start.min()) / US
-        what = "No event has a category of torch.profiler: another program wrote it, and host and device are not told"
+def _not_torch(trace: Trace) -> Iterator[Doubt]:
+    """Yield events without a category of torch's profiler: other programs write the same format."""
+    rows = np.flatnonzero(~trace.is_category(TORCH_CATEGORIES))
+    if len(rows) > 0.01 * len(trace.start):
+        us = union(trace.start[rows], trace.stop[rows]).length / US
+        some = f"{len(rows)} of {len(trace.start)} events, such as {trace.names_of(rows)[0][:60]}, have no"
+        has = "No event has a" if len(rows) == len(trace.start) else some
+        what = f"{has} category of torch.profiler: another program wrote it, and host and device are not told apart"
         spoils = "breakdown, categories, stages, kernels, gaps, syncs"
-        yield Doubt("no categories of torch.profiler", len(trace.start), us, spoils, f"{what} apart")
+        yield Doubt("no categories of torch.profiler", len(rows), us, spoils, what)
 
 
-def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
+def _silences(trace: Trace) -> Iterator[Doubt]:
     """Yield times of a second and more, ten times as long as all that is recorded, in which nothing begins or ends.
 
     There nothing at all is recorded (two windows, or a few events of an earlier run), or one event that outlasts all
@@ -84,7 +90,7 @@ def _silences(trace: Trace, *_: object) -> Iterator[Doubt]:
         yield Doubt("silence", max(len(during), 1), us, spoils, f"{what}: shares and idle time count it")
 
 
-def _overlaps(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """Yield work that runs into the next on its stream, which runs one after another."""
     rows = device.rows[np.lexsort((trace.stop[device.rows], trace.start[device.rows], trace.track[device.rows]))]
     first, then = rows[:-1], rows[1:]
@@ -107,7 +113,7 @@ def _captured(trace: Trace) -> Bools:
     return (depth.sort_index() > 0).to_numpy()
 
 
-def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+def _lost_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """Yield launches without kernels; what they concern is the time in which the device must have run them.
 
     That is from the end of the device work launched before them, or from their own launch where that is later, to the
@@ -134,7 +140,7 @@ def _lost_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Dou
     yield Doubt("launches without kernels", count, us, "breakdown, kernels, gaps, idle_causes, steps", what)
 
 
-def _early_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+def _early_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
     rows = device.rows[trace.launch[device.rows] >= 0]
     lead = (trace.start[trace.launch[rows]] - trace.start[rows]) / US
@@ -146,12 +152,17 @@ def _early_kernels(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
         yield Doubt("kernels before their launch", len(us), us.sum(), "gaps, idle_causes, syncs", what)
 
 
-def _cut_steps(trace: Trace, *_: object) -> Iterator[Doubt]:
-    for us, what in cut_steps(trace).values():
-        yield Doubt("steps cut off", 1, us, "steps, stages", what)
+def _endless_marks(trace: Trace, host: HostWork) -> Iterator[Doubt]:
+    """Yield marks of a stage that take no time: kineto writes one so that had not ended with the recording."""
+    is_mark = trace.is_category({"user_annotation"})[host.rows] & host.category.isin(STAGES)
+    rows = host.rows[is_mark & (trace.duration[host.rows] == 0)]
+    if len(rows) and (trace.start % US).any():  # in whole µs a short one takes none, too
+        us = (trace.stop.max() - trace.start[rows].min()) / US
+        marks = f"{counted(len(rows), 'mark')} of a stage, such as {trace.names_of(rows)[0][:60]}, took no time"
+        yield Doubt("marks without an end", len(rows), us, "stages", f"{marks}: an end was lost, with what it held")
 
 
-def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Doubt]:
+def _short_replays(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
     launch = trace.launch[device.rows]
     rows = device.rows[(launch >= 0) & trace.names_match("GraphLaunch")[launch]]
@@ -169,7 +180,7 @@ def _short_replays(trace: Trace, device: DeviceWork, _: HostWork) -> Iterator[Do
         yield Doubt("graph launches without some kernels", len(less), us, "breakdown, kernels, gaps, idle_causes", what)
 
 
-def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
+def _overruns(trace: Trace, host: HostWork) -> Iterator[Doubt]:
     """Yield calls that end after the call around them, or any event that ends after the recording: an end was lost.
 
     Ends that differ by less than 10 µs are noise of the clocks, and so is a call that begins as its neighbour ends.
@@ -195,10 +206,6 @@ def _overruns(trace: Trace, _: DeviceWork, host: HostWork) -> Iterator[Doubt]:
         ended = f"{counted(len(events), 'event ends', 'events end')} after {end}, by {us_text(us)}, most {longest}"
         spoils = "categories, stages, ops, steps"
         yield Doubt("events that end too late", len(events), us, spoils, f"{ended}; an end was lost{gained}")
-
-
-_CHECKS = (_not_torch, _silences, _overlaps, _lost_kernels, _short_replays, _early_kernels, _cut_steps,
-           _overruns)  # fmt: skip
 
 
 def _ahead(first: Trace, other: Trace, calls: pd.DataFrame) -> Floats:

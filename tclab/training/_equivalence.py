@@ -104,9 +104,9 @@ def _links(graph: CellGraph, kept: Mapping[str, Tensor] | None = None) -> dict[s
     """
     links = {kind: torch.zeros(nodes, dtype=torch.float64) for kind, nodes in graph.num_nodes.items()}
     for network in graph.relations.values():
-        kinds, edges = (network.source, network.target), network.edge_index.cpu()
-        for (kind, other), (ids, others) in ((kinds, edges), (kinds[::-1], edges.flip(0))):
-            counted = ids if kept is None else ids[kept[other][others]]
+        ends = list(zip((network.source, network.target), network.edge_index.cpu(), strict=True))
+        for (kind, ids), (other, others) in (ends, ends[::-1]):
+            counted = ids if kept is None else ids[kept[other][others].nonzero().flatten()]
             links[kind] += counted.bincount(minlength=len(links[kind]))
     return links
 
@@ -247,12 +247,16 @@ def _errors(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], *, least: 
 
 def norm_error(outcome: Outcome, expected: Outcome) -> float:
     """Return the relative error in the Euclidean norm, of the predictions or the gradient, whichever is worse."""
-
     errors = []
     for ours, theirs in zip(outcome, expected, strict=True):
-        difference = hypot(*((ours[name].double() - theirs[name]).norm().item() for name in theirs))
-        errors.append(difference / (hypot(*(tensor.norm().item() for tensor in theirs.values())) or 1.0))
+        apart = [ours[name].double() - tensor for name, tensor in theirs.items()]
+        errors.append(_norm(apart) / (_norm([*theirs.values()]) or 1.0))
     return max(error if error < inf else inf for error in errors)
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    """Return the Euclidean norm of the elements of some tensors."""
+    return hypot(*map(float, torch._foreach_norm(tensors))) if tensors else 0.0
 
 
 # ---- the check
@@ -338,7 +342,7 @@ class EquivalenceReference:
         self._gradients, self._place = not place or size <= _SIZE_FOR_GRADIENTS, place
         self._own = copy.deepcopy(dict(model.named_parameters()))
         self._weights = cache(self._draw)
-        self.subgraph = cache(partial(self._outcome, model))
+        self.subgraph = cache(partial(self._outcome, model, led=False))
         self._hub = cache(self._hub_reference)
         self._full_size = cache(self._at_full_size)
 
@@ -435,8 +439,9 @@ class EquivalenceReference:
             own = norm_error(self.subgraph(Variant(dtype=drawn.dtype, draw=drawn.draw)), expected)
             allowed = FP32_RATIO * min(max(own, _ROUNDING[drawn.dtype]), _OWN_AT_MOST)
             outcome = self._outcome(self.candidate, drawn)
-            error, where = norm_error(outcome, expected), largest_difference(outcome, expected, allowed).where
-            ratios.append(Finding(FP32_RATIO * error / allowed, f"{variant}, {where}" if error > allowed else ""))
+            error = norm_error(outcome, expected)
+            where = f"{variant}, {largest_difference(outcome, expected, allowed).where}" if error > allowed else ""
+            ratios.append(Finding(FP32_RATIO * error / allowed, where))
         return median_high(ratios)
 
     def _draw(self, draw: int) -> dict[str, Tensor]:
@@ -453,29 +458,37 @@ class EquivalenceReference:
         return weights
 
     @torch.no_grad()
-    def load(self, model: nn.Module, variant: Variant) -> None:
-        """Give a model the weights of a variant's draw, in its dtype."""
-        model.to(torch.float64 if variant.dtype == "float64" else torch.float32)
-        for name, parameter in model.named_parameters():
+    def load(self, model: nn.Module, variant: Variant) -> dict[str, nn.Parameter]:
+        """Give a model the weights of a variant's draw, in its dtype, and no gradients; return its parameters."""
+        dtype = torch.float64 if variant.dtype == "float64" else torch.float32
+        parameters = dict(model.named_parameters())
+        for parameter in parameters.values():
+            parameter.grad = None  # before `to`, which would change it, and an outcome keeps it
+        if any(tensor.dtype != dtype for tensor in (*parameters.values(), *model.buffers())):
+            model.to(dtype)
+        for name, parameter in parameters.items():
             parameter.copy_(self._weights(variant.draw)[name])
+        return parameters
 
-    def _outcome(self, model: nn.Module, variant: Variant) -> Outcome:
+    def _outcome(self, model: nn.Module, variant: Variant, *, led: bool = True) -> Outcome:
         """Return a model's predictions, and the gradients of their weighted sum.
 
         Every sample has another weight, so that swapping two samples' gradients changes the sum; of either sign, as a
-        loss's gradients have.
+        loss's gradients have. What a strategy keeps of one batch must not reach the next of its size, so another batch
+        is made before them (`led`), unless it is the reference's.
         """
-        model.zero_grad(set_to_none=True)
-        self.load(model, variant)
+        parameters = self.load(model, variant)
         device, count = next(model.parameters()).device, len(self.deletions)
         order = [(variant.draw + i) % count for i in range(count)]  # what a batch before left behind would show
         samples = [self.deletions[i] for i in order]
         # of one draw a sample is alone, as an epoch's last may be; a compiler would compile again for it
         together = count if variant.draw != 1 or variant.compiled else max(count - 1, 1)
         size = _SLICE if variant.sliced else together
-        batches = [[*samples[1:], []], *(samples[first : first + size] for first in range(0, count, size))]
-        made = views(self.graph, batches, variant.strategy, device=device, collation=variant.collation)
-        next(made).close()  # what a strategy keeps of one batch must not reach the next of its size
+        batches = [samples[first : first + size] for first in range(0, count, size)]
+        leading = [[*samples[1:], []]] if led else []
+        made = views(self.graph, leading + batches, variant.strategy, device=device, collation=variant.collation)
+        for _ in leading:
+            next(made).close()
         predicted: list[Tensor] = []
         for weights in torch.linspace(-1.0, 2.0, count, dtype=torch.float64, device=device).split(size):
             with torch.set_grad_enabled(self._gradients), next(made) as copies:
@@ -487,6 +500,6 @@ class EquivalenceReference:
         removed = [first_of([*map(str, nodes)], 5) or "nothing" for nodes in samples]
         labels = [f"sample {i}, which removes {nodes}" for i, nodes in zip(order, removed, strict=True)]
         gradients = {}
-        for name, p in model.named_parameters() if self._gradients else ():
+        for name, p in parameters.items() if self._gradients else ():
             gradients[f"the gradient of {name}"] = torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu()
         return Outcome(dict(zip(labels, predicted, strict=True)), gradients)

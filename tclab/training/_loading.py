@@ -162,9 +162,7 @@ class Loader:
     """
 
     def __init__(self, batches: Batches, *, workers: int, **options: Any) -> None:
-        self._loader: DataLoader[Any] = DataLoader(
-            batches, batch_size=None, collate_fn=_identity, num_workers=workers, **options
-        )
+        self._loader: DataLoader[Any] = DataLoader(batches, batch_size=None, num_workers=workers, **options)
         self._epochs: WeakSet[Any] = WeakSet()  # torch's iterators of those that have begun
 
     def __len__(self) -> int:
@@ -197,10 +195,6 @@ class Loader:
                 raise item
             yield item
             item = None  # frees a batch, which may take a gigabyte, before waiting for the next
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 _REASONS = {

@@ -20,6 +20,7 @@ from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.models._losses import Stage
 from tclab.timing import Communication
+from tclab.training._captured_step import Captured, refusals
 
 Backward = Callable[[Tensor], None]
 Update = Callable[[], Any] | None  # the optimizer's step where a framework runs it; None for the optimizer's own
@@ -64,14 +65,10 @@ def compiled_forward(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.
     return run
 
 
-def _no_loss(output: Tensor, targets: Tensor, *, epoch: int = 0) -> Tensor:
-    return output
-
-
 _NO_MODEL = ModelKind(  # of one parameter, for loops that need a model
     "none",
     lambda graph, metabolism: nn.ParameterList([nn.Parameter(torch.zeros(()))]),
-    {"none": lambda graph: _no_loss},
+    {"none": lambda graph: lambda output, targets, *, epoch=0: output},
     forward=lambda model, view: next(model.parameters()) * 0.0,
 )
 
@@ -171,15 +168,17 @@ class Step:
     - `clip`: norm that gradients are clipped to; `None` for no clipping.
     - `accumulate`: number of batches whose gradients are averaged before one clip and optimizer step.
     - `compile`: run the model through `torch.compile`, from the second call on; see `compiled_forward`.
-    - `learning_rate`: AdamW's.
+    - `capture`: on CUDA, replay the stages after the transfer as CUDA graphs; see `Captured`. They are recorded anew
+      where `epoch`, `clip`, an option of the optimizer or `requires_grad` changes, or a state is loaded.
+    - `learning_rate`: AdamW's; a tensor, [], where it changes with every batch of a captured step.
     - `gather_interval`: steps between the loss's all-gathers; the loss's default if `None`.
     - `exchange`: how DDP exchanges gradients among the ranks of this process's group; `None` for a single process.
       Views are made outside DDP. The attribute `communication` then records the exchange; mode `data` exchanges
       nothing.
 
-    **Raises:** `InputError` for a loss that the model does not have, or one that does not gather; in the first step,
-    for parameters without a gradient, for which DDP would wait, and for slices where the loss is over the whole batch
-    (it has `over_batch = True`).
+    **Raises:** `InputError` for a loss that the model does not have, or one that does not gather; for a step that
+    cannot be captured; in the first step, for parameters without a gradient, for which DDP would wait, and for slices
+    where the loss is over the whole batch (it has `over_batch = True`).
     """
 
     def __init__(
@@ -197,16 +196,21 @@ class Step:
         optimizer: str = "fused",
         accumulate: int = 1,
         compile: bool = False,
-        learning_rate: float = 1e-4,
+        capture: bool = False,
+        learning_rate: float | Tensor = 1e-4,
         gather_interval: int | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         if mode in WITHOUT_MODEL:
             kind, loss, compile, gather_interval = _NO_MODEL, None, False, None
+        self.device = strategy.graph.device
+        chosen = {"mode": mode, "compile": compile, "accumulate": accumulate, "metabolism": metabolism}
+        chosen["ranks"] = 1 if exchange is None else "several"
+        for reason in refusals(type(strategy), self.device.type, chosen) if capture else ():
+            raise InputError(reason)
         self.kind = kind
         self.strategy = strategy
         self.mode = mode
-        self.device = strategy.graph.device
         self.dtype = dtype
         self.epoch = epoch
         self.clip = clip
@@ -231,7 +235,13 @@ class Step:
             self._forward = self._ddp
         self.optimizer: torch.optim.Optimizer | None = None
         if mode in _UPDATING:
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **OPTIMIZERS[optimizer])
+            options = {**OPTIMIZERS[optimizer], "capturable": capture and self.device.type == "cuda"}
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **options)
+        if capture and getattr(self.loss, "over_batch", False):
+            raise InputError("the loss remembers earlier batches, ever more of them; a captured step has a fixed size")
+        self._captured = captured = Captured(self._stages, self._facts) if capture else None
+        if captured is not None and self.optimizer is not None:  # a loaded state lies in other tensors
+            self.optimizer.register_load_state_dict_post_hook(lambda optimizer: captured.forget())
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor | None:
         """Run one step on a batch from the loader and return what `run` does."""
@@ -258,13 +268,31 @@ class Step:
             return None
         if moved.slices and getattr(self.loss, "over_batch", False):
             raise InputError("the loss is over the whole batch, which comes in slices; expected no micro_batch")
-        loss = self._slice_by_slice(moved, stage, backward)
+        if self._captured is None:
+            loss = self._stages(moved, stage, backward, update)
+        elif moved.slices or update is not None or backward is not Tensor.backward:
+            raise InputError("a captured step takes no slices, and runs the backward and the optimizer itself")
+        else:
+            loss = self._captured(moved, stage=stage)
         self.batches += 1
-        if self.batches % self.accumulate == 0:
+        return loss
+
+    def _facts(self) -> Any:
+        """Return what a captured step depends on besides its batch."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        weights = [(p.data_ptr(), p.requires_grad) for group in groups for p in group["params"]]
+        return self.epoch, self.clip, self.model.training, options, weights
+
+    def _stages(
+        self, moved: Batch, stage: Stage, backward: Backward = Tensor.backward, update: Update = None
+    ) -> Tensor:
+        loss = self._forward_and_backward(moved, stage, backward)
+        if (self.batches + 1) % self.accumulate == 0:
             self._update(stage, update)
         return loss.detach()
 
-    def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
+    def _forward_and_backward(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
         """Run forward and backward of each slice, or of the whole batch, and return the loss, []."""
         losses = []
         for i, part in enumerate(batch.parts, start=1):

@@ -377,7 +377,7 @@ def test_self_loops_are_kept_and_counted_and_names_that_differ_in_case_are_said(
     assert "2 of the edges are self-loops" in report.notes
     for text in ("A,B\nB,C\na,C\n", "Z\u00fcrich,Z\u00fcrich\nZu\u0308rich,Bern\n", "A,B\n\uff21,B\n"):
         notes = edge_list(write("edges.csv", text), header=False).report.notes
-        assert "some names differ only in case or in Unicode, and are nodes of their own" in notes
+        assert "some names differ only in case, in Unicode or in “.0”, and are nodes of their own" in notes
     assert not any("self" in note for note in edge_list(write("edges.csv", "A,B\nB,C\n")).report.notes)
 
 
@@ -388,7 +388,7 @@ def test_self_loops_are_kept_and_counted_and_names_that_differ_in_case_are_said(
             ["A", "B", "C"],
             "2 of 4 rows were dropped: they name a station that is not in the station list of 3, such as 'd'",
         ),
-        (["A", "B", "C", "D"], "such as 'd'; 'd' differs from 'D' only in case or in Unicode"),
+        (["A", "B", "C", "D"], "such as 'd'; 'd' differs from 'D' only in case, in Unicode or in “.0”"),
     ],
 )
 @pytest.mark.filterwarnings("default")

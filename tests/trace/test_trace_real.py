@@ -59,7 +59,8 @@ def test_a_report_adds_up_to_what_was_recorded(name, real_report):
     """Where the reference says nothing: the host's side, as it was read before (`real_accounts.json`).
 
     Commit 3495985 read it so, but for what follows from the backward pass on autograd's thread, from stages whose name
-    lies within another's mark, and from cudaMalloc, which is no wait.
+    lies within another's mark, from cudaMalloc, which is no wait, and from autograd's `Function.apply`, which runs on
+    the way forward.
     """
     report = real_report(name)
     copies = report.kernels[report.kernels["kind"] == "copy"]

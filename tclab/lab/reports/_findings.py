@@ -95,7 +95,7 @@ def _judged(fast: str, words: str, pairs: Mapping[str, Pair]) -> str:
     text = f"{fast} is the fastest: {words}"
     if open_:
         over = ", ".join(f"{first_of(names, 6)} ({why})" for why, names in open_.items())
-        text = f"{fast} has the highest throughput, {words}, but its lead is not certain over {over}"
+        text = f"{fast} has the highest throughput, {words}, but it is not certainly faster than {over}"
     return text + (f"; as fast, within ±{pairs[same[0]].margin:.0%}: {first_of(same, 6)}" if same else "")
 
 
@@ -116,9 +116,9 @@ def _beside(pair: Pair) -> str:
         return ""
     if pair.verdict == FASTER and pair.interval:
         least, measured = (cells.figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
-        return f"It is at least {least}× as fast as {pair.b} ({measured}× as measured)"
+        return f"{pair.a} is at least {least}× as fast as {pair.b} ({measured}× as measured)"
     once = ", once each" if pair.obstacle == ONCE else ""
-    return f"It ran {cells.figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
+    return f"{pair.a} ran {cells.figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
 
 
 def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
@@ -144,8 +144,12 @@ def _equivalence(rows: pd.DataFrame) -> str:
     words = []
     if passed:
         agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
-        close = "exactly" if error[passed].eq(0).fillna(False).all() else f"to {error[passed].max():.0e} at worst"
-        words.append(f"{agree}, the reference, on a part of the graph (in fp64 {close})")
+        close = (
+            "in fp64 exactly"
+            if error[passed].eq(0).fillna(False).all()
+            else f"largest error in fp64: {error[passed].max():.0e}"
+        )
+        words.append(f"{agree}, the reference, on a part of the graph ({close})")
     for result, names in tried.groupby("equivalence_full_size")["strategy"].unique().items():
         if result != "failed":  # its status says so
             words.append(f"{first_of(sorted(names), 6)}, on all of it, too: {result}")

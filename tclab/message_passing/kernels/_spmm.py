@@ -132,12 +132,12 @@ def _chunks(x: Tensor) -> list[slice]:
     return [slice(b, b + step) for b in range(0, len(x), step)]
 
 
-def _kept_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+def _kept_copy(x: Tensor, keep: Tensor | None) -> Tensor:
     """Return what `kept_rows` does of `x: [B, N, H]` and `keep: [B, N]`, in fewer writes."""
-    return x if keep is None else _keep_(x.clone(memory_format=torch.contiguous_format), keep)
+    return x if keep is None else _zero_deleted_(x.clone(memory_format=torch.contiguous_format), keep)
 
 
-def _keep_(x: Tensor, keep: Tensor) -> Tensor:
+def _zero_deleted_(x: Tensor, keep: Tensor) -> Tensor:
     """Write zeros where `keep` is False to `x`, contiguous; on a CPU there alone, as few are deleted."""
     if x.device.type == "cpu":  # by numpy: a tensor's own `nonzero()` would count as a wait for the device
         x.flatten(0, 1).index_fill_(0, torch.from_numpy(np.flatnonzero(~keep.numpy())), 0.0)
@@ -163,7 +163,7 @@ def _spmm(
     for samples in chunks:
         keep = None if sources is None else sources[samples]
         if len(xs) == 1:
-            part = _kept_rows(xs[0][samples], keep)
+            part = _kept_copy(xs[0][samples], keep)
             for i, matrix in enumerate(each):
                 summed = product(matrix, part)
                 if w is not None:
@@ -175,7 +175,7 @@ def _spmm(
         else:
             total: Tensor | None = None
             for i, (matrix, x) in enumerate(zip(each, xs, strict=True)):
-                part = _kept_rows(x[samples], keep)
+                part = _kept_copy(x[samples], keep)
                 summed = product(matrix, part)
                 total = summed.to(exact) if total is None else total.add_(summed)
                 if w is not None:
@@ -187,7 +187,7 @@ def _spmm(
                 ys[0][samples] = total
         if targets is not None:
             for y in ys:
-                _keep_(y[samples], targets[samples])
+                _zero_deleted_(y[samples], targets[samples])
     return ys
 
 

@@ -78,7 +78,7 @@ def tiles_of(crow: Tensor, col: Tensor, values: Tensor | None, columns: int) -> 
 
 
 # By where a matrix lies; its tensors are held, so that no other one comes to lie there.
-_MADE: OrderedDict[tuple[int, ...], tuple[list[Tensor], Tiles | None]] = OrderedDict()
+MADE: OrderedDict[tuple[int, ...], tuple[list[Tensor], Tiles | None]] = OrderedDict()
 _KEPT = 256  # matrices
 
 
@@ -88,18 +88,18 @@ def tiles_for(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, colum
         return None
     tensors = [tensor for tensor in (crow, col, values) if tensor is not None]
     key = (*(tensor.data_ptr() for tensor in tensors), len(col), len(crow), columns)
-    if key not in _MADE:
+    if key not in MADE:
         with disabled_modes():
-            _MADE[key] = tensors, tiles_of(crow, col, values, columns)
-        if len(_MADE) > _KEPT:
-            _MADE.popitem(last=False)
-    _MADE.move_to_end(key)
-    return _MADE[key][1]
+            MADE[key] = tensors, tiles_of(crow, col, values, columns)
+        if len(MADE) > _KEPT:
+            MADE.popitem(last=False)
+    MADE.move_to_end(key)
+    return MADE[key][1]
 
 
 def forget_tiles() -> None:
     """Let go of all tiles, and of the matrices that they were made of."""
-    _MADE.clear()
+    MADE.clear()
 
 
 def _interpreted() -> bool:
