@@ -85,15 +85,12 @@ def ratios_of_figures(figures: str | Path) -> pd.DataFrame:
         if hetero["unit"] in ("it/s", "epoch"):  # a rate is high where a time is short
             ratio = 1 / ratio
         if hetero["unit"] == "epoch":
-            ratio /= _steps(hetero) / _steps(dango)
+            steps = [steps_per_epoch(int(one["batch_size"]), int(one["gpus"])) for one in (hetero, dango)]
+            ratio /= steps[0] / steps[1]
         batches = f"{hetero['batch_size']} and {dango['batch_size']}"
         more = {"batches": batches, "standing": hetero["standing"], "caveat": f"{hetero['what']}. {hetero['caveat']}"}
         found += [{"mode": mode, "figure": key, "ratio": ratio, "low": None, "high": None} | more for mode in modes]
     return pd.DataFrame(found)
-
-
-def _steps(figure: dict[Any, Any]) -> int:
-    return steps_per_epoch(int(figure["batch_size"]), int(figure["gpus"]))
 
 
 def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
