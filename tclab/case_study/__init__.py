@@ -5,22 +5,9 @@ What each overhead of the training code costs (`overhead_costs`), published rati
 ones (`artefacts_chart`). The notebooks are in `notebooks/case_study/`.
 """
 
+from tclab._lazy import lazy
 from tclab.errors import need
 
 need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
 
-from tclab.case_study._claims import (
-    artefacts_chart,
-    component_table,
-    hypotheses,
-    overhead_costs,
-    overheads_chart,
-    published_ratios,
-    ratios_chart,
-)  # fmt: skip
-
-__all__ = [
-    "artefacts_chart", "component_table", "hypotheses", "overhead_costs", "overheads_chart", "published_ratios",
-    "ratios_chart",
-]  # fmt: skip
-__dir__ = __all__.copy  # completion offers these
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

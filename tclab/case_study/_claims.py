@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from math import nan
+from math import exp, nan
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +85,12 @@ def ratios_of_figures(figures: str | Path) -> pd.DataFrame:
         if hetero["unit"] in ("it/s", "epoch"):  # a rate is high where a time is short
             ratio = 1 / ratio
         if hetero["unit"] == "epoch":
-            ratio /= _steps(hetero) / _steps(dango)
+            steps = [steps_per_epoch(int(one["batch_size"]), int(one["gpus"])) for one in (hetero, dango)]
+            ratio /= steps[0] / steps[1]
         batches = f"{hetero['batch_size']} and {dango['batch_size']}"
         more = {"batches": batches, "standing": hetero["standing"], "caveat": f"{hetero['what']}. {hetero['caveat']}"}
         found += [{"mode": mode, "figure": key, "ratio": ratio, "low": None, "high": None} | more for mode in modes]
     return pd.DataFrame(found)
-
-
-def _steps(figure: dict[Any, Any]) -> int:
-    return steps_per_epoch(int(figure["batch_size"]), int(figure["gpus"]))
 
 
 def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
@@ -381,12 +378,16 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     named = steps["overheads"].fillna("")
     bases = steps[named == ""].drop_duplicates([*_AT, "seed"], keep="last")
     both = steps[named.isin(OVERHEADS)].merge(bases, on=[*_AT, "seed"], suffixes=("", "_without"))
-    found: list[dict[str, Any]] = []
+    found: list[tuple[Any, ...]] = []
     for key, group in both.groupby([*_AT, "overheads"], sort=False):
         model, strategy, overhead = map(str, (key[0], key[1], key[-1]))
-        rounds = [_log_ratios(row) for _, row in group.iterrows()]
-        line = {"model": model, "strategy": strategy, "overhead": overhead}
-        found.append({**line, **_cost(rounds), "what": OVERHEADS[overhead].what})
+        medians = np.array([np.median(_log_ratios(row)) for _, row in group.iterrows()])
+        mean, n = float(medians.mean()), len(medians)
+        error = float(medians.std(ddof=1)) / n**0.5 if n > 1 else None
+        ends = Estimate(mean, error, n - 1).interval()
+        low, high = (nan, nan) if ends is None else np.exp(ends).tolist()
+        verdict = "costs" if low > 1 else "saves" if high < 1 else "undecided"
+        found.append((model, strategy, overhead, exp(mean), low, high, n, verdict, OVERHEADS[overhead].what))
     columns = ["model", "strategy", "overhead", "ratio", "low", "high", "rounds", "verdict", "what"]
     table = pd.DataFrame(found, columns=columns)
     table.attrs["empty"] = _NOTHING
@@ -399,15 +400,6 @@ def _log_ratios(row: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
     both = row["samples_seconds"], row["samples_seconds_without"]
     own, without = (cycle_means(np.asarray(seconds)[:steps], cycle) for seconds in both)
     return np.log(own / without)
-
-
-def _cost(groups: list[Any]) -> dict[str, Any]:
-    medians, n = np.array([np.median(group) for group in groups]), len(groups)
-    error = float(medians.std(ddof=1)) / n**0.5 if n > 1 else None
-    ends = Estimate(float(medians.mean()), error, n - 1).interval()
-    low, high = (nan, nan) if ends is None else np.exp(ends).tolist()
-    verdict = "costs" if low > 1 else "saves" if high < 1 else "undecided"
-    return {"ratio": float(np.exp(medians.mean())), "low": low, "high": high, "rounds": n, "verdict": verdict}
 
 
 def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:

@@ -91,7 +91,7 @@ class LiveSweep:
         self.runs = len(self.points) * checked.repeats
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._rows: pd.DataFrame | None = None
+        self._rows = frame()
         self._begin: float | None = None
         self._end: float | None = None
         # called after each point and at the end, in the sweep's thread, instead of printing a line
@@ -132,8 +132,7 @@ class LiveSweep:
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
-        ends: Iterable[str] = [] if self._rows is None else self._rows["status"].astype(str)
-        waiting = [each for each in ends if each.startswith("not run: ")]
+        waiting = [each for each in self._rows["status"].astype(str) if each.startswith("not run: ")]
         if not waiting:  # also where a stop came after the last point, and where a point without a time is not repeated
             return f"{done} in {took}"
         why = "Stopped" if self._stop.is_set() else waiting[0].removeprefix("not run: ").capitalize()
@@ -152,7 +151,6 @@ class LiveSweep:
         self._thread.join()
         if self.error is not None:
             raise self.error
-        assert self._rows is not None  # set by a run that raised nothing
         return self._rows
 
     def __await__(self) -> Generator[Any, None, pd.DataFrame]:

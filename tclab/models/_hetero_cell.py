@@ -114,11 +114,20 @@ class HeteroCell(nn.Module):
         nodes = graph.num_nodes[graph.deleted_type]
         return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism, **trained)
 
-    def encode(self, view: View) -> Tensor:
-        """Return the rows' embeddings after the last layer, [R, H]; every sample begins with the same features."""
+    # `views` and `rows` are what overheads of `tclab.sweeps._overheads` replace
+    def views(self, view: View) -> Sequence[View]:
+        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
+        return view.with_wild_type()
+
+    def rows(self, view: View) -> Tensor:
+        """Return what the first layer reads; every sample begins with the same features."""
         x = self.preprocessor(self.embedding.weight)
         # later dropout makes rows differ by chance: no sample may share the wild type's, all are carried in full
-        x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
+        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
+
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]."""
+        x = self.rows(view)
         for layer in self.layers:
             x = layer(view, x)
         return view.complete(x)
@@ -130,7 +139,7 @@ class HeteroCell(nn.Module):
 
         **Returns:** [1 + B, H] in float32 or more, [1 + B] bool and [N, H]
         """
-        views = view.with_wild_type()
+        views = self.views(view)
         encoded = [self.encode(each) for each in views]
         pooled = [each.pool(self.gate(x), in_float32(x)) for each, x in zip(views, encoded, strict=True)]
         return torch.cat(pooled), torch.cat([each.emptied() for each in views]), views[0].first(encoded[0])

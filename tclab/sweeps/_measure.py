@@ -227,7 +227,7 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
             cold = perf_counter() - begin
             demands = _demands(here.step, first)
             largest: dict[str, float | None] = {"first_step_seconds": cold, "batch_bytes": first.batch.bytes}
-            largest |= {name: getattr(first.batch, name) for name in ("edge_bytes", "mask_bytes")}
+            largest |= {"edge_bytes": first.batch.bytes_of("edge"), "mask_bytes": first.batch.bytes_of("edge_mask")}
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
             gc.collect()

@@ -31,7 +31,7 @@ def add_overheads(step: Step, overheads: Iterable[str]) -> None:
     apply_to_model(step.model, overheads)
     if "dense_targets" in overheads:
         assert isinstance(step.loss, DangoLoss)
-        make_dense_targets(step.loss)
+        _replace_method(step.loss, "reconstruction", partial(dense_reconstruction, step.loss))
     lean = step._loss
 
     def slow(output: Any, batch: Batch, stage: Stage) -> Tensor:
@@ -79,15 +79,11 @@ def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, zero_w
     return (on_edges + zero_weight * elsewhere) / reconstruction.numel()
 
 
-def make_dense_targets(loss: DangoLoss) -> None:
-    """Have a loss take dense reconstructions, and make every network's dense 0/1 target in each pass."""
-
-    def reconstruction(reconstructions: Mapping[str, Tensor]) -> Tensor:
-        losses = [(loss.of_networks[name], dense) for name, dense in reconstructions.items()]
-        parts = [dense_reconstruction_loss(dense, of.network.edge_index, of.zero_weight) for of, dense in losses]
-        return torch.stack(parts).mean()
-
-    _replace_method(loss, "reconstruction", reconstruction)
+def dense_reconstruction(loss: DangoLoss, reconstructions: Mapping[str, Tensor]) -> Tensor:
+    """Return a loss's `reconstruction` of dense reconstructions, with a dense 0/1 target of each network made here."""
+    losses = [(loss.of_networks[name], dense) for name, dense in reconstructions.items()]
+    parts = [dense_reconstruction_loss(dense, of.network.edge_index, of.zero_weight) for of, dense in losses]
+    return torch.stack(parts).mean()
 
 
 # ---- of a model

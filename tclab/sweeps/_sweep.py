@@ -151,7 +151,6 @@ class _Run(NamedTuple):
     point: Point  # as it was given
     definite: Point  # resolved
     name: str  # of its file
-    repeat: int
 
 
 def _run_here(points: Points, results: Results, options: SweepOptions) -> list[pa.Table]:
@@ -161,8 +160,10 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
     why: str | None = None  # no other point is run
     definite = list(map(resolve, points))  # a file that is missing is said before the first is run
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
-    runs = [_Run(point, exact, results.name(exact, repeat), repeat)
+    runs = [_Run(point, exact, results.name(exact, repeat))
             for repeat in range(options.repeats) for point, exact in zip(points, definite, strict=True)]  # fmt: skip
+    # the runs of one process would share its luck
+    limits = {"fresh": options.repeats > 1, "stop": options.stop, "hang_seconds": options.hang_seconds}
     kept = {run.name: rows for run in runs if options.stands(rows := results.read(run.name))}
     for run in runs:
         if run.name in kept:
@@ -173,7 +174,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
         options.say(busy)
     tables: list[pa.Table] = []
     for i, run in enumerate(runs):
-        if run.repeat and _status(tables[i % len(points)]) != "ok":
+        if i >= len(points) and _status(tables[i % len(points)]) != "ok":
             continue  # its first run has no time, and no other would have one
         if options.stop.is_set():
             tables.append(not_measured(run.point, STOPPED))
@@ -183,7 +184,9 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
             tables.append(not_measured(run.point, f"not run: {reason}"))
             continue
         if rows is None:
-            rows = _run(run.definite, options, foresight)
+            begin = monotonic()
+            rows = point_rows(run.definite, **limits)
+            foresight.learn(run.definite, rows, monotonic() - begin)
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
@@ -221,12 +224,3 @@ def _seconds_left(runs: list[_Run], foresight: Foresight, end: float) -> float |
                 return None
             until += took if until + took <= end else 0.0
     return until - now
-
-
-def _run(point: Point, options: SweepOptions, foresight: Foresight) -> pa.Table:
-    """Run a resolved point and return its rows; take note of the seconds that it took."""
-    begin = monotonic()
-    # the runs of one process would share its luck
-    rows = point_rows(point, fresh=options.repeats > 1, stop=options.stop, hang_seconds=options.hang_seconds)
-    foresight.learn(point, rows, monotonic() - begin)
-    return rows

@@ -292,19 +292,15 @@ class Fits(Shown):
     device_limit: int | None = None
 
     @property
-    def _training(self) -> int:
-        return self.model + self.kept + self.step
-
-    @property
     def host(self) -> int:
         """The resident set of a training process, bytes; a batch from a worker is among it while it is read."""
-        own = self.process + self.graph + self.batch + self.heap
-        return own + (self._training if self.on_host else 0)
+        trains = self.model + self.kept + self.step if self.on_host else 0
+        return self.process + self.graph + self.batch + self.heap + trains
 
     @property
     def device(self) -> int | None:
         """What a CUDA device holds, bytes; `None` on the CPU."""
-        return None if self.on_host else self._training + self.batch
+        return None if self.on_host else self.model + self.kept + self.step + self.batch
 
     @property
     def _needs(self) -> list[tuple[str, int, int | None]]:

@@ -17,7 +17,7 @@ from tclab._display import seconds_text
 from tclab.lab.charts._style import GREY, GROUND, INK, NO_FRAME, colours_of
 
 _FADED = 0.12  # opacity of what a legend does not name
-_WIDTH = 520  # pixels of a plot of bars
+_WIDTH, _DOTS = 520, 400  # pixels of a plot of bars, and of one of dots
 _LETTER = 6.0  # pixels of a letter, at most
 _LINE = 16.0  # pixels between two words
 _LEADER = 24  # pixels from a line's last point to its name
@@ -37,7 +37,6 @@ def ratios(
     colours: Mapping[str, str] | None = None,
     one: float | None = 1.0,
     band: tuple[float, float] | None = None,
-    width: int = 400,
 ) -> Any:
     """Return a row a line with a dot at its value, its interval, and words to the right of the plot.
 
@@ -46,7 +45,7 @@ def ratios(
     - `rows`: `line`, the row's name; `value`; `low` and `high` of its interval. Further columns, each optional:
       `kind`, which has the colour; `sure`, false for a hollow dot; `text`, the words; `why`, more of them under the
       mouse.
-    - `title`: of the chart, text or `chart_title`. `width`: of the plot, in pixels.
+    - `title`: of the chart, text or `chart_title`.
     - `axis`: its title; it is logarithmic.
     - `colours`: kind → colour; those of strategies unless given.
     - `one`: a value that a rule marks. `band`: the ends of a grey band around it.
@@ -64,26 +63,20 @@ def ratios(
     base = alt.Chart(rows).encode(y=y, tooltip=tips, **channels)
     solid = base.mark_point(filled=True, size=80).transform_filter("datum.sure")
     hollow = base.mark_point(filled=False, size=80, strokeWidth=2).transform_filter("!datum.sure")
-    layers = [
-        *_references(one, band),
-        base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
-        solid.encode(x=x),
-        hollow.encode(x=x),
-        base.mark_text(align="left", dx=8).encode(x=alt.value(width), text="text:N", color=alt.value(INK)),
-    ]
-    return alt.layer(*layers).properties(width=width, height=alt.Step(24), title=title)
-
-
-def _references(one: float | None, band: tuple[float, float] | None) -> list[Any]:
-    """Return the layers of a band and of the rule that marks a value."""
-    layers = []
+    layers: list[Any] = []
     if band is not None:
         ends = alt.Chart(pd.DataFrame({"from": band[:1], "to": band[1:]}))
         layers.append(ends.mark_rect(color=GREY, opacity=0.25).encode(x="from:Q", x2="to:Q"))
     if one is not None:
         at = alt.Chart(pd.DataFrame({"one": [one]}))
         layers.append(at.mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="one:Q"))
-    return layers
+    layers += [
+        base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", **scale), x2="high:Q"),
+        solid.encode(x=x),
+        hollow.encode(x=x),
+        base.mark_text(align="left", dx=8).encode(x=alt.value(_DOTS), text="text:N", color=alt.value(INK)),
+    ]
+    return alt.layer(*layers).properties(width=_DOTS, height=alt.Step(24), title=title)
 
 
 def stacked(parts: pd.DataFrame, title: Any, *, axis: str, colours: Mapping[str, str]) -> Any:
@@ -174,7 +167,6 @@ def lines(
     *,
     x: str,
     y: str,
-    colours: Mapping[str, str] | None = None,
     log: str = "xy",
     percent: bool = False,
     legend: bool = False,
@@ -192,13 +184,12 @@ def lines(
       others; `panel`; `text`, words at a point.
     - `title`: of the chart, text or `chart_title`. `width`, `height`: of a panel, in pixels.
     - `x`, `y`: titles of the axes. `log`: those that are logarithmic. `percent`: whether `y` is a share.
-    - `colours`: kind, or else line → colour.
     - `legend`: name the colours in a legend and not at the lines.
     """
     more = {"low": np.nan, "high": np.nan, "dashed": False, "faint": False, "panel": "", "text": ""}
     points = _with_columns(points, {**more, "kind": points["line"]})
     points[["x", "y", "low", "high"]] = points[["x", "y", "low", "high"]].astype(float)
-    colours = {**(colours or colours_of(points["kind"])), **_OTHERS}
+    colours = {**colours_of(points["kind"]), **_OTHERS}
     points["kind"] = points["kind"].mask(points["faint"], *_OTHERS)
     channels, params = _picked("kind", points["kind"], colours, legend=legend)
     plain = alt.Scale(zero=False, padding=14, nice=False)

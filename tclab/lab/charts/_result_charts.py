@@ -10,14 +10,7 @@ import pandas as pd
 from tclab._display import counted, seconds_text
 from tclab.errors import require
 from tclab.lab.charts._marks import ratios, stacked
-from tclab.lab.charts._style import (
-    CATEGORY_COLOURS,
-    STAGE_COLOURS,
-    chart_title,
-    colours_of,
-    empty_chart,
-    machine_text,
-)  # fmt: skip
+from tclab.lab.charts._style import CATEGORY_COLOURS, STAGE_COLOURS, chart_title, colours_of, empty_chart, machine_text
 from tclab.lab.reports._cells import pairs_against
 from tclab.sweeps._compare import Comparison
 from tclab.sweeps.predict import Epoch

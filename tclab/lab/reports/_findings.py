@@ -33,8 +33,11 @@ def findings(rows: Runs, about: str = "sweep") -> Sentences:
     **Raises:** `InputError` for another `about`.
     """
     rows = rows_of(rows)
-    check_known("subject of findings", _ABOUT, about)
-    return Sentences(filter(None, _ABOUT[about](rows)))
+    check_known("subject of findings", ("sweep", "steps"), about)
+    if about == "sweep":
+        return Sentences(filter(None, _of_sweep(rows)))
+    parts, points = cells.stage_parts(rows), cells.points_of_modes(rows)
+    return Sentences(filter(None, [*_largest(parts), *_workers(parts), busy_text(points), *without_time(rows)]))
 
 
 def _of_sweep(rows: pd.DataFrame) -> list[str]:
@@ -285,11 +288,6 @@ def _size(steps: pd.DataFrame, by: str) -> str:
 # ---- the stages of a step
 
 
-def _of_steps(rows: pd.DataFrame) -> list[str]:
-    parts, points = cells.stage_parts(rows), cells.points_of_modes(rows)
-    return [*_largest(parts), *_workers(parts), busy_text(points), *without_time(rows)]
-
-
 def _largest(parts: pd.DataFrame) -> list[str]:
     """Name the largest three stages of a step, for each model, strategy and further setting in mode `step`."""
     sentences = []
@@ -321,6 +319,3 @@ def _workers(parts: pd.DataFrame) -> list[str]:
             makes = f"a worker of {_words(label)} makes a batch in {seconds_text(whole)}"
             sentences.append(f"Meanwhile {makes} and is idle {idle / (idle + whole):.0%} of its time.")
     return sentences
-
-
-_ABOUT = {"sweep": _of_sweep, "steps": _of_steps}

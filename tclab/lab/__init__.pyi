@@ -1,0 +1,11 @@
+from tclab.lab import charts as charts
+from tclab.lab._notebook import project_path as project_path
+from tclab.lab._notebook import show_charts as show_charts
+from tclab.lab._panel import LiveSweep as LiveSweep
+from tclab.lab._panel import Panel as Panel
+from tclab.lab._parameters import check_parameters as check_parameters
+from tclab.lab.charts._graph_charts import reach_rows as reach_rows
+from tclab.lab.reports._cells import equivalence as equivalence
+from tclab.lab.reports._cells import machine as machine
+from tclab.lab.reports._findings import findings as findings
+from tclab.sweeps._fingerprint import import_file as import_file
