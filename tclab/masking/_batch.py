@@ -123,7 +123,12 @@ class Batch:
     @property
     def bytes(self) -> int:
         """How many bytes travel; a buffer's padding, under 64 a tensor, is not counted."""
-        return sum(tensor.nbytes for part in self.parts for tensor in part.tensors.values())
+        return self.bytes_named("")
+
+    def bytes_named(self, start: str) -> int:
+        """Return how many bytes of tensors travel whose names begin so: "edge" of edges and masks, "edge_mask"."""
+        named = (item for part in self.parts for item in part.tensors.items())
+        return sum(tensor.nbytes for name, tensor in named if name.startswith(start))
 
     @property
     def target(self) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,13 +64,9 @@ def _device_refused(device: str) -> str:
     return f"a step is captured on {' or '.join(GRAPHS)}, not on {device}"
 
 
-class _Recorded(NamedTuple):
-    """The graphs of one layout of batches."""
-
-    batch: Batch  # the static one, which they read
-    stages: list[tuple[str, Any]]  # each stage's name and graph, in order
-    loss: Tensor  # [], which they write
-    tiles: object  # what the graphs read and a cache may let go of
+# of a layout: the static batch that its graphs read; each stage's name and graph, in order; the loss that they write,
+# []; what else they read and a cache may let go of
+_Recorded = tuple[Batch, list[tuple[str, Any]], Tensor, object]
 
 
 class Captured:
@@ -120,14 +116,14 @@ class Captured:
                 return self._run_eagerly(batch, stage)
             self._recorded[layout] = self._record(batch)
         self._eager_in_a_row = 0
-        recorded = self._recorded[layout]
+        recorded, stages, loss, _ = self._recorded[layout]
         with stage("transfer"):
-            for static, given in zip(_held(recorded.batch), _held(batch), strict=True):
+            for static, given in zip(_held(recorded), _held(batch), strict=True):
                 static.copy_(given, non_blocking=True)
-        for name, graph in recorded.stages:
+        for name, graph in stages:
             with stage(name):
                 graph.replay()
-        return recorded.loss.clone()
+        return loss.clone()
 
     def _run_eagerly(self, batch: Batch, stage: Stage) -> Tensor:
         self._eager_in_a_row += 1
@@ -157,7 +153,7 @@ class Captured:
             self._pool = graph.pool()
             stages.append((name, graph))
 
-        return _Recorded(static, stages, self._run(static, recording), dict(MADE))
+        return static, stages, self._run(static, recording), dict(MADE)
 
 
 def _layout(batch: Batch) -> Hashable:
