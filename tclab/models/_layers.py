@@ -360,5 +360,4 @@ class HyperSAGNN(nn.Module):
             dynamic = layer(dynamic, others)
         static = torch.relu(self.static(padded))
         score = self.score((dynamic - static).square()).squeeze(-1).masked_fill(~member, 0.0)
-        mean: Tensor = score.sum(dim=1) / member.sum(dim=1).clamp_min(1)
-        return mean
+        return torch.div(score.sum(dim=1), member.sum(dim=1).clamp_min(1))

@@ -110,12 +110,19 @@ class Captured:
             self._of_facts = facts
             self.forget()
         layout = _layout(batch)
-        if layout not in self._recorded:
+        is_eager = self._eager.get(layout, 0) < EAGER
+        self._eager_in_a_row = self._eager_in_a_row + 1 if is_eager else 0
+        if self._eager_in_a_row > EAGER_IN_A_ROW:
+            raise InputError(
+                f"no graph served {EAGER_IN_A_ROW} batches in a row, so often did layouts or facts change; expected as "
+                "many samples that delete as many nodes, and a tensor for a number that changes with every batch, such "
+                f"as an optimizer's `lr`; this batch has {layout}"
+            )
+        if is_eager:
             self._eager[layout] = self._eager.get(layout, 0) + 1
-            if self._eager[layout] <= EAGER:
-                return self._run_eagerly(batch, stage)
+            return self._run(batch, stage)
+        if layout not in self._recorded:
             self._recorded[layout] = self._record(batch)
-        self._eager_in_a_row = 0
         recorded, stages, loss, _ = self._recorded[layout]
         with stage("transfer"):
             for static, given in zip(_held(recorded), _held(batch), strict=True):
@@ -124,16 +131,6 @@ class Captured:
             with stage(name):
                 graph.replay()
         return loss.clone()
-
-    def _run_eagerly(self, batch: Batch, stage: Stage) -> Tensor:
-        self._eager_in_a_row += 1
-        if self._eager_in_a_row > EAGER_IN_A_ROW:
-            raise InputError(
-                f"no graph served {EAGER_IN_A_ROW} batches in a row, so often did layouts or facts change; expected as "
-                "many samples that delete as many nodes, and a tensor for a number that changes with every batch, such "
-                f"as an optimizer's `lr`; this batch has {_layout(batch)}"
-            )
-        return self._run(batch, stage)
 
     def _record(self, batch: Batch) -> _Recorded:
         static, stages = batch.moved(torch.clone), []
