@@ -22,21 +22,17 @@ def batch_of(strategy, graph, size, **options):
     return masking.get(strategy)(graph, **options).batch(Perturbations.synthetic(graph, size))
 
 
-def bytes_named(batch, start):
-    return sum(tensor.nbytes for name, tensor in batch.tensors.items() if name.startswith(start))
-
-
 def test_a_batch_of_28_has_seventeen_bytes_an_edge_of_each_sample_or_none():
     edge_mask = batch_of("edge_mask", NETWORKS, 28)
-    assert bytes_named(edge_mask, "edge_mask") == 28 * NETWORKS.num_edges == bytes_named(edge_mask, "edge") / 17
-    assert edge_mask.bytes == bytes_named(edge_mask, "")
+    assert edge_mask.bytes_of("edge_mask") == 28 * NETWORKS.num_edges == edge_mask.bytes_of("edge") / 17
+    assert edge_mask.bytes == sum(tensor.nbytes for tensor in edge_mask.tensors.values())
     node_mask = batch_of("node_mask", NETWORKS, 28)
-    assert bytes_named(node_mask, "edge") == 0
+    assert node_mask.bytes_of("edge") == 0
     assert node_mask.bytes == 4 * 28 + 8 * (84 + 3 * 29)  # scores; genes, and where each sample begins, of three types
     for strategy in ("gpu_mask", "gpu_mask_loop", "gpu_mask_cached"):  # of the seventeen, a mask is one
         shipped = batch_of(strategy, NETWORKS, 4, collation="edges")
-        assert [bytes_named(shipped, start) for start in ("edge", "edge_mask")] == [4 * NETWORKS.num_edges * 16, 0]
-        assert bytes_named(batch_of(strategy, NETWORKS, 4), "edge") == 0
+        assert [shipped.bytes_of(start) for start in ("edge", "edge_mask")] == [4 * NETWORKS.num_edges * 16, 0]
+        assert batch_of(strategy, NETWORKS, 4).bytes_of("edge") == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +161,7 @@ def test_delta_falls_over_to_the_shared_product_where_much_differs():
     graph = CellGraph.from_edges({"knows": torch.cartesian_prod(nodes, nodes).t()}, num_nodes=12)
     _, batch = delta_batch(graph, [[1], list(range(8))])
     assert batch.host_values["layers"] == 0  # a batch goes as deep as its worst sample
-    assert bytes_named(batch, "edge") == 0
+    assert batch.bytes_of("edge") == 0
 
 
 def test_delta_carries_what_differs_as_deep_as_pays_or_as_it_is_told():

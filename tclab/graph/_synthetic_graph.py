@@ -134,11 +134,9 @@ def _network(name: str, scale: float, genes: int, rng: np.random.Generator) -> N
     nodes = min(max(2, round(size.nodes * scale)), 2 * edges, genes)
     edges = min(edges, nodes * (nodes - 1) // (1 if size.directed else 2))
     touched = np.sort(rng.permutation(genes)[:nodes])
-    if size.directed:
-        num_sources = _num_sources(nodes, edges, scale)
-        pairs = network_edges(nodes, edges, rng, shape=TARGET_SHAPE, num_sources=num_sources)
-    else:
-        pairs = network_edges(nodes, edges, rng, shape=SHAPES.get(name, MEAN_SHAPE))
+    shape = TARGET_SHAPE if size.directed else SHAPES.get(name, MEAN_SHAPE)
+    num_sources = _num_sources(nodes, edges, scale) if size.directed else None
+    pairs = network_edges(nodes, edges, rng, shape=shape, num_sources=num_sources)
     edge_index = torch.from_numpy(touched[pairs])
     return Network(name, edge_index, "gene", "gene", genes, genes, directed=size.directed)
 

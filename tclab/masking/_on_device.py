@@ -212,24 +212,21 @@ class NodeMask(Strategy):
 
     name = "node_mask"
     static_shapes = True
+    dense = False
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared matrices."""
-        return SharedView(self.graph, batch.deletions)
+        return SharedView(self.graph, batch.deletions, dense=self.dense)
 
 
-class Dense(Strategy):
+class Dense(NodeMask):
     """One dense matrix a network for all samples and a 0/1 for each node.
 
     On a CPU it is faster than `node_mask` where about half of all possible edges are there, or more.
     """
 
     name = "dense"
-    static_shapes = True
-
-    def view(self, batch: Batch) -> View:
-        """Return the view that multiplies by the shared dense matrices."""
-        return SharedView(self.graph, batch.deletions, dense=True)
+    dense = True
 
 
 class _WildTypeOnly(SharedView):

@@ -452,7 +452,8 @@ class SharedHeteroConv(nn.Module):
             if edge_type[0] != edge_type[2] and getattr(conv, "add_self_loops", False):
                 raise InputError(f"{edge_type} adds self-loops, expected add_self_loops=False between two types")
         self.edge_types = list(convs)
-        self.convs = nn.ModuleDict({_module_name(edge_type): conv for edge_type, conv in convs.items()})
+        # named as PyG's ModuleDict has it, for its state_dict
+        self.convs = nn.ModuleDict({f"<{'___'.join(each)}>".replace(".", "#"): conv for each, conv in convs.items()})
         self.aggr = aggr
 
     def reset_parameters(self) -> None:
@@ -547,10 +548,6 @@ class SharedHeteroConv(nn.Module):
     def extra_repr(self) -> str:
         """Return how many relations there are."""
         return f"num_relations={len(self.convs)}"
-
-
-def _module_name(edge_type: EdgeType) -> str:
-    return f"<{'___'.join(edge_type)}>".replace(".", "#")  # as PyG's ModuleDict has it, for its state_dict
 
 
 def _linear(before: int, after: int, *, bias: bool = True) -> nn.Linear:

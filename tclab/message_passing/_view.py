@@ -304,7 +304,10 @@ class SharedView(View):
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
         if self.dense:
             x = kept_rows(x, keep)
-            sums = [dense_sum(network, x, transpose=transpose) for network in networks]
+            wide = x.transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
+            dense = [network.dense(dtype=x.dtype) for network in networks]
+            wide_sums = [(matrix.t() if transpose else matrix) @ wide for matrix in dense]
+            sums = [summed.unflatten(1, (x.size(0), -1)).transpose(0, 1) for summed in wide_sums]
             if weights is not None:
                 sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
         else:
@@ -335,14 +338,6 @@ class SharedView(View):
     def removed_after_wild_type(self) -> dict[str, Deletions]:
         """Return what B + 1 copies remove, the wild type first."""
         return {k: Deletions(d.nodes, torch.cat([d.ptr[:1], d.ptr]), d.most) for k, d in self.removed.items()}
-
-
-def dense_sum(network: Network, x: Tensor, *, transpose: bool = False) -> Tensor:
-    """Return A·X by one dense product for all samples, for `x: [B, N_source, H]`; see `SharedView`."""
-    matrix = network.dense(dtype=x.dtype)
-    wide = x.transpose(0, 1).flatten(1)  # [N, B·H]
-    product = (matrix.t() if transpose else matrix) @ wide
-    return product.unflatten(1, (x.size(0), -1)).transpose(0, 1)
 
 
 def autocast(x: Tensor) -> Tensor:

@@ -225,8 +225,7 @@ class MetabolicConv(nn.Module):
             degree = view.degree(relation, transpose=transpose).clamp_min(1).unsqueeze(-1)
             mean = view.neighbour_sum(relation, carried, transpose=transpose) / degree
             carried = linear(mean.to(x.dtype)).relu()
-        added: Tensor = x + self.norm(carried)
-        return added
+        return x + self.norm(carried)
 
 
 # ---- aggregations: [R, H] of one [R, H] a network, which come one after the other
@@ -361,5 +360,4 @@ class HyperSAGNN(nn.Module):
             dynamic = layer(dynamic, others)
         static = torch.relu(self.static(padded))
         score = self.score((dynamic - static).square()).squeeze(-1).masked_fill(~member, 0.0)
-        mean: Tensor = score.sum(dim=1) / member.sum(dim=1).clamp_min(1)
-        return mean
+        return torch.div(score.sum(dim=1), member.sum(dim=1).clamp_min(1))

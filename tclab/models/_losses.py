@@ -71,7 +71,10 @@ class ReconstructionLoss:
     """
 
     def __init__(self, network: Network, zero_weight: float) -> None:
-        self.network, self.zero_weight = _simple(network), zero_weight
+        edges, self.network = network.edge_index, network.unweighted()  # edges are sorted
+        if not bool((edges[:, 1:] != edges[:, :-1]).any(dim=0).all()):  # each once, else with the matrices that it has
+            self.network = replace(self.network, edge_index=edges.unique_consecutive(dim=1))
+        self.zero_weight = zero_weight
         if zero_weight != 1:  # where the matrix has each entry of its transpose
             self._order = self.network.csr(torch.float32).col.argsort(stable=True)
 
@@ -88,13 +91,6 @@ class ReconstructionLoss:
                 edges, rest = SparseMatrix(*values, lasting=False), rest - ((1 - m) * r).sum()
             on_edges = rest - 2 * (spmm([edges], a.unsqueeze(0))[0].squeeze(0) * b).sum()
             return (self.zero_weight * ((a.t() @ a) * (b.t() @ b)).sum() + on_edges) / (len(a) * len(b))
-
-
-def _simple(network: Network) -> Network:
-    """Return a network with each of its edges once and of weight 1; if it is so, itself with its matrices."""
-    edges, network = network.edge_index, network.unweighted()  # edges are sorted
-    once = bool((edges[:, 1:] != edges[:, :-1]).any(dim=0).all())
-    return network if once else replace(network, edge_index=edges.unique_consecutive(dim=1))
 
 
 class _OnceDifferentiable(torch.autograd.Function):
@@ -119,9 +115,7 @@ def _dots(crow: Tensor, col: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.sparse.sampled_addmm(pattern, x, y.t(), beta=0).values()
 
 
-@_dots.register_fake
-def _(crow: Tensor, col: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return x.new_empty(col.shape)
+_dots.register_fake(lambda crow, col, x, y: x.new_empty(col.shape))
 
 
 class DangoLoss:

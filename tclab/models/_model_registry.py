@@ -74,10 +74,6 @@ class ModelKind:
         return self.losses[name or next(iter(self.losses))](graph)
 
 
-def _log_cosh_loss(output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
-    return log_cosh(output.predictions, targets)
-
-
 def _output(model: nn.Module, view: View) -> Any:
     return model.output(view)  # type: ignore[operator]
 
@@ -99,7 +95,7 @@ _HETERO_CELL = ModelKind(
     "hetero_cell",
     HeteroCell.profiling,
     {
-        "log_cosh": lambda graph: _log_cosh_loss,
+        "log_cosh": lambda graph: lambda output, targets, *, epoch=0: log_cosh(output.predictions, targets),
         "mle_wass_supcr": lambda graph: MleWassSupCR(),
         # the buffer holds its own rank's batches alone
         "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),

@@ -24,7 +24,7 @@ from tclab._limits import field_of
 from tclab.errors import InputError
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
-from tclab.message_passing.kernels._tile_sums import forget_tiles
+from tclab.message_passing.kernels._tile_sums import MADE as TILES
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._overheads import add_overheads, apply_to_model
@@ -331,7 +331,7 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
         measurement = _train_and_time(point, ranks)
     finally:
         if point.device == "cuda":  # or the next point's peak would count this one's matrices, too
-            forget_tiles()
+            TILES.clear()
             graph.release(point.device)
             gc.collect()
             torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,13 +64,9 @@ def _device_refused(device: str) -> str:
     return f"a step is captured on {' or '.join(GRAPHS)}, not on {device}"
 
 
-class _Recorded(NamedTuple):
-    """The graphs of one layout of batches."""
-
-    batch: Batch  # the static one, which they read
-    stages: list[tuple[str, Any]]  # each stage's name and graph, in order
-    loss: Tensor  # [], which they write
-    tiles: object  # what the graphs read and a cache may let go of
+# of a layout: the static batch that its graphs read; each stage's name and graph, in order; the loss that they write,
+# []; what else they read and a cache may let go of
+_Recorded = tuple[Batch, list[tuple[str, Any]], Tensor, object]
 
 
 class Captured:
@@ -114,30 +110,27 @@ class Captured:
             self._of_facts = facts
             self.forget()
         layout = _layout(batch)
-        if layout not in self._recorded:
-            self._eager[layout] = self._eager.get(layout, 0) + 1
-            if self._eager[layout] <= EAGER:
-                return self._run_eagerly(batch, stage)
-            self._recorded[layout] = self._record(batch)
-        self._eager_in_a_row = 0
-        recorded = self._recorded[layout]
-        with stage("transfer"):
-            for static, given in zip(_held(recorded.batch), _held(batch), strict=True):
-                static.copy_(given, non_blocking=True)
-        for name, graph in recorded.stages:
-            with stage(name):
-                graph.replay()
-        return recorded.loss.clone()
-
-    def _run_eagerly(self, batch: Batch, stage: Stage) -> Tensor:
-        self._eager_in_a_row += 1
+        is_eager = self._eager.get(layout, 0) < EAGER
+        self._eager_in_a_row = self._eager_in_a_row + 1 if is_eager else 0
         if self._eager_in_a_row > EAGER_IN_A_ROW:
             raise InputError(
                 f"no graph served {EAGER_IN_A_ROW} batches in a row, so often did layouts or facts change; expected as "
                 "many samples that delete as many nodes, and a tensor for a number that changes with every batch, such "
-                f"as an optimizer's `lr`; this batch has {_layout(batch)}"
+                f"as an optimizer's `lr`; this batch has {layout}"
             )
-        return self._run(batch, stage)
+        if is_eager:
+            self._eager[layout] = self._eager.get(layout, 0) + 1
+            return self._run(batch, stage)
+        if layout not in self._recorded:
+            self._recorded[layout] = self._record(batch)
+        recorded, stages, loss, _ = self._recorded[layout]
+        with stage("transfer"):
+            for static, given in zip(_held(recorded), _held(batch), strict=True):
+                static.copy_(given, non_blocking=True)
+        for name, graph in stages:
+            with stage(name):
+                graph.replay()
+        return loss.clone()
 
     def _record(self, batch: Batch) -> _Recorded:
         static, stages = batch.moved(torch.clone), []
@@ -157,7 +150,7 @@ class Captured:
             self._pool = graph.pool()
             stages.append((name, graph))
 
-        return _Recorded(static, stages, self._run(static, recording), dict(MADE))
+        return static, stages, self._run(static, recording), dict(MADE)
 
 
 def _layout(batch: Batch) -> Hashable:

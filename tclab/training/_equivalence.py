@@ -295,12 +295,6 @@ def _call(model: nn.Module, view: View) -> Any:
     return model(view)
 
 
-def _left_out(model: nn.Module, graph: CellGraph) -> str | None:
-    """Return what of a graph does not reach a model that is or has a `PygModel`; `None` where all does."""
-    texts = (part.left_out(graph) for part in model.modules() if isinstance(part, PygModel))
-    return next(filter(None, texts), None)
-
-
 class EquivalenceReference:
     """What `subgraph` computes for a model on a graph, by which a sweep compares its strategies.
 
@@ -385,6 +379,7 @@ class EquivalenceReference:
                 dtypes = {variant.dtype: replace(double, dtype=variant.dtype) for variant in variants}
                 findings += self._hub()._differences({each: _AT_HUB[name] for name, each in dtypes.items()})
         failed = [finding.where for finding in findings if finding.where]
+        left_out = [part.left_out(self.graph) for part in self.candidate.modules() if isinstance(part, PygModel)]
         return EquivalenceResult(
             strategy,
             kind.exact,
@@ -395,7 +390,7 @@ class EquivalenceReference:
             edges=self.graph.num_edges,
             where=failed[0] if failed and kind.exact else "",
             full_size=full_size,
-            left_out=_left_out(self.candidate, self.graph),
+            left_out=next(filter(None, left_out), None),
         )
 
     def _at_full_size(self, double: Variant, kind: type[Strategy]) -> tuple[str, list[Finding]]:

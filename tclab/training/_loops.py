@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from functools import cache
 from itertools import islice, repeat
 from typing import Any, cast
 
@@ -70,41 +69,35 @@ class _Items:
         return self._items
 
 
-@cache
-def _step_task() -> type:
-    """Return the class of a `LightningModule` that runs a `Step`, made of the step, a ledger and the items."""
+def _step_task(step: Step, timer: Timer, items: _Items, losses: list[Tensor]) -> Any:
+    """Return a `LightningModule` that runs a step on some items and adds its losses to a list."""
     from lightning.pytorch import LightningModule  # late: it takes seconds
 
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""
 
-        def __init__(self, step: Step, ledger: Timer, items: _Items) -> None:
+        def __init__(self) -> None:
             super().__init__()
             self.automatic_optimization = False
-            self.training_stages = step
             self.model = step.model
-            self.losses: list[Tensor] = []
-            self._ledger = ledger
-            self._items = items
 
         def transfer_batch_to_device(self, loaded: LoadedBatch, device: torch.device, dataloader_idx: int) -> Batch:
-            return self.training_stages.transfer(loaded.batch, stage=self._ledger.stage)
+            return step.transfer(loaded.batch, stage=timer.stage)
 
         def training_step(self, batch: Batch, batch_idx: int) -> None:
-            step, optimizers = self.training_stages, cast("Any", self.optimizers)
-            update = None if step.optimizer is None else optimizers().step
-            loss = step.run(batch, stage=self._ledger.stage, backward=self.manual_backward, update=update)
+            update = None if step.optimizer is None else cast("Any", self.optimizers)().step
+            loss = step.run(batch, stage=timer.stage, backward=self.manual_backward, update=update)
             if loss is not None:
-                self.losses.append(loss)
+                losses.append(loss)
 
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if batch_idx + 1 == len(self._items):
-                next(iter(self._items), None)  # which Lightning does not ask for: by it the ledger ends the last step
+            if batch_idx + 1 == len(items):
+                next(iter(items), None)  # which Lightning does not ask for: by it the ledger ends the last step
 
         def configure_optimizers(self) -> Any:
-            return self.training_stages.optimizer
+            return step.optimizer
 
-    return StepTask
+    return StepTask()
 
 
 # what Lightning adds to training unless told otherwise
@@ -127,7 +120,7 @@ def run_lightning(
 
     timer = Timer() if ledger is None else ledger
     items = _Items(_in_stage_loop(timer, timer.steps(_items_for(step, batches, steps))), steps)
-    module = _step_task()(step, timer, items)
+    losses: list[Tensor] = []
     cuda = step.device.type == "cuda"
     device = torch.device("cuda", step.device.index or 0) if cuda else step.device
     options: dict[str, Any] = dict.fromkeys(_OFF, False)
@@ -140,8 +133,7 @@ def run_lightning(
         logger.setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning")
         trainer = Trainer(strategy=strategy, max_epochs=1, **options)
-        trainer.fit(module, train_dataloaders=items)
-    losses: list[Tensor] = module.losses
+        trainer.fit(_step_task(step, timer, items, losses), train_dataloaders=items)
     return losses
 
 

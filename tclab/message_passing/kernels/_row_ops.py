@@ -103,19 +103,9 @@ def _take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)
 
 
-@_take_rows.register_fake
-def _(x: Tensor, index: Tensor) -> Tensor:
-    return x.new_empty(index.size(0), *x.shape[1:])
-
-
 @torch.library.custom_op("tclab::add_rows", mutates_args=(), schema="(Tensor x, Tensor index, SymInt rows) -> Tensor")
 def _add_rows(x: Tensor, index: Tensor, rows: int) -> Tensor:
     return _added(x, index, rows)
-
-
-@_add_rows.register_fake
-def _(x: Tensor, index: Tensor, rows: int) -> Tensor:
-    return x.new_empty(rows, *x.shape[1:])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -131,5 +121,7 @@ def _differentiate_add(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return torch.ops.tclab.take_rows(gradient, *ctx.saved_tensors), None, None
 
 
+_take_rows.register_fake(lambda x, index: x.new_empty(index.size(0), *x.shape[1:]))
+_add_rows.register_fake(lambda x, index, rows: x.new_empty(rows, *x.shape[1:]))
 _take_rows.register_autograd(_differentiate_take, setup_context=_save)
 _add_rows.register_autograd(_differentiate_add, setup_context=_save)

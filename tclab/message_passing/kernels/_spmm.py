@@ -53,56 +53,39 @@ def product(matrix: SparseMatrix, x: Tensor) -> Tensor:
         return bags(a.col, x[0].detach(), a.crow).unsqueeze(0)
     wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one product serves all samples
     reduce = ("sum",) if x.device.type == "cpu" else ()  # ATen's kernel, which knows every dtype
-    summed = torch.sparse.mm(_csr_tensor(a, x), wide, *reduce)
-    return summed.view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
-
-
-def _csr_tensor(a: Csr, x: Tensor) -> Tensor:
     values = x.new_ones(a.col.shape) if a.values is None else a.values.to(x.dtype)
-    size = (a.crow.numel() - 1, x.size(1))
-    return torch.sparse_csr_tensor(a.crow, a.col, values, size=size, check_invariants=False)
+    sparse = torch.sparse_csr_tensor(a.crow, a.col, values, size=(rows, x.size(1)), check_invariants=False)
+    return torch.sparse.mm(sparse, wide, *reduce).view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
 
 
 def spmm(
     matrices: Sequence[SparseMatrix],
-    x: Tensor,
-    *,
+    *xs: Tensor,
     self_weights: Tensor | None = None,
     sources: Tensor | None = None,
     targets: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return Yᵢ = K′·(Aᵢ·(K·X) + wᵢ·K·X) for each matrix, of every sample.
+    """Return Yᵢ = K′·(Aᵢ·(K·X) + wᵢ·K·X) for each matrix, of every sample; of an X for each matrix the one sum of all.
 
     **Arguments:**
 
-    - `x`: [B, columns, H]. What rows hold that are left out reaches nothing, NaN neither.
+    - `xs`: [B, columns, H]. What rows hold that are left out reaches nothing, NaN neither.
     - `self_weights`: [matrices], w, for square matrices; `None` for none.
     - `sources`: K, which rows of `x` are kept, [B, columns] bool; `None` for all.
     - `targets`: K′, which rows of the result are kept, [B, rows] bool, the others being zero; `None` for all.
 
     **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    return _multiply(matrices, [x], self_weights, sources, targets)
+    if compiling():
+        lasting = all(matrix.lasting for matrix in matrices)
+        return torch.ops.tclab.spmm(list(xs), _flat(matrices), lasting, self_weights, sources, targets)
+    return list(_Products.apply(self_weights, sources, targets, matrices, *xs))
 
 
 def spmm_sum(matrices: Sequence[SparseMatrix], xs: Sequence[Tensor]) -> Tensor:
     """Return Y = Σ Aᵢ·Xᵢ, of every sample, [B, rows, H], contiguous; `xs` are [B, columns, H] for each matrix."""
-    (total,) = _multiply(matrices, xs)
+    (total,) = spmm(matrices, *xs)
     return total
-
-
-def _multiply(
-    matrices: Sequence[SparseMatrix],
-    xs: Sequence[Tensor],
-    w: Tensor | None = None,
-    sources: Tensor | None = None,
-    targets: Tensor | None = None,
-) -> list[Tensor]:
-    """Return a result for each matrix where there is one `x`; where there is one for each matrix, the sum of all."""
-    if compiling():
-        lasting = all(matrix.lasting for matrix in matrices)
-        return torch.ops.tclab.spmm(list(xs), _flat(matrices), lasting, w, sources, targets)
-    return list(_Products.apply(w, sources, targets, matrices, *xs))
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> list[Tensor]:
@@ -207,7 +190,7 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
 
 
 class _Products(torch.autograd.Function):
-    """`_multiply` with every derivative, forward and reverse, also under `torch.func`.
+    """`spmm` with every derivative, forward and reverse, also under `torch.func`.
 
     It is linear in the rows, and its gradient is itself on the transposed matrices. It calls the custom operation,
     which has a gradient and no other derivative; a compiler, which cannot trace this class, calls that directly.
@@ -294,7 +277,7 @@ def _gradients(
     if len(grads) > 1:
         matrices, w = _some(matrices, w, given)
     transposed = [matrix.transpose() for matrix in matrices]
-    return _multiply(transposed, list(given.values()), w, targets, sources), to_w
+    return spmm(transposed, *given.values(), self_weights=w, sources=targets, targets=sources), to_w
 
 
 # ---- the gradient of the custom operation

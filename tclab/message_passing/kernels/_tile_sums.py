@@ -77,7 +77,7 @@ def tiles_of(crow: Tensor, col: Tensor, values: Tensor | None, columns: int) -> 
     return Tiles(bits.view(tiles, ROWS, 2), sources.view(tiles, SOURCES), ptr.to(torch.int32), rows.view(blocks, ROWS))
 
 
-# By where a matrix lies; its tensors are held, so that no other one comes to lie there.
+# By where a matrix lies; its tensors are held, so that no other one comes to lie there. `clear` lets go of all.
 MADE: OrderedDict[tuple[int, ...], tuple[list[Tensor], Tiles | None]] = OrderedDict()
 _KEPT = 256  # matrices
 
@@ -95,11 +95,6 @@ def tiles_for(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, colum
             MADE.popitem(last=False)
     MADE.move_to_end(key)
     return MADE[key][1]
-
-
-def forget_tiles() -> None:
-    """Let go of all tiles, and of the matrices that they were made of."""
-    MADE.clear()
 
 
 def _interpreted() -> bool:
