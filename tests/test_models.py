@@ -35,17 +35,12 @@ def small():
     return tclab.CellGraph.synthetic(0.03)
 
 
-def published_dango(graph):
-    kind = tclab.models.get("dango")
-    return kind.build(graph.select(kind.default_networks(list(graph.networks))), "off")
-
-
 def test_sizes_and_initial_embeddings_are_as_published():
     none = torch.zeros(2, 0, dtype=torch.int64)
     full = tclab.CellGraph.from_edges(dict.fromkeys(NETWORK_SIZES, none), num_nodes=6_607)  # edges have no parameters
     assert parameters(HeteroCell.profiling(full)) == 669_917
     assert parameters(HeteroCell.production(full)) == 1_781_187
-    dango = published_dango(full)
+    dango = Dango.string12(full)
     assert parameters(dango) == 3_138_270
     assert parameters(dango.hyper_sagnn) == 37_507
     assert parameters(dango.scorer) == 2_113
@@ -101,9 +96,9 @@ def test_encoded_once_a_sample_is_the_wild_types_rows_without_its_nodes(small):
 
 def test_dango_convolution_is_pyg_sage(small):
     torch.manual_seed(0)
-    model = published_dango(small).double()
+    model = Dango.string12(small).double()
     assert len(model.networks) == 6
-    assert published_dango(small.select(["physical", "tflink"])).networks == ["physical", "tflink"]
+    assert Dango.string12(small.select(["physical", "tflink"])).networks == ["physical", "tflink"]
     view = tclab.view(small, [[1]], "indices").wild_type
     name = model.networks[0]
     first = model.convolutions[0][0]

@@ -12,6 +12,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from time import perf_counter_ns
 from types import ModuleType
 
 import pytest
@@ -165,3 +167,32 @@ def public(package):
 @pytest.mark.parametrize("package", PUBLIC)
 def test_a_list_of_arguments_in_a_docstring_is_whole(package):
     assert {name: wrong for name, thing in public(package) if (wrong := wrong_in_list(thing))} == {}
+
+
+# what users write, and so what no change may take away or give another meaning
+STAY = {
+    "tclab": "CellGraph Point run sweep grid rows fits advise check compare view SharedGraph InputError",
+    "tclab.CellGraph": "synthetic from_folder from_edges from_hetero_data networks",
+    "tclab.masking": "names get register Strategy Batch",
+    "tclab.message_passing": "SharedView View SharedSAGEConv SharedGINConv SharedGCNConv SharedGATv2Conv "
+    "SharedHeteroConv to_grid to_rows",
+    "tclab.models": "HeteroCell Dango PygModel register",
+    "tclab.models.HeteroCell": "profiling production",
+    "tclab.models.Dango": "string12",
+    "tclab.timing": "Ledger race race_commands syncs spike_in receipt Communication lightning_callback profile "
+    "loader_times",
+    "tclab.timing.Ledger": "steps stage frame",
+    "tclab.trace": "analyze compare record TraceError",
+    "tclab.readers": "edge_list read_folder read_perturbations ReadError",
+    "tclab.lab": "Panel LiveSweep charts findings",
+}
+
+
+@pytest.mark.parametrize("owner", STAY)
+def test_names_that_users_write_stay(owner):
+    kind = resolve_name(owner)
+    assert {*STAY[owner].split()} <= {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
+
+
+def test_a_race_reads_a_clock_of_nanoseconds():
+    assert inspect.signature(tclab.timing.race).parameters["clock"].default is perf_counter_ns

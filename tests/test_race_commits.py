@@ -75,7 +75,7 @@ def raced(repository, monkeypatch):
 
     monkeypatch.setattr(commands_race, "_run", half)
     monkeypatch.setattr(commands_race, "perf_counter_ns", clock.read)
-    monkeypatch.setattr(commands_race, "race", partial(commands_race.race, clock=lambda: clock.read() / 1e9))
+    monkeypatch.setattr(commands_race, "race", partial(commands_race.race, clock=clock.read))
     monkeypatch.setattr("tclab.timing.race_commands", by_clock)
     return by_clock
 

@@ -49,8 +49,8 @@ class SyntheticMachine:
         return SyntheticMachine(seed, **noise, **waves)
 
     def clock(self):
-        """Return the simulated time in seconds."""
-        return self.seconds
+        """Return the simulated time in nanoseconds."""
+        return round(self.seconds * 1e9)
 
     def _factor(self):
         if not self._drawn:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import InputError
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._layers import HyperSAGNN, Linear, mlp
@@ -53,8 +54,7 @@ class _SAGE(nn.Module):
 class Dango(nn.Module):
     """DANGO: two SAGE layers a network over the wild type, meta-embedding, HyperSAGNN over the deleted genes.
 
-    It never reads a node-deleted graph. The published configuration reads STRING's six networks; on the real sizes it
-    has 3,138,270 parameters.
+    It never reads a node-deleted graph.
 
     **Arguments:**
 
@@ -80,6 +80,15 @@ class Dango(nn.Module):
             nn.init.zeros_(head.bias)
         self.scorer = mlp(width, width // 2, 1)
         self.hyper_sagnn = HyperSAGNN(width, heads=heads)
+
+    @classmethod
+    def string12(cls, graph: CellGraph) -> Dango:
+        """Return the published configuration: 3,138,270 parameters on the real sizes and six networks.
+
+        It reads the graph's STRING networks, those whose name begins with `string`; a graph without any is
+        read whole.
+        """
+        return cls(graph.num_nodes[graph.deleted_type], string_networks(graph.networks))
 
     def encode(self, view: View) -> list[Tensor]:
         """Return each network's embeddings of the wild type, [N, H]."""

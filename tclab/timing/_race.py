@@ -17,7 +17,7 @@ from itertools import combinations
 from math import comb
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
@@ -123,7 +123,7 @@ def last_notes(result: Race | Races) -> list[str]:
 def race(
     arms: Arms, *, budget_seconds: float, margin: float = MARGIN, processes: int | None = None,
     record: str | Path | None = None, environment: Mapping[str, str] | None = None, progress: bool = False,
-    clock: Clock = perf_counter,
+    clock: Callable[[], int] = perf_counter_ns,
 ) -> Race:  # fmt: skip
     """Race calls against one another and return a verdict on every two, with the measurements it rests on.
 
@@ -152,7 +152,7 @@ def race(
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `progress`: print to standard error how many rounds the budget has room for, and between rounds how many there
       were, how much of the budget is spent, and each arm's median seconds so far.
-    - `clock`: returns seconds; for tests of what is raced.
+    - `clock`: returns nanoseconds; for tests of what is raced.
 
     **Raises:** `InputError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, a loader that yields no batch, or the record of another race.
@@ -166,7 +166,8 @@ def race(
     least = parts_for(comb(len(arms), 2))
     said_at = monotonic()
     with open_record(record, {"arms": said, **machine, **settings}) as (earlier, keep), ExitStack() as opened:
-        session = _Session(arms, budget_seconds, processes, environment or {}, clock, earlier, opened, least, progress)
+        now: Clock = lambda: clock() / 1e9  # noqa: E731
+        session = _Session(arms, budget_seconds, processes, environment or {}, now, earlier, opened, least, progress)
         try:
             if progress:
                 say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
