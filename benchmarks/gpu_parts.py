@@ -244,7 +244,7 @@ def trust(s: Settings) -> Verdict:
     lengths = s.either(3 * (0.0002, 0.0005, 0.001, 0.002, 0.005), (0.002,))
     with loop_of(Point(scale=small, batch_size=1, networks=1, workers=0), steps=s.either(50, 4)) as loop:
         given = spike_in(loop, stages=stages, seconds=lengths, most_steps=s.either(1000, 8))
-    s.keep("e_spikes", ({**vars(trial), "recovered": trial.recovered()} for trial in given.trials))
+    s.keep("e_spikes", ({**trial._asdict(), "recovered": trial.recovered()} for trial in given.trials))
     share = closed["closed"].sum() / closed["blocks"].sum()
     passed = bool((syncs["status"] == "ok").all()) and (not s.whole or min(share, given.share()) >= 0.95)
     return passed, (

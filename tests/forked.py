@@ -77,6 +77,7 @@ class Forks:
 
     def close(self):
         if self.process is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)  # to close it would not do: a loader's workers have copies of it
             self._socket.close()
             self.process.wait()
 
