@@ -99,6 +99,7 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
         assert not any(ahead.intersection(those) for those in again)
         drained += len(again)
     assert drained > 1
+    of_epochs.clear()  # ends the workers of the last epoch
 
 
 class Waiting(Zeros):

@@ -5,9 +5,9 @@ neighbours. The loader worker finds the rows that differ after each layer and ma
 compute them from the layer before; the view multiplies by them on the device. From the layer at which more than half of
 the edges would carry a difference, samples are carried in full, over the matrices of `node_mask`.
 
-`ChangedRows` adds up all edges into a row that differs, which serves maxima and attention, too. Here a sum is the wild
-type's plus the differences: in the first two layers these are along 0.04 and 12 % of the real cell's edges for a sample
-of three deletions, while 15 and 86 % of them go into rows that differ.
+`ChangedRows`, which is not used here, adds up all edges into a row that differs, which serves maxima and attention,
+too. Here a sum is the wild type's plus the differences: in the first two layers these are along 0.04 and 12 % of the
+real cell's edges for a sample of three deletions, while 15 and 86 % of them go into rows that differ.
 
 Shapes, of one layer:
 
@@ -111,10 +111,11 @@ class Delta(Strategy):
     def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
         """Return the matrices of all samples' changes, layer by layer."""
         deletions, n = removed[self.graph.deleted_type], self.graph.num_nodes[self.graph.deleted_type]
-        rows_before = [*(change.differing for change in encoded), np.arange(len(deletions) * n)]  # all after the last
+        # the rows that differ after each layer: all of them after the last
+        rows_after = [*(change.differing for change in encoded[1:]), np.arange(len(deletions) * n)]
         tensors: dict[str, Tensor | Piece] = {}
         for i, change in enumerate(encoded):
-            tensors |= _tensors_of_layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), rows_before[i + 1], n)
+            tensors |= _tensors_of_layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), rows_after[i], n)
         return tensors, {"layers": len(encoded)}
 
     def view(self, batch: Batch) -> View:

@@ -249,6 +249,8 @@ class NeedsEdgesError(InputError):
 class SharedView(View):
     """Samples over one sparse matrix: rows [B·N], sample after sample, those of deleted nodes kept.
 
+    `SharedGraph` is another way to such a sum, for models of PyG's; it is not used here.
+
     **Arguments:**
 
     - `graph`: on the device.
@@ -265,7 +267,8 @@ class SharedView(View):
         super().__init__(graph, removed[graph.deleted_type])
         self.removed = removed
         self.dense = dense
-        self._rows = {kind: d.rows(graph.num_nodes[kind]) for kind, d in removed.items()}
+        # node type → [M] int64, the row of each removed node
+        self._removed_rows = {kind: d.rows(graph.num_nodes[kind]) for kind, d in removed.items()}
         self._keep: dict[str, Tensor] | None = None
         self._degrees: dict[tuple[str, bool], Tensor] = {}
 
@@ -273,7 +276,8 @@ class SharedView(View):
     def keep(self) -> dict[str, Tensor]:
         """Which rows are left: node type → [B·N] bool."""
         if self._keep is None:
-            self._keep = {kind: keep_mask(self._rows[kind], n * self.size) for kind, n in self.graph.num_nodes.items()}
+            sizes = self.graph.num_nodes.items()
+            self._keep = {kind: keep_mask(self._removed_rows[kind], n * self.size) for kind, n in sizes}
         return self._keep
 
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
@@ -300,7 +304,7 @@ class SharedView(View):
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
         kind = networks[0].target if transpose else networks[0].source
-        keep = self.keep[kind].view(self.size, -1) if self._rows[kind].numel() else None
+        keep = self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
         if self.dense:
             x = kept_rows(x, keep)
@@ -332,7 +336,10 @@ class SharedView(View):
         return SharedView(self.graph, dict.fromkeys(self.graph.num_nodes, nothing), dense=self.dense)
 
     def with_wild_type(self) -> Sequence[View]:
-        """Return one view of B + 1 copies, the wild type first: one product serves them all."""
+        """Return one new view of B + 1 copies, the wild type first: one product serves them all.
+
+        Models sum over it and not over this one; its mask of nodes is made when it is first read.
+        """
         return [SharedView(self.graph, self.removed_after_wild_type(), dense=self.dense)]
 
     def removed_after_wild_type(self) -> dict[str, Deletions]:

@@ -74,6 +74,7 @@ class ModelKind:
         return self.losses[name or next(iter(self.losses))](graph)
 
 
+# a step calls this, and not the model's own `forward`: losses take all outputs
 def _output(model: nn.Module, view: View) -> Any:
     return model.output(view)  # type: ignore[operator]
 

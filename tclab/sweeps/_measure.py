@@ -129,8 +129,8 @@ def setup(point: Point, samples: int, ranks: Ranks = ALONE, *, batches: int | No
     reads = (samples if batches is None else batches * point.batch_size) * point.ranks
     held = samples * point.ranks
     perturbations = samples_of(point, held, graph)
-    kind = strategy_of(point.strategy)
-    loading, viewing = (kind(half, collation=point.collation) for half in (graph, graph.to(point.device)))
+    strategy_class = strategy_of(point.strategy)
+    loading, viewing = (strategy_class(half, collation=point.collation) for half in (graph, graph.to(point.device)))
     with _place(ranks) as place:
         loading.prepare(perturbations, place / "store")
         try:

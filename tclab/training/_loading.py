@@ -179,6 +179,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         before = signal.getsignal(signal.SIGCHLD)
+        if str(getattr(before, "__module__", "")).startswith("torch."):  # of a DataLoader before this one
+            before = signal.SIG_DFL
         iterator = iter(self._loader)
         if threading.current_thread() is threading.main_thread():
             # torch's handler for workers that die would raise anywhere, in a backward for example, and name no worker;
