@@ -5,7 +5,6 @@ Shapes: E edges, N nodes, nnz entries of a matrix.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -117,5 +116,6 @@ MadeOnce._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _name_of(make: Callable[..., Any], options: tuple[Any, ...]) -> str:
-    words = (str(getattr(option, "__name__", option)) for option in (make, *options))
-    return re.sub(r"\W", "_", "_".join(["_made", *words]))
+    # a step asks some hundred times; a compiler's guards take identifiers alone: torch.float32, cuda:0
+    words = [str(getattr(option, "__name__", option)) for option in options]
+    return "_".join(["_made", make.__name__, *words]).replace(".", "_").replace(":", "_")

@@ -171,8 +171,8 @@ def _own_samples(
     index = {name: i for i, name in enumerate(names or ())}
     if not index.keys() & {*texts}:  # none is a name, so they are positions; pandas writes 3 beside a gap as 3.0
         index = {f"{i}{end}": i for i in range(num_nodes) for end in ("", ".0")}
-    place = np.array([index.get(text, _NO_GENE if text else -1) for text in texts])
-    nodes, (samples, of_samples) = place[frame["node"].cat.codes.to_numpy()], pd.factorize(frame["sample"])
+    node_of_text = np.array([index.get(text, _NO_GENE if text else -1) for text in texts])
+    nodes, (samples, of_samples) = node_of_text[frame["node"].cat.codes.to_numpy()], pd.factorize(frame["sample"])
     targets = frame["target"].to_numpy(np.float32)
     first = np.unique(samples, return_index=True)[1]
     others = np.bincount(samples)[samples] > 1

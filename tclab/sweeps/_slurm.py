@@ -250,10 +250,10 @@ def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[st
 
 def _number_in(said: str) -> str:
     """Return a job's number in what sbatch says; a site's own, or --parsable, gives it alone or with its cluster."""
-    found = re.search(r"(?m)job (\d+)|^(\d+)(;\S+)?$", said)
-    if found is None:
+    number = re.search(r"(?m)job (\d+)|^(\d+)(;\S+)?$", said)
+    if number is None:
         raise InputError(f"sbatch said {said!r}, expected the number of a job")
-    return found[1] or found[2]
+    return number[1] or number[2]
 
 
 def _ask(*command: str) -> str:

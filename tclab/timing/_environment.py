@@ -57,8 +57,8 @@ def _version(package: str) -> str | None:
 
 @cache
 def _cpu() -> str:
-    found = re.search(r"model name\s*: (.+)", limits.text_of(Path("/proc/cpuinfo")) or "")
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    model = re.search(r"model name\s*: (.+)", limits.text_of(Path("/proc/cpuinfo")) or "")
+    return model[1].strip() if model else platform.processor() or platform.machine()
 
 
 def _cores() -> int | None:
@@ -169,16 +169,16 @@ def conditions() -> dict[str, float | None]:
     some = (limits.text_of(Path("/proc/pressure/cpu")) or "").partition("\n")[0]
     waited_us = limits.number_of(some.partition("total=")[2])
     stat = limits.text_of(Path("/proc/stat")) or ""
-    own = {f"cpu{i}" for i in os.sched_getaffinity(0)} if stat else set()
+    cores = {f"cpu{i}" for i in os.sched_getaffinity(0)} if stat else set()
     # ticks of user, nice, system, idle, iowait, irq, softirq and steal
-    ticks = [[int(n) for n in line.split()[1:9]] for line in stat.splitlines() if line.partition(" ")[0] in own]
+    ticks = [[int(n) for n in line.split()[1:9]] for line in stat.splitlines() if line.partition(" ")[0] in cores]
     hertz = os.sysconf("SC_CLK_TCK")
     return {
         "load": os.getloadavg()[0],
         "monotonic_seconds": monotonic(),
         "cpu_pressure_seconds": None if waited_us is None else waited_us / 1e6,
-        "busy_seconds": sum(sum(one) - one[3] - one[4] for one in ticks) / hertz if ticks else None,
-        "steal_seconds": sum(one[7] for one in ticks) / hertz if ticks else None,
+        "busy_seconds": sum(sum(core) - core[3] - core[4] for core in ticks) / hertz if ticks else None,
+        "steal_seconds": sum(core[7] for core in ticks) / hertz if ticks else None,
     }
 
 

@@ -52,18 +52,18 @@ class BatchTiming(NamedTuple):
     arrived_ns: int = 0  # when the loop got it; this and the wait are known to `loader_times` alone
 
 
-def moment(cuda: bool, spare: Sequence[Any] = ()) -> tuple[int, Any]:
+def moment(cuda: bool, spare: list[Any] | None = None) -> tuple[int, Any]:
     """Return nanoseconds of the host's clock and, on CUDA, an event on the current stream.
 
     **Arguments:**
 
-    - `spare`: events that were read; one is taken off it and recorded anew, where there is one.
+    - `spare`: events that were read; if there is one, it is taken off the list and recorded again.
     """
     if not cuda:
         return perf_counter_ns(), None
     import torch
 
-    event = spare.pop() if isinstance(spare, list) and spare else torch.cuda.Event(enable_timing=True)
+    event = spare.pop() if spare else torch.cuda.Event(enable_timing=True)
     event.record()
     return perf_counter_ns(), event
 

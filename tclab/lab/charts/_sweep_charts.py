@@ -207,7 +207,7 @@ def _without_figures(rows: pd.DataFrame) -> Any:
 
 
 def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
-    """Return samples a second over those of the fewest ranks, strong and weak scaling side by side.
+    """Return samples per second over those of the fewest ranks, strong and weak scaling side by side.
 
     Dashed lines are the ideal, as many times as there are more ranks, and the same where only the cores of the machine
     are shared; the percentage at a point is its efficiency, speed-up over ideal.
