@@ -46,6 +46,9 @@ class Communication:
     rest of `exposed_seconds`, on the device's timeline on CUDA and else on the host's; both are taken out of the stage
     in which the last bucket was ready, `backward`.
 
+    Delete the model before you call `destroy_process_group`: gloo may otherwise wait for ever as the model is freed,
+    soon after such a collective (pytorch, issue 56297).
+
     **Arguments:**
 
     - `model`: a `DistributedDataParallel` without a communication hook; this registers one.
