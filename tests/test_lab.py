@@ -50,7 +50,7 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
         "has the highest throughput, 100 samples/s, but it is not certainly faster than edge_mask (no time in "
         "edge_mask: " in first
     )
-    assert "Batch size: 200 B (edge_mask: 1.15 GB)" in first
+    assert "A batch has 200 B (edge_mask: 1.15 GB)" in first
     assert axis.startswith(
         "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
     )
