@@ -87,7 +87,7 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
             for i in (1, 2, 3) for name, shift in (("node_mask", 0.1), ("edge_mask", 0.4))]  # fmt: skip
     (repeated,) = answer(rows(*runs))
     assert "one run each" not in repeated.lower()
-    assert re.search("node_mask ran 2× as fast as edge_mask. (Batch size|Settings)", slow)
+    assert re.search("node_mask ran 2× as fast as edge_mask. (A batch has|Settings)", slow)
     assert "[" not in slow
     assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 
