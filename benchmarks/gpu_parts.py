@@ -289,7 +289,7 @@ def one_rank(s: Settings) -> Verdict:
 
     point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     with setup(point, point.batch_size) as plain:
         batch = next(plain.batches())
         ddp = replace(plain, step=Step(point.kind, plain.step.strategy, exchange=Exchange()))

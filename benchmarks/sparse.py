@@ -15,6 +15,7 @@ import argparse
 from functools import partial
 from time import perf_counter
 
+import pandas as pd
 import torch
 import torch_geometric.nn as pyg
 from ports import peak_mebibytes
@@ -132,7 +133,7 @@ def race(calls, title, size_words, rounds, samples=None):
     print(HEAD.format(title, best), "|---" * 5 + "|", sep="\n")
     budget = max(rounds * 4 * sum(seconds.values()), 10.0)
     raced = timing.race(calls, budget_seconds=budget)
-    medians = raced.frame().groupby("arm")["seconds"].median() * 1e3
+    medians = pd.DataFrame(raced.samples()).groupby("arm")["seconds"].median() * 1e3
     for name in calls:
         words = "–"
         if name != best:
