@@ -156,7 +156,7 @@ def large(nodes, size=64, theirs=4):
     ways = Ways(nodes, 3 * nodes, failures(nodes, size))
     calls = {"changed rows": ways.changed_rows, "PyG's batch": partial(ways.pyg_batch, theirs)}
     samples = dict(zip(calls, (size, theirs), strict=True))
-    race(calls, "way", f"{nodes:,}, {3 * nodes:,}, {size}", 4, samples)
+    race(calls, "way", f"{nodes:,}, {3 * nodes:,}, {size}", 7, samples)
 
 
 def share(nodes=2_000, size=16):
