@@ -124,6 +124,8 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
         assert " ".join(" ".join(title).split()) == sentence
     lone = framed(row("node_mask", 0.1))
     assert axis_sentences(lone) == ["node_mask alone was measured: 40 samples/s, one run each."]
+    (level,) = axis_sentences(framed(row("node_mask", 0.1), row("edge_mask", 0.101)))
+    assert level == "node_mask and edge_mask are level: 40 samples/s, 39.6 with edge_mask, one run each."
     thrice = framed(*(row("node_mask", 0.1, seed=seed) for seed in range(3)))
     assert axis_sentences(thrice) == ["node_mask alone was measured: 40 samples/s."]
     alone = "Measured at 9 networks alone; a line over the number of networks needs others: networks 1,3,9."

@@ -264,9 +264,8 @@ def _leads(sizes: list[pd.DataFrame], by: str, *, every: bool) -> list[str]:
     clauses[-1] += f": {cells.figure_text(speeds.iloc[0])} samples/s"
     if len(speeds) > 1:
         reference = cells.reference_of(list(speeds.index[1:]))
-        times = cells.figure_text(speeds.iloc[0] / speeds[reference])
-        beside = f"and {reference}" if reference in names else f"{times}× {reference}'s"
-        clauses[-1] += f", {beside} {cells.figure_text(speeds[reference])}"
+        times, speed = map(cells.figure_text, (speeds.iloc[0] / speeds[reference], speeds[reference]))
+        clauses[-1] += f", {speed} with {reference}" if reference in names else f", {times}× {reference}'s {speed}"
     clauses[-1] += f" at {_size(sizes[-1], by)}" if by in AXES and runs[-1][by].nunique() > 1 else ""
     return clauses
 
