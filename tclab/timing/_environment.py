@@ -219,9 +219,9 @@ class Contention(NamedTuple):
         """Return a sentence where they were shared; empty where not, or not known."""
         if not self.shared:
             return ""
-        words = f"something waited for one {self.waiting:.0%} of the time"
-        words += f", a hypervisor took {self.steal:.2f} of them" if self.stolen else ""
-        return f"the processors were shared during {self.seconds:.3g} s: {words}"
+        words = f"something waited for a processor {self.waiting:.0%} of the time"
+        words += f", and a hypervisor took {self.steal:.2f} processors" if self.stolen else ""
+        return f"in {self.seconds:.3g} s {words}"
 
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
