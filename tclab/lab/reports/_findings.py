@@ -275,7 +275,9 @@ def _leaders(steps: pd.DataFrame) -> list[str]:
     ranked = steps.sort_values("samples_per_second", ascending=False)
     best = ranked.iloc[0]
     near = ranked["samples_per_second"] * (1 + _LEVEL) >= best["samples_per_second"]
-    return list(ranked[near | (ranked["high"] >= best["low"])]["strategy"])
+    even = ranked["high"].between(ranked["low"], 2 * ranked["low"])  # one stalled step widens an interval to anything
+    reaches = (ranked["high"] >= best["low"]) & (even | ~even.iloc[0])
+    return list(ranked[near | reaches]["strategy"])
 
 
 def _size(steps: pd.DataFrame, by: str) -> str:
