@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_arou
 from tclab.trace._nesting import Intervals, union
 
 # Size classes of copies: a few kB cost their launch, many MB their bandwidth.
-_SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
+_SIZES = {0: np.nan, 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
 
 
 @dataclass(frozen=True)
@@ -166,26 +166,24 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
     op = rows_around(host, trace.is_op, call)
     size = np.where(np.isnan(trace.size[device.rows]) & (launch >= 0), trace.size[launch], trace.size[device.rows])
     size = np.where(np.isin(device.kind, ["copy", "set"]), size, np.nan)
+    stage = np.append(host.stage.codes, -1)[call]
     events = {
         "kernel": trace.names_of(device.rows),
         "kind": device.kind,
         "op": trace.names_of(op),
         "shapes": [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in op.tolist()],
         "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
-        "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
-        "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
+        "size": np.array([*_SIZES.values(), np.nan], dtype=object)[np.searchsorted(list(_SIZES), size, side="right")],
+        "stage": np.append(host.stage.categories.to_numpy(object), np.array([None]))[stage],
     }
     how = {"count": "size", "time_us": "sum", "median_us": "median"}
-    sums: dict[str, Any] = {name: ("us", function) for name, function in how.items()} | {"bytes": ("bytes", all_known)}
+    sums = {name: ("us", function) for name, function in how.items()}
+    sums |= {"bytes": ("bytes", "sum"), "known": ("bytes", "count")}
     work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US, bytes=size)
     table = longest_first(work, list(events), "time_us", **sums)
+    table["bytes"] = table["bytes"].where(table.pop("known") == table["count"])
     rate = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan), gb_per_s=rate)
-
-
-def all_known(values: "pd.Series[float]") -> float:
-    """Return the sum of values, null where any is."""
-    return float(values.sum(skipna=False))
 
 
 def explain_idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:

@@ -152,17 +152,20 @@ class Trace:
         Of several calls with one number, as of two windows in a file, it is the last that began before the event; it is
         unknown where calls of several processes have it, as in a file that was merged from several ranks.
         """
-        numbered = pd.DataFrame({"row": np.arange(len(self.start)), "number": self.correlation, "at": self.start})
-        numbered["pid"] = np.array([str(pid) for pid, _ in self.tracks], dtype=object)[self.track]
-        numbered = numbered[numbered["number"] > 0].sort_values("at", kind="stable")
-        events, calls = (numbered[of[numbered["row"]]] for of in (self.kind == DEVICE, self.is_runtime))
-        calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
-        before, after = (
-            pd.merge_asof(events, calls, on="at", by="number", suffixes=("", "_call"), direction=side)["row_call"]
-            for side in ("backward", "forward")
-        )
+        number, process = self.correlation, pd.factorize(np.array([str(pid) for pid, _ in self.tracks]))[0][self.track]
+        events, calls = (np.flatnonzero(of & (number > 0)) for of in (self.kind == DEVICE, self.is_runtime))
+        by_process = calls[np.lexsort((process[calls], number[calls]))]
+        other_number, other_process = (np.diff(of[by_process]) != 0 for of in (number, process))
+        calls = calls[~np.isin(number[calls], number[by_process[1:][other_process & ~other_number]])]
+        calls = calls[np.lexsort((self.start[calls], number[calls]))]
+        events = events[np.isin(number[events], number[calls])]
+        both = np.concatenate([calls, events])
+        order = np.lexsort((self.start[both], number[both]))  # of one instant calls come first
+        begun = np.empty(len(both), dtype=np.int64)
+        begun[order] = np.cumsum(order < len(calls))
+        first = np.searchsorted(number[calls], number[events])  # it began after the event where the clocks differ
         launch = np.full(len(self.start), -1, dtype=np.int64)
-        launch[events["row"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
+        launch[events] = calls[np.maximum(begun[len(calls) :] - 1, first)]
         return launch
 
     @property

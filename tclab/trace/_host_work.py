@@ -144,13 +144,13 @@ def _account(trace: Trace, host: HostWork, of: Bools, by: Any, spent: Ints, wind
     stop = trace.stop[rows].max(initial=0, keepdims=True)
     start = trace.start[rows].min(initial=int(stop[0]), keepdims=True)
     wall = int((stop - start if windows is None else windows.covered(start, stop))[0])
-    events = pd.DataFrame({"category": by[of], "took": spent[of]})
-    sums = events.groupby("category", observed=False)["took"].agg(["sum", "size"]).reset_index()
-    rest = OUTSIDE if OUTSIDE in by.categories else "other"
-    unrecorded = np.where(sums["category"] == rest, wall - sums["sum"].sum(), 0)
-    took = sums["sum"] + unrecorded
-    table = pd.DataFrame({"category": by.categories, "self_us": took / US, "share": took / (wall or np.nan)})
-    return table.assign(events=sums["size"], unrecorded_us=unrecorded / US)
+    took, unrecorded = np.zeros((2, len(by.categories)), dtype=np.int64)
+    np.add.at(took, by.codes[of], spent[of])
+    unrecorded[by.categories == (OUTSIDE if OUTSIDE in by.categories else "other")] = wall - took.sum()
+    took += unrecorded
+    columns = {"category": by.categories, "self_us": took / US, "share": took / (wall or np.nan)}
+    events = np.bincount(by.codes[of], minlength=len(took))
+    return pd.DataFrame({**columns, "events": events, "unrecorded_us": unrecorded / US})
 
 
 def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:
@@ -221,11 +221,12 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
     if len(steps) < 2 or steps["marked_on"][0] != "host":
         return {}
     rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    for i, start, end in trace.steps[["start", "end"]].itertuples(name=None):
+    held = []
+    for start, end in zip(steps["start"], steps["end"], strict=True):
         inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
-        steps.loc[i, "ops"] = len(inside)
-        steps.loc[i, "head"] = (trace.start[inside].min(initial=end) - start) / US
-        steps.loc[i, "tail"] = (end - trace.stop[inside].max(initial=start)) / US
+        head, tail = trace.start[inside].min(initial=end) - start, end - trace.stop[inside].max(initial=start)
+        held.append((float(len(inside)), head / US, tail / US))
+    steps[["ops", "head", "tail"]] = held
     cut: dict[int, tuple[float, str]] = {}
     for i, silent, which, side in ((0, "head", "first", "begins"), (len(steps) - 1, "tail", "last", "ends")):
         step, usual = steps.iloc[i], steps.drop(index=i).median(numeric_only=True)
@@ -241,8 +242,14 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
 def longest_first(table: pd.DataFrame, by: list[str], time: str, **sums: Any) -> pd.DataFrame:
     """Return sums of a table's groups, as `agg` takes them, those of the longest `time` first."""
-    groups = table.groupby(by, dropna=False, sort=False).agg(**sums).reset_index()
-    return groups.sort_values(time, ascending=False, ignore_index=True, kind="stable")
+    keys = {name: pd.factorize(table[name], use_na_sentinel=False) for name in by}
+    code = np.zeros(len(table), dtype=np.int64)  # of the group, in the order in which they first occur
+    for each, values in keys.values():
+        code = pd.factorize(code * len(values) + each)[0]
+    first, groups = np.unique(code, return_index=True)[1], table.groupby(code)
+    columns: dict[str, Any] = {name: values.take(each[first]).infer_objects() for name, (each, values) in keys.items()}
+    columns |= {name: groups[column].agg(how) for name, (column, how) in sums.items()}
+    return pd.DataFrame(columns).sort_values(time, ascending=False, ignore_index=True, kind="stable")
 
 
 def rows_around(host: HostWork, wanted: Bools, of: Ints) -> Ints:

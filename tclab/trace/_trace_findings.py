@@ -7,7 +7,7 @@ import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._device_work import DeviceWork, Idle, RankWork, all_known
+from tclab.trace._device_work import DeviceWork, Idle, RankWork
 from tclab.trace._events import US, Trace
 
 # A kernel shorter than this costs about as much to launch as to run.
@@ -151,7 +151,10 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     copies = kernels[kernels["kind"] == "copy"].astype({"size": object}).fillna({"size": "of unknown size"})
-    sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", "bytes": all_known})
+    if copies.empty:
+        return
+    known = {"bytes": lambda values: values.sum(skipna=False)}  # null where any is
+    sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", **known})
     for (kernel, each), count, us, size in sums.nlargest(2, "time_us").itertuples(name=None):
         volume, rate = "data (size not recorded)", ""
         if not np.isnan(size):
