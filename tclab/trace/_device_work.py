@@ -211,10 +211,11 @@ def _causes(host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
         idle = Intervals(mine["begin"].to_numpy(), mine["end"].to_numpy())
         spent += np.where(host.on == track, host.spent(idle), 0)
     some = np.flatnonzero(spent)
-    kinds = {"stage": host.stage[some].astype(object), "host_category": host.category[some].astype(object)}
-    events = {**kinds, "ticks": spent[some]}
-    unrecorded = pd.DataFrame([(OUTSIDE, "no event recorded", gaps["length"].sum() - spent.sum())], columns=[*events])
-    table = pd.concat([pd.DataFrame(events), unrecorded])
+    kinds = {
+        "stage": [*host.stage[some].tolist(), OUTSIDE],
+        "host_category": [*host.category[some].tolist(), "no event recorded"],
+    }
+    table = pd.DataFrame(kinds, dtype=object).assign(ticks=np.append(spent[some], gaps["length"].sum() - spent.sum()))
     table = longest_first(table[table["ticks"] > 0], list(kinds), "ticks", ticks=("ticks", "sum"))
     table["idle_us"], table["share"] = table["ticks"] / US, table["ticks"] / (gaps["length"].sum() or np.nan)
     return table.drop(columns="ticks")

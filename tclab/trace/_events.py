@@ -110,11 +110,14 @@ class Trace:
         rows = np.flatnonzero(self.kind == HOST)
         if len(rows) == 0:
             return -1
-        threads = pd.Series(self.start[rows]).groupby(self.track[rows]).agg(["size", "min"])
-        stepping = threads[threads.index.isin(self.track[self.names_match(r"^ProfilerStep")]) & (threads["size"] > 1)]
-        first = threads[[self.tracks[track][0] == self.tracks[track][1] for track in threads.index]]
-        choice = stepping if len(stepping) else first if len(first) else threads
-        return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
+        track, stepping = self.track[rows], {*self.track[self.names_match(r"^ProfilerStep")].tolist()}
+
+        def order(thread: int) -> tuple[int, int, int]:
+            of, (pid, tid) = track == thread, self.tracks[thread]
+            rule = 0 if thread in stepping and of.sum() > 1 else 1 if pid == tid else 2
+            return rule, -int(of.sum()), int(self.start[rows[of]].min())
+
+        return min(np.unique(track).tolist(), key=order)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -130,10 +133,10 @@ class Trace:
         rows, marked_on = np.flatnonzero(on_main if on_main.any() else on_host), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
-        step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host
         marks = pd.DataFrame({"name": self.names_of(rows), "start": self.start[rows], "end": self.stop[rows]})
-        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"}).assign(marked_on=marked_on)
-        return marks.sort_values("start", kind="stable", ignore_index=True)
+        if marked_on == "device":  # a name may come twice on the host
+            marks = marks.groupby(self.name[rows]).agg({"name": "first", "start": "min", "end": "max"})
+        return marks.assign(marked_on=marked_on).sort_values("start", kind="stable", ignore_index=True)
 
     @cached_property
     def is_op(self) -> Bools:

@@ -73,13 +73,15 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools) -> B
     track, start, stop = trace.track[rows], trace.start[rows], trace.stop[rows]
     of_main, is_op, is_root = track == trace.main, trace.is_op[rows], parent < 0
     threads = sorted({*track[is_backward & is_op].tolist()} - {trace.main})
+    waited = np.zeros(len(rows), dtype=bool)
+    if not threads:
+        return waited
     is_mark = is_backward & ~is_op & ~np.isin(track, threads)
     called_here, called_elsewhere = (union(start[of], stop[of]) for of in (is_mark & of_main, is_mark & ~of_main))
     edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
     begun, ended = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, stop, side="left")
     still = (begun == ended) & (begun > 0) & (ended < len(edges))
     links = trace.links[trace.links["caller"] != trace.links["track"]].sort_values("at", kind="stable")
-    waited = np.zeros(len(rows), dtype=bool)
     for thread in threads:
         roots = np.flatnonzero(is_root & still & (track == thread))
         ops = is_root & is_op & (track == thread)
@@ -133,7 +135,8 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
         _account(trace, host, host.on == trace.main, getattr(host, by), host.spent(windows), windows)
         for trace, host, windows in works
     ]
-    table = pd.concat(accounts).groupby("category", sort=False).sum().reset_index()
+    first, *others = (account.set_index("category") for account in accounts)
+    table = sum(others, first).reset_index()
     table["share"] = table["self_us"] / (table["self_us"].sum() or np.nan)
     return table.rename(columns={"category": by})
 
@@ -165,12 +168,14 @@ def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:
         start = trace.start[host.rows]
         calls = 1 if windows is None else windows.covered(start, start + 1)
         spent = np.where(host.on == host.track, host.spent(windows), host.alone.spent(windows))
-        events = {"name": trace.name[host.rows], "category": host.category, "calls": calls, "self_us": spent}
-        table = pd.DataFrame({**events, "total_us": trace.duration[host.rows]}).groupby(by, observed=True).sum()
-        table = table.assign(self_us=table["self_us"] / US, total_us=table["total_us"] / US).reset_index()
-        names = (trace.names[name] for name in table["name"])
-        table["name"] = [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]
-        parts.append(table.astype({"category": str}))
+        kinds = host.category.categories
+        key, group = np.unique(trace.name[host.rows] * len(kinds) + host.category.codes, return_inverse=True)
+        names = [trace.names[name] for name in (key // len(kinds)).tolist()]
+        sums = {"calls": np.broadcast_to(calls, spent.shape), "self_us": spent, "total_us": trace.duration[host.rows]}
+        ticks = {column: np.bincount(group, each, len(key)) for column, each in sums.items()}
+        table = pd.DataFrame({"name": [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]})
+        table = table.assign(category=kinds[key % len(kinds)], calls=ticks["calls"].astype(np.int64))
+        parts.append(table.assign(self_us=ticks["self_us"] / US, total_us=ticks["total_us"] / US))
     table = pd.concat(parts).groupby(by, sort=False).sum().reset_index()
     return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
 
@@ -217,26 +222,24 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
     Its mark is too short, or a part of it holds no event.
     """
-    steps = trace.steps.assign(wall=(trace.steps["end"] - trace.steps["start"]) / US)
+    steps = trace.steps
     if len(steps) < 2 or steps["marked_on"][0] != "host":
         return {}
-    rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    held = []
+    rows, held = np.flatnonzero(trace.is_op | trace.is_runtime), []
     for start, end in zip(steps["start"], steps["end"], strict=True):
         inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
         head, tail = trace.start[inside].min(initial=end) - start, end - trace.stop[inside].max(initial=start)
-        held.append((float(len(inside)), head / US, tail / US))
-    steps[["ops", "head", "tail"]] = held
+        held.append(((end - start) / US, len(inside), head / US, tail / US))
     cut: dict[int, tuple[float, str]] = {}
-    for i, silent, which, side in ((0, "head", "first", "begins"), (len(steps) - 1, "tail", "last", "ends")):
-        step, usual = steps.iloc[i], steps.drop(index=i).median(numeric_only=True)
-        us, missing = step["wall"], usual["wall"] - step["wall"]
-        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
-        if missing <= EDGE * usual["wall"]:
+    for i, silent, which, side in ((0, 2, "first", "begins"), (len(steps) - 1, 3, "last", "ends")):
+        step, usual = held[i], np.median(np.delete(held, i, axis=0), axis=0)
+        us, missing = step[0], usual[0] - step[0]
+        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual[0])}"
+        if missing <= EDGE * usual[0]:
             us, missing = step[silent], step[silent] - usual[silent]
             said = f"{side} with {us_text(us)} in which no event was recorded"
-        if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
-            cut[i] = float(us), f"{step['name']}, the {which} step, {said}"
+        if missing > EDGE * usual[0] and step[1] < (1 - EDGE / 2) * usual[1]:
+            cut[i] = float(us), f"{steps['name'][i]}, the {which} step, {said}"
     return cut
 
 
@@ -248,7 +251,7 @@ def longest_first(table: pd.DataFrame, by: list[str], time: str, **sums: Any) ->
         code = pd.factorize(code * len(values) + each)[0]
     first, groups = np.unique(code, return_index=True)[1], table.groupby(code)
     columns: dict[str, Any] = {name: values.take(each[first]).infer_objects() for name, (each, values) in keys.items()}
-    columns |= {name: groups[column].agg(how) for name, (column, how) in sums.items()}
+    columns |= {name: getattr(groups[column], how)() for name, (column, how) in sums.items()}
     return pd.DataFrame(columns).sort_values(time, ascending=False, ignore_index=True, kind="stable")
 
 

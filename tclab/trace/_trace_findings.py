@@ -1,5 +1,6 @@
 """Findings of a run: sentences, each with its figure, its unit and its place."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,7 +50,7 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     """Yield what a device did with its time: by kind and stage, then by kernel and by what launched it."""
     busy = device.times["busy"].length
     share = f", {busy / device.span:.1%} of its span" if device.span else ""
-    kinds, in_stages = _largest(kernels, "kind", 4), _largest(kernels[kernels["stage"] != OUTSIDE], "stage", 3)
+    kinds, in_stages = _largest(kernels, "kind", 4), _largest(kernels, "stage", 3)
     by_stage = f"; by stage {in_stages}" if in_stages else ""
     yield f"The device worked for {us_text(busy / US)}{share}: {kinds}{by_stage} ({device.label})."
     top = kernels.groupby("kernel", sort=False)[["count", "time_us", "share"]].sum().nlargest(3, "time_us")
@@ -60,9 +61,13 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
 
 
 def _largest(kernels: pd.DataFrame, by: str, most: int) -> str:
-    """Return the shares of a device's work that are largest, each of 1 % or more."""
-    shares = kernels.groupby(by)["share"].sum().nlargest(most)
-    return ", ".join(f"{short(name)} {share:.0%}" for name, share in shares.items() if share >= 0.01)
+    """Return the shares of a device's work that are largest, each of 1 % or more; of known stages alone."""
+    shares: Counter[str] = Counter()
+    for name, share in zip(kernels[by], kernels["share"], strict=True):
+        shares[name] += share
+    known = sorted(name for name in shares if isinstance(name, str) and name != OUTSIDE and shares[name] >= 0.01)
+    largest = sorted(known, key=shares.__getitem__, reverse=True)[:most]
+    return ", ".join(f"{short(name)} {shares[name]:.0%}" for name in largest)
 
 
 def _kernels(trace: Trace, device: DeviceWork) -> Iterator[str]:
@@ -93,10 +98,10 @@ def _idle(device: DeviceWork, idle: Idle) -> Iterator[str]:
         rest = f"; for {unknown:.0%} no launch was recorded" if unknown >= 0.005 else ""
         before = f"{late:.0%} passed before the host launched the next work, {launch:.0%} between launch and start"
         yield f"Of the idle time {before}, and {queued:.0%} with work already launched{rest} ({place})."
-    for cause in idle.causes.head(3).query("share >= 0.05").itertuples():
-        recorded = cause.host_category != "no event recorded"
-        kind = f"in {cause.host_category}" if recorded else "where no event was recorded"
-        share = f"for {cause.share:.0%} of the time (stage: {cause.stage}, {place})"
+    for cause in idle.causes[idle.causes["share"] >= 0.05].head(3).to_dict("records"):
+        recorded = cause["host_category"] != "no event recorded"
+        kind = f"in {cause['host_category']}" if recorded else "where no event was recorded"
+        share = f"for {cause['share']:.0%} of the time (stage: {cause['stage']}, {place})"
         yield f"While the device was idle, the host was {kind} {share}."
     waiting = idle.causes[idle.causes["stage"] == "data_loading"]["idle_us"].sum() / total
     if waiting >= 0.01:
@@ -150,9 +155,10 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
-    copies = kernels[kernels["kind"] == "copy"].astype({"size": object}).fillna({"size": "of unknown size"})
+    copies = kernels[kernels["kind"] == "copy"]
     if copies.empty:
         return
+    copies = copies.astype({"size": object}).fillna({"size": "of unknown size"})
     known = {"bytes": lambda values: values.sum(skipna=False)}  # null where any is
     sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", **known})
     for (kernel, each), count, us, size in sums.nlargest(2, "time_us").itertuples(name=None):
