@@ -60,7 +60,7 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"nodedef\s*>": "GDF: igraph's read_graph or Gephi",
     r">": "FASTA, which has sequences",
     r"%\s*bip\b": "KONECT's of two kinds of nodes, each with numbers of its own",
-    r".*\n[-+| :]*-{3}[-+| :]*\n": "a printed table: its second line is a rule",
+    r"(.*\n)?[-=+| :]*[-=]{3}[-=+| :]*\n": "a printed table: one of its first lines is a rule",
 }
 _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",

@@ -101,11 +101,12 @@ def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> Dev
 
 def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
     """Return the work of each device by its process id, in the order of the file; of None where there is no device."""
-    process = pd.Series([pid for pid, _ in trace.tracks], dtype=object)[trace.track].where(trace.kind == DEVICE)
-    pids = pd.Series(trace.track).groupby(process.to_numpy()).min().sort_values().index.tolist()
+    is_device, pid_of = trace.kind == DEVICE, [pid for pid, _ in trace.tracks]
+    pids = dict.fromkeys(pid_of[track] for track in np.unique(trace.track[is_device]).tolist())
     if len(pids) < 2:
-        return {pids[0] if pids else None: gather_device(trace)}
-    return {pid: gather_device(trace, (process == pid).to_numpy(), f"{trace.label}, device {pid}") for pid in pids}
+        return {next(iter(pids), None): gather_device(trace)}
+    of = {pid: is_device & np.array([each == pid for each in pid_of])[trace.track] for pid in pids}
+    return {pid: gather_device(trace, of[pid], f"{trace.label}, device {pid}") for pid in pids}
 
 
 def breakdown(trace: Trace, devices: dict[Hashable, DeviceWork]) -> pd.DataFrame:

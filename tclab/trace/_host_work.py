@@ -12,14 +12,17 @@ from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
 # Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded.
-WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$|^(ur|pi)(QueueFinish|EventWait)"
+WAITING_CALL = (
+    r"Synchronize|^(cuda|hip|cu)Memcpy([23]D)?(WithStream|(To|From)(Symbol|Array)|DtoH|HtoD)?(_v2)?$"
+    r"|^(cuda|hip|cu)(Mem)?Free(Host)?(_v2)?$|^(ur|pi)(QueueFinish|Events?Wait)"
+)
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)|^(ur|pi)Enqueue(Kernel|USM)"
 # Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places.
 _FULL_QUEUE = 1000
 _FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it
 # All steps' marks in `Report.ops`, by torch's name; their self time is Python, and waiting, between operations.
 STEP_MARK = "ProfilerStep* (mark of a step: Python between operations)"
-LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
+LIBRARY_CODE = r"^<|^torch[/.\\]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
 EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
 _ENGINE = r"^autograd::engine::"
 # Marks of torch's own, which hold what a closure or a data set does: forward, backward and graphs are stages there.

@@ -121,14 +121,16 @@ class _Columns:
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
         written: Sequence[_Event] = _EVENTS.decode(text)
-        floats = [event.ts for event in written if type(event.ts) is float]
-        if max(floats, default=0) >= _EXACT_BELOW or any(str in (type(e.ts), type(e.dur)) for e in written):
+        times = [event.ts for event in written]
+        floats = [us for us in times if type(us) is float]
+        if max(floats, default=0) >= _EXACT_BELOW or str in {*map(type, times), *[type(e.dur) for e in written]}:
             written = _EXACT_EVENTS.decode(text)
         phases = Counter([event.ph for event in written])
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += phases["B"] + phases["E"]
         events = [e for e in written if e.ph == "X" or (e.cat == "fwdbwd" and e.ph in ("s", "f"))]
         args = [event.args for event in events]
         correlation = _numbers([a.correlation for a in args])
+        moved = [a.bytes if a.bytes is not None else a.elements if a.size is None else a.size for a in args]
         columns = {
             "is_event": np.array([event.ph == "X" for event in events], dtype=bool),
             "start": _ticks([event.ts for event in events]),
@@ -137,8 +139,8 @@ class _Columns:
             "category": self.codes["categories"].of(list(map(_category, events))),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
-            "size": _numbers([_size(a) for a in args]),
-            "shapes": self.codes["shape_texts"].of([bytes(a.dims) for a in args]),
+            "size": _numbers(moved),
+            "shapes": self.codes["shape_texts"].of([bytes(a.dims) if a.dims else b"" for a in args]),
             "collective": self.codes["collectives"].of(list(map(_collective, args))),
             "sequence": _numbers([a.sequence for a in args]),
         }
@@ -146,13 +148,6 @@ class _Columns:
         for i in np.flatnonzero(~columns["is_event"] & (columns["start"] != _MISSING)).tolist():
             link = f"{events[i].id} of {events[i].pid}"
             self.links.append((events[i].ph, link, int(columns["track"][i]), int(columns["start"][i])))
-
-
-def _size(args: _Args) -> object:
-    """Return the size of what is moved, by the first of its names that is there."""
-    if args.bytes is None and args.size is None:
-        return args.elements
-    return args.size if args.bytes is None else args.bytes
 
 
 def _collective(args: _Args) -> str:
@@ -275,7 +270,8 @@ def _far(start: Ints, duration: Ints) -> Bools:
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    known = {name: int(n) for name, n in file.distributedInfo.items() if re.fullmatch(r"\d{1,9}", str(n))}
+    digits = {name: re.fullmatch(r"\s*(\d{1,9})(\.0)?\s*", str(n)) for name, n in file.distributedInfo.items()}
+    known = {name: int(match[1]) for name, match in digits.items() if match}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
         "rank": known.get("rank", int(in_name[1]) if in_name else None),

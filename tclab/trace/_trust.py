@@ -87,11 +87,13 @@ def _silences(trace: Trace) -> Iterator[Doubt]:
 
 
 def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
-    """Yield work that runs into the next on its stream, which runs one after another."""
+    """Yield work that runs into the next on its stream, which runs one after another, or that is there twice."""
     rows = device.rows[np.lexsort((trace.stop[device.rows], trace.start[device.rows], trace.track[device.rows]))]
     first, then = rows[:-1], rows[1:]
     over = trace.stop[first] - trace.start[then]
-    bad = (trace.track[first] == trace.track[then]) & (over > SURE_US * US)
+    columns = (trace.start, trace.duration, trace.name, trace.correlation)
+    is_twice = np.all([column[first] == column[then] for column in columns], axis=0) & (trace.correlation[first] > 0)
+    bad = (trace.track[first] == trace.track[then]) & ((over > SURE_US * US) | is_twice & (over > 0))
     if bad.any():
         us = union(trace.start[then[bad]], trace.stop[first[bad]]).length / US
         worst = trace.names_of(first[bad])[over[bad].argmax()][:60]
