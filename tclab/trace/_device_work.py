@@ -177,8 +177,7 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
         "size": np.array([*_SIZES.values(), np.nan], dtype=object)[np.searchsorted(list(_SIZES), size, side="right")],
         "stage": np.append(host.stage.categories.to_numpy(object), np.array([None]))[stage],
     }
-    how = {"count": "size", "time_us": "sum", "median_us": "median"}
-    sums = {name: ("us", function) for name, function in how.items()}
+    sums = {"count": ("us", "size"), "time_us": ("us", "sum"), "median_us": ("us", "median")}
     sums |= {"bytes": ("bytes", "sum"), "known": ("bytes", "count")}
     work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US, bytes=size)
     table = longest_first(work, list(events), "time_us", **sums)
@@ -212,10 +211,7 @@ def _causes(host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
         idle = Intervals(mine["begin"].to_numpy(), mine["end"].to_numpy())
         spent += np.where(host.on == track, host.spent(idle), 0)
     some = np.flatnonzero(spent)
-    kinds = {
-        "stage": [*host.stage[some].tolist(), OUTSIDE],
-        "host_category": [*host.category[some].tolist(), "no event recorded"],
-    }
+    kinds = {"stage": [*host.stage[some], OUTSIDE], "host_category": [*host.category[some], "no event recorded"]}
     table = pd.DataFrame(kinds, dtype=object).assign(ticks=np.append(spent[some], gaps["length"].sum() - spent.sum()))
     table = longest_first(table[table["ticks"] > 0], list(kinds), "ticks", ticks=("ticks", "sum"))
     table["idle_us"], table["share"] = table["ticks"] / US, table["ticks"] / (gaps["length"].sum() or np.nan)

@@ -12,10 +12,8 @@ from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
 # Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded.
-WAITING_CALL = (
-    r"Synchronize|^(cuda|hip|cu)Memcpy([23]D)?(WithStream|(To|From)(Symbol|Array)|DtoH|HtoD)?(_v2)?$"
-    r"|^(cuda|hip|cu)(Mem)?Free(Host)?(_v2)?$|^(ur|pi)(QueueFinish|Events?Wait)"
-)
+_COPY_CALL = r"cpy([23]D)?(WithStream|(To|From)(Symbol|Array)|DtoH|HtoD)?"
+WAITING_CALL = rf"Synchronize|^(cuda|hip|cu)(Mem)?({_COPY_CALL}|Free(Host)?)(_v2)?$|^(ur|pi)(QueueFinish|Events?Wait)"
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)|^(ur|pi)Enqueue(Kernel|USM)"
 # Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places.
 _FULL_QUEUE = 1000
@@ -76,15 +74,13 @@ def _waited_for(trace: Trace, rows: Ints, parent: Ints, is_backward: Bools) -> B
     track, start, stop = trace.track[rows], trace.start[rows], trace.stop[rows]
     of_main, is_op, is_root = track == trace.main, trace.is_op[rows], parent < 0
     threads = sorted({*track[is_backward & is_op].tolist()} - {trace.main})
-    waited = np.zeros(len(rows), dtype=bool)
-    if not threads:
-        return waited
     is_mark = is_backward & ~is_op & ~np.isin(track, threads)
     called_here, called_elsewhere = (union(start[of], stop[of]) for of in (is_mark & of_main, is_mark & ~of_main))
     edges = np.sort(np.concatenate([start[of_main], stop[of_main]]))
     begun, ended = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, stop, side="left")
     still = (begun == ended) & (begun > 0) & (ended < len(edges))
     links = trace.links[trace.links["caller"] != trace.links["track"]].sort_values("at", kind="stable")
+    waited = np.zeros(len(rows), dtype=bool)
     for thread in threads:
         roots = np.flatnonzero(is_root & still & (track == thread))
         ops = is_root & is_op & (track == thread)

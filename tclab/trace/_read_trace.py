@@ -116,7 +116,7 @@ class _Columns:
         self.codes |= {name: _Codes({empty: 0}) for name, empty in (("shape_texts", b""), ("collectives", ""))}
         self.left_out: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []  # those with a duration, and ends of links, of each chunk
-        self.links: list[tuple[str, str, int, int]] = []  # from forward to backward: "s" or "f", id, track, ticks
+        self.links: dict[str, list[tuple[str, int, int]]] = {"s": [], "f": []}  # ends by phase: id, track, ticks
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
@@ -146,8 +146,8 @@ class _Columns:
         }
         self.events.append(columns)
         for i in np.flatnonzero(~columns["is_event"] & (columns["start"] != _MISSING)).tolist():
-            link = f"{events[i].id} of {events[i].pid}"
-            self.links.append((events[i].ph, link, int(columns["track"][i]), int(columns["start"][i])))
+            end = f"{events[i].id} of {events[i].pid}", int(columns["track"][i]), int(columns["start"][i])
+            self.links[events[i].ph].append(end)
 
 
 def _collective(args: _Args) -> str:
@@ -209,9 +209,7 @@ def _broken(text: bytes, error: str) -> str:
 
 
 def _trace(path: Path, file: _File, found: _Columns) -> Trace:
-    columns: dict[str, Any] = {
-        name: np.concatenate([chunk[name] for chunk in found.events]) for name in found.events[0]
-    }
+    columns: dict[str, Any] = {name: np.concatenate([of[name] for of in found.events]) for name in found.events[0]}
     is_event, start, duration, left_out = columns.pop("is_event"), columns["start"], columns["duration"], found.left_out
     timed, negative = (start != _MISSING) & (duration != _MISSING), duration < 0
     left_out["events whose time or duration is not a number"] = int((is_event & ~timed).sum())
@@ -239,10 +237,9 @@ def _trace(path: Path, file: _File, found: _Columns) -> Trace:
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
         left_out[f"far from all others, such as {columns['names'][names[stray[0]]]!r}, {side}"] = len(stray)
     callers: defaultdict[str, list[int]] = defaultdict(list)
-    for phase, link, track, _ in found.links:
-        callers[link] += [track] * (phase == "s")
-    ends = [(callers[link], track, at - origin) for phase, link, track, at in found.links if phase == "f"]
-    links = [(caller, track, at) for of_end, track, at in ends for caller in of_end]
+    for link, track, _ in found.links["s"]:
+        callers[link].append(track)
+    links = [(caller, track, at - origin) for link, track, at in found.links["f"] for caller in callers[link]]
     return Trace(
         path=path,
         settings=_settings(file, path, {*columns["categories"]}),

@@ -1,6 +1,5 @@
 """Findings of a run: sentences, each with its figure, its unit and its place."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -62,12 +61,8 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
 
 def _largest(kernels: pd.DataFrame, by: str, most: int) -> str:
     """Return the shares of a device's work that are largest, each of 1 % or more; of known stages alone."""
-    shares: Counter[str] = Counter()
-    for name, share in zip(kernels[by], kernels["share"], strict=True):
-        shares[name] += share
-    known = sorted(name for name in shares if isinstance(name, str) and name != OUTSIDE and shares[name] >= 0.01)
-    largest = sorted(known, key=shares.__getitem__, reverse=True)[:most]
-    return ", ".join(f"{short(name)} {shares[name]:.0%}" for name in largest)
+    shares = kernels[kernels[by] != OUTSIDE].groupby(by)["share"].sum().nlargest(most)
+    return ", ".join(f"{short(name)} {share:.0%}" for name, share in shares.items() if share >= 0.01)
 
 
 def _kernels(trace: Trace, device: DeviceWork) -> Iterator[str]:
