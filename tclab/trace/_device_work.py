@@ -145,8 +145,7 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     times = {"start_us": start / US, "wall_us": (end - start) / US}
     marks = {"step": trace.steps["name"], "marked_on": trace.steps["marked_on"]}
     table = pd.DataFrame({"file": trace.path.name, **marks, **times})
-    kinds = ("busy", "compute", "communication", "copy")
-    within = {kind: device.times[kind].covered(start, end) for kind in kinds}
+    within = {kind: device.times[kind].covered(start, end) for kind in ("busy", "compute", "communication", "copy")}
     for kind, ticks in (within | {"idle": end - start - within["busy"]}).items():
         table[f"{kind}_us"] = ticks / US if len(device.rows) else np.nan
     table["whole"] = ~table.index.isin(cut_steps(trace))

@@ -157,9 +157,7 @@ class Trace:
         """
         number, process = self.correlation, pd.factorize(np.array([str(pid) for pid, _ in self.tracks]))[0][self.track]
         events, calls = (np.flatnonzero(of & (number > 0)) for of in (self.kind == DEVICE, self.is_runtime))
-        by_process = calls[np.lexsort((process[calls], number[calls]))]
-        other_number, other_process = (np.diff(of[by_process]) != 0 for of in (number, process))
-        calls = calls[~np.isin(number[calls], number[by_process[1:][other_process & ~other_number]])]
+        calls = calls[(pd.Series(process[calls]).groupby(number[calls]).transform("nunique") == 1).to_numpy()]
         calls = calls[np.lexsort((self.start[calls], number[calls]))]
         events = events[np.isin(number[events], number[calls])]
         both = np.concatenate([calls, events])

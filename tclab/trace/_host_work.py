@@ -100,8 +100,7 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     Each event counts on its own thread. A thread's `self_us` sum to its wall time, last end - first start. Time without
     any recorded event counts as `other`, and is given in `unrecorded_us`.
     """
-    tracks = np.unique(host.track).tolist()
-    spent = host.alone.spent()
+    tracks, spent = np.unique(host.track).tolist(), host.alone.spent()
     accounts = {track: _account(trace, host, host.track == track, host.category, spent, None) for track in tracks}
     table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent, None).head(0)})
     track = table.index.get_level_values(0)
