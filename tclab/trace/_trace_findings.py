@@ -150,10 +150,7 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
-    copies = kernels[kernels["kind"] == "copy"]
-    if copies.empty:
-        return
-    copies = copies.astype({"size": object}).fillna({"size": "of unknown size"})
+    copies = kernels[kernels["kind"] == "copy"].astype({"size": object}).fillna({"size": "of unknown size"})
     known = {"bytes": lambda values: values.sum(skipna=False)}  # null where any is
     sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", **known})
     for (kernel, each), count, us, size in sums.nlargest(2, "time_us").itertuples(name=None):
