@@ -19,9 +19,10 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from cyclopts import run
 from torch.utils.data import DataLoader
@@ -296,29 +297,29 @@ def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: di
 class Around:
     """Wraps what yields batches, as users and libraries do."""
 
-    def __init__(self, batches, kind: str) -> None:
+    def __init__(self, batches: Iterable[Any], kind: str) -> None:
         self.batches, self.kind = batches, kind
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         iterator = iter(self.batches)
         if self.kind == "prefetch":
             iterator = iter([*iterator])
         return (batch for batch in iterator) if self.kind == "generator" else iterator
 
 
-def drawn_loader(rng: random.Random) -> tuple[bytes, str, object, list[list[int]], int]:
+def drawn_loader(rng: random.Random) -> tuple[bytes, str, Iterable[Any], list[list[int]], int]:
     """Return nothing for a file, a DataLoader in wrappers, the batches of its passes, and how many passes there are."""
     n, size, drop = rng.randint(1, 9), rng.randint(1, 4), rng.random() < 0.3
     workers, passes = rng.choice([0, 0, 0, 1, 2]), rng.randint(1, 3)
     made = DataLoader(range(n), size, drop_last=drop, num_workers=workers, persistent_workers=workers == 2)
-    loader: object = made
+    loader: Iterable[Any] = made
     for _ in range(rng.randint(0, 3)):
         loader = Around(loader, rng.choice(["prefetch", "generator", "iterator"]))
     batches = [[*range(n)][i : i + size] for i in range(0, n, size)]
     return b"", "", loader, [batch for batch in batches if len(batch) == size or not drop] * passes, passes
 
 
-def loader_fault(_: Path, loader: object, batches: list[list[int]], passes: int) -> str:
+def loader_fault(_: Path, loader: Iterable[Any], batches: list[list[int]], passes: int) -> str:
     """Return how a loader in wrappers is timed: "read", or what is wrong."""
     with loader_times() as times:
         found = [batch.tolist() for _ in range(passes) for batch in loader]

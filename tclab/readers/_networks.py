@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from tclab._source import opened
-from tclab.errors import InputError, check_known, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
 from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, sniff, tab_or_comma
@@ -50,8 +50,7 @@ def biogrid(
     **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, a table without a row of
     the organism and system type, or too many names that are not in `genes`.
     """
-    if system_type not in (None, *_SYSTEMS):
-        raise unknown("experimental system type", system_type, _SYSTEMS)
+    check_known("experimental system type", (None, *_SYSTEMS), system_type)
     where: list[_Condition] = [("system_type", ("Experimental System Type",), system_type)]
     where += [("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"]
     name = f"biogrid_{system_type}" if system_type else "biogrid"

@@ -121,9 +121,8 @@ class _Columns:
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
         written: Sequence[_Event] = _EVENTS.decode(text)
-        times = [event.ts for event in written]
-        floats = [us for us in times if type(us) is float]
-        if max(floats, default=0) >= _EXACT_BELOW or str in {*map(type, times), *[type(e.dur) for e in written]}:
+        floats = [event.ts for event in written if type(event.ts) is float]
+        if max(floats, default=0) >= _EXACT_BELOW or str in {type(us) for e in written for us in (e.ts, e.dur)}:
             written = _EXACT_EVENTS.decode(text)
         phases = Counter([event.ph for event in written])
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += phases["B"] + phases["E"]
