@@ -107,7 +107,7 @@ def _walk(events: list[int], kinds: list[int], parent: list[int]) -> list[int]:
         if kind == 0:
             ended.add(event)
             while top in ended:
-                ended.discard(running.pop())
+                ended.remove(running.pop())
                 top = running[-1]
         else:
             parent[event] = top

@@ -130,17 +130,18 @@ class _Columns:
         args = [event.args for event in events]
         correlation = _numbers([a.correlation for a in args])
         moved = [a.bytes if a.bytes is not None else a.elements if a.size is None else a.size for a in args]
+        kinds = [event.cat if event.cat in TORCH_CATEGORIES else _category(event) for event in events]
         columns = {
             "is_event": np.array([event.ph == "X" for event in events], dtype=bool),
             "start": _ticks([event.ts for event in events]),
             "duration": _ticks([event.dur for event in events]),
             "name": self.codes["names"].of([event.name or "" for event in events]),
-            "category": self.codes["categories"].of(list(map(_category, events))),
+            "category": self.codes["categories"].of(kinds),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
             "size": _numbers(moved),
             "shapes": self.codes["shape_texts"].of([bytes(a.dims) if a.dims else b"" for a in args]),
-            "collective": self.codes["collectives"].of(list(map(_collective, args))),
+            "collective": self.codes["collectives"].of(["" if a.collective is None else _collective(a) for a in args]),
             "sequence": _numbers([a.sequence for a in args]),
         }
         self.events.append(columns)
@@ -150,9 +151,8 @@ class _Columns:
 
 
 def _collective(args: _Args) -> str:
-    """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
-    ranks = f" {args.ranks}" if args.ranks else ""
-    return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
+    """Return what a collective does in which group, as far as it is recorded."""
+    return f"{args.collective} of group {args.group}" + (f" {args.ranks}" if args.ranks else "")
 
 
 def _category(event: _Event) -> str:
