@@ -106,8 +106,6 @@ def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
 def _captured(trace: Trace) -> Bools:
     """Return which events lie in the capture of a graph, whose launches run nothing, [N]."""
     opened, closed = (trace.names_match(rf"Stream{edge}Capture").astype(int) for edge in ("Begin", "End"))
-    if not opened.any():
-        return opened > 0
     rows = np.lexsort((trace.start, trace.track))
     depth = pd.Series((opened - closed)[rows], index=rows).groupby(trace.track[rows]).cumsum()
     return (depth.sort_index() > 0).to_numpy()
@@ -166,8 +164,6 @@ def _short_replays(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """Yield graph launches some of whose kernels are missing: as many launches or more have these and others."""
     launch = trace.launch[device.rows]
     rows = device.rows[(launch >= 0) & trace.names_match("GraphLaunch")[launch]]
-    if len(rows) == 0:
-        return
     kernels = pd.DataFrame({"name": trace.name[rows], "took": trace.duration[rows], "launch": trace.launch[rows]})
     replays = kernels.sort_values("name").groupby("launch").agg({"name": tuple, "took": "sum"})
     often = Counter(replays["name"])
