@@ -11,6 +11,7 @@ import pandas as pd
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import check_known
 from tclab.lab.reports import _cells as cells
+from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
 from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
@@ -53,7 +54,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
         s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
     )
     axes = [one for by in AXES if (ok.groupby("model")[by].nunique() > 1).any() for one in axis_sentences(rows, by)]
-    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
+    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(undisturbed(rows)), checked]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
