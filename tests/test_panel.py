@@ -381,9 +381,7 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    before = (
-        r"0 of 2 settings measured · the others take roughly 0:00:\d\d · at most about 6\d\d MB of memory \(.* free\)"
-    )
+    before = r"0 of 2 settings measured · they take roughly 0:00:\d\d · at most about 6\d\d MB of memory \(.* free\)"
     assert re.fullmatch(before, lines[0])
     assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]", "2 of "]
     assert len(sweep.rows()) == len(rows)

@@ -64,8 +64,8 @@ def outlook(points: Iterable[Point], results: Path) -> str:
     guessed = [one for point in left if (one := rough(point)) is not None]
     took = [seconds for point in left if (seconds := foresight.seconds(point)) is not None]
     if took or guessed:
-        about = "about" if took else "roughly"
-        words.append(f"the others take {about} {timedelta(seconds=round(sum(took or [one[0] for one in guessed])))}")
+        about = "the others take about" if took else "they take roughly"
+        words.append(f"{about} {timedelta(seconds=round(sum(took or [one[0] for one in guessed])))}")
     if guessed:
         free = memory_available_bytes() if left[0].device == "cpu" else gpu_free_bytes()
         there = "" if free is None else f" ({bytes_text(free)} free)"
@@ -137,11 +137,8 @@ class LiveSweep:
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
-            return (
-                f"{done} · starting, the first setting takes longest"
-                if left is None
-                else f"{done} · about {timedelta(seconds=round(left))} left"
-            )
+            first = "starting: the first setting takes longest"
+            return f"{done} · {first if left is None else f'about {timedelta(seconds=round(left))} left'}"
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
@@ -494,9 +491,7 @@ class PanelView:
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
         self.run_button = _button("Run", "play", "primary", "measure the settings that the results folder lacks")
         self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
-        self.race_button = _button(
-            "Race", "flag-checkered", "", "race the changes that may pay with the present setting"
-        )
+        self.race_button = _button("Race", "flag-checkered", "", "race what may pay with the present setting, by turns")
         self.stop_button = _button("Stop", "stop", "danger", "end the sweep or the race; what is measured is kept")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status, self.message = widgets.Label(), widgets.HTML()
@@ -643,9 +638,9 @@ class PanelView:
         assert self._advice is not None
         assert one.race is not None
         raced = replace(one, measured=one.race(budget_seconds=self._seconds(one), clock=self._race_clock))
-        rest, unsure = ([each for each in ones if each is not one]
-                        for ones in (self._advice.suggestions, self._advice.unsure))  # fmt: skip
-        self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=tuple(unsure))
+        rest = [each for each in self._advice.suggestions if each is not one]
+        unsure = tuple(each for each in self._advice.unsure if each is not one)
+        self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=unsure)
         self._raced[self._advised] = self._advice
 
     def _race_clock(self) -> int:

@@ -114,17 +114,10 @@ class Foresight:
 
 
 def sweep(
-    points: Iterable[Point] | Point,
-    *,
-    results: str | Path,
-    retry: bool = False,
-    budget_seconds: float | None = None,
-    hang_seconds: float | None = None,
-    progress: Callable[[Progress], None] | None = print_progress,
-    stop: threading.Event | None = None,
-    repeats: int = 1,
-    slurm: str | Mapping[str, Any] | None = None,
-) -> pd.DataFrame:
+    points: Iterable[Point] | Point, *, results: str | Path, retry: bool = False, budget_seconds: float | None = None,
+    hang_seconds: float | None = None, progress: Callable[[Progress], None] | None = print_progress,
+    stop: threading.Event | None = None, repeats: int = 1, slurm: str | Mapping[str, Any] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """Run points one after the other here, or as jobs of a Slurm cluster, and return their rows in the points' order.
 
     Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
