@@ -9,7 +9,7 @@
 # make docs    guides, notebooks and API reference as pages, into site/
 # make texts   every kind of sentence that tclab prints, with example values, to be read on a few pages
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
-# make gpu     on a machine with CUDA: all that needs it, in nine parts, into runs/gpu and data_samples/recordings/; it
+# make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it
 #              resumes where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make attack  damaged files, many examples, pauses and kills at random moments: an hour, each part's figures as it ends
 # make paused  the tests without notebooks, TIMES=20 times, while their processes pause at random for up to two seconds
@@ -31,7 +31,7 @@ NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=900
 TIMES ?= 20
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb notebooks/ports/*.ipynb
 # of make gpu: a letter for each part
-PARTS ?= abcdefghi
+PARTS ?= abjcdefghi
 DEVICE ?= cuda
 SCALE ?= 1.0
 OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)

@@ -1,6 +1,6 @@
 """Everything that needs a GPU, most valuable first: one command, one log with a verdict a part, rows as each part ends.
 
-    python benchmarks/gpu.py [--device cuda] [--scale 1.0] [--parts abcdefghi] [--out runs/gpu] [--minutes 9]
+    python benchmarks/gpu.py [--device cuda] [--scale 1.0] [--parts abjcdefghi] [--out runs/gpu] [--minutes 9]
 
 `make gpu` runs it. Each part (`gpu_parts.py`) is a process of its own, of at most nine minutes. What a part measured is
 in `OUT/<part>_<name>.csv`, its words in `OUT/<part>.log`, its verdict in `OUT/<part>.json`, and a line of each in
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
     "a": "the environment, and one small point from its check to its rows",
     "b": "every exact strategy in every dtype through the equivalence check",
+    "j": "a captured step of node_mask beside the eager one: its losses, and races over batch sizes, in fp32 and bf16",
     "c": "one layer's sums over all networks, forward and backward: each kernel, in fp32 and bf16",
     "d": "the whole step: every strategy of HeteroCell, and DANGO, over batch sizes; memory beside `fits`",
     "e": "the ledger's accounted share, spike-in and cost, and the host's waits for the device in each strategy",
@@ -58,7 +59,7 @@ def in_a_process(part: str, given: argparse.Namespace) -> dict[str, Any]:
     environment = {"TCLAB_CACHE": str(given.out / "cache"), **os.environ, "PYTHONPATH": path, PARENT: str(os.getpid())}
     if given.device == "cpu":
         environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        environment |= {"TRITON_INTERPRET": "1"} if part in "cj" else {}  # it is no way to run a step
+        environment |= {"TRITON_INTERPRET": "1"} if part == "c" else {}  # it is no way to run a step
     log = given.out / f"{part}.log"
     with log.open("ab") as file:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, "env": environment}

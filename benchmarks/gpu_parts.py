@@ -5,11 +5,12 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ import tclab
 from tclab import Point, masking
 from tclab._io import atomic_write
 from tclab.sweeps import loop_of
+from tclab.sweeps._measure import setup
+from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._rows import columns_of, keys_of
 from tclab.sweeps._run import close_workers
 from tclab.timing import Ledger, race, receipt, spike_in
@@ -116,6 +119,32 @@ def equivalence(s: Settings) -> Verdict:
     failed = frame[~frame["passed"]]
     words = [f"{len(frame)} checks of the strategies", *(failed["strategy"] + " failed in " + failed["dtype"])]
     return failed.empty, ", ".join(words)
+
+
+def captured(s: Settings) -> Verdict:
+    from replay_on_cpu import captured_on_cpu
+
+    batches, rows = 8, []
+    with captured_on_cpu() if s.device == "cpu" else nullcontext():
+        for size, dtype in product(s.either((28, 2, 8, 16), (2,)), s.either(("float32", "bfloat16"), ("float32",))):
+            eager = Point(scale=s.scale, batch_size=size, dtype=dtype, device=s.device, workers=0)
+            points, losses = {"captured": replace(eager, capture=True), "eager": eager}, {}
+            for name, point in points.items():
+                with setup(resolve(point), batches * size) as here:
+                    losses[name] = [float(here.step(loaded.batch)) for loaded in islice(here.batches(), batches)]
+            off = max(abs(a / b - 1) for a, b in zip(*losses.values(), strict=True))
+            raced = tclab.sweeps.race_points(points, budget_seconds=s.either(s.seconds / 9, 2), processes=None)
+            pair = raced.pair("captured", "eager")
+            medians = pd.DataFrame(raced.samples()).groupby("arm")["seconds"].median()
+            rows.append({"batch_size": size, "dtype": dtype, "off": off, "verdict": pair.verdict, "ratio": pair.ratio,
+                         "interval": pair.interval, **medians.add_suffix("_seconds")})  # fmt: skip
+            s.keep("j_captured", rows)
+    allowed = {"float32": 1e-3, "bfloat16": 5e-2}  # sums by atomics, in another order each time
+    words = "; ".join(f"batch {row['batch_size']} {row['dtype']} {row['ratio']:.3g}×" for row in rows if row["ratio"])
+    same = all(row["off"] <= allowed[row["dtype"]] for row in rows)
+    how = "" if s.device == "cuda" else " (a stand-in that replays nothing faster)"
+    most = max(row["off"] for row in rows)
+    return same, f"losses of {batches} batches differ by {most:.2g} at most; captured / eager time{how}: {words}"
 
 
 def layer(s: Settings) -> Verdict:
@@ -283,13 +312,11 @@ def recording(s: Settings) -> Verdict:
 
 
 def one_rank(s: Settings) -> Verdict:
-    from tclab.sweeps._measure import setup
-    from tclab.sweeps._point_inputs import resolve
     from tclab.training._step import Exchange
 
     point = resolve(Point(scale=s.scale, batch_size=s.either(28, 2), device=s.device, workers=0))
     backend = "nccl" if s.device == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     with setup(point, point.batch_size) as plain:
         batch = next(plain.batches())
         ddp = replace(plain, step=Step(point.kind, plain.step.strategy, exchange=Exchange()))
@@ -318,7 +345,18 @@ def traced(s: Settings) -> Verdict:
     )
 
 
-RUN = (environment_and_smoke, equivalence, layer, steps, trust, whole_steps_raced, recording, one_rank, traced)
+RUN = (
+    environment_and_smoke,
+    equivalence,
+    captured,
+    layer,
+    steps,
+    trust,
+    whole_steps_raced,
+    recording,
+    one_rank,
+    traced,
+)
 
 
 def run_part(part: str, s: Settings) -> None:

@@ -20,6 +20,7 @@ from itertools import accumulate, product
 from pathlib import Path
 from time import perf_counter
 
+import pandas as pd
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch_geometric.data import Batch, Data
@@ -108,7 +109,7 @@ def measure(name, size):
     del found, one, other
     budget = max((4 + 4 * ROUNDS) * max(seconds.values()), LEAST_SECONDS)  # with a warm-up and a calibration
     race = timing.race(arms, budget_seconds=budget)
-    pair, milliseconds = race.pair(*arms), race.frame().groupby("arm")["seconds"].median() * 1e3
+    pair, milliseconds = race.pair(*arms), pd.DataFrame(race.samples()).groupby("arm")["seconds"].median() * 1e3
     verdict = WORDS.get(pair.verdict, f"{pair.verdict}: {explain(pair)}")
     if pair.interval is not None:
         verdict = f"{pair.ratio:.3g} × [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}], {verdict}"

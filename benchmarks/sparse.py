@@ -15,6 +15,7 @@ import argparse
 from functools import partial
 from time import perf_counter
 
+import pandas as pd
 import torch
 import torch_geometric.nn as pyg
 from ports import peak_mebibytes
@@ -132,7 +133,7 @@ def race(calls, title, size_words, rounds, samples=None):
     print(HEAD.format(title, best), "|---" * 5 + "|", sep="\n")
     budget = max(rounds * 4 * sum(seconds.values()), 10.0)
     raced = timing.race(calls, budget_seconds=budget)
-    medians = raced.frame().groupby("arm")["seconds"].median() * 1e3
+    medians = pd.DataFrame(raced.samples()).groupby("arm")["seconds"].median() * 1e3
     for name in calls:
         words = "–"
         if name != best:
@@ -155,7 +156,7 @@ def large(nodes, size=64, theirs=4):
     ways = Ways(nodes, 3 * nodes, failures(nodes, size))
     calls = {"changed rows": ways.changed_rows, "PyG's batch": partial(ways.pyg_batch, theirs)}
     samples = dict(zip(calls, (size, theirs), strict=True))
-    race(calls, "way", f"{nodes:,}, {3 * nodes:,}, {size}", 4, samples)
+    race(calls, "way", f"{nodes:,}, {3 * nodes:,}, {size}", 7, samples)
 
 
 def share(nodes=2_000, size=16):

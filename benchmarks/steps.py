@@ -1,6 +1,6 @@
 """A training step of HeteroCell by four ways of masking, raced: the table of the README and of docs/records.md.
 
-    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 600]
+    python benchmarks/steps.py [--scale 1.0] [--batch-size 2] [--device cpu] [--budget-seconds 420]
     python benchmarks/steps.py --way delta          # one way alone: seconds a step, for `tclab race-commands --printed`
 
 Each way first passes the equivalence check. A step loads its batch in the same process. glibc by default returns freed
@@ -11,6 +11,7 @@ interval that decides and the verdict.
 
 from typing import Any, Literal
 
+import pandas as pd
 from cyclopts import run
 
 import tclab
@@ -28,7 +29,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def table(points: dict[str, tclab.Point], budget_seconds: float) -> str:
     """Race all ways and return a Markdown table."""
     race = race_points(points, budget_seconds=budget_seconds, progress=True)
-    seconds = race.frame().groupby("arm")["seconds"].median()
+    seconds = pd.DataFrame(race.samples()).groupby("arm")["seconds"].median()
     lines = ["| way | seconds a step | samples a second | time beside the way above |", "|---|---|---|---|"]
     for (way, point), above in zip(points.items(), [None, *points], strict=False):
         against = "" if above is None else f"{ratio_text(race.pair(way, above))}, {race.verdict(way, above)}"
@@ -38,7 +39,7 @@ def table(points: dict[str, tclab.Point], budget_seconds: float) -> str:
 
 
 def main(
-    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 600, allocator: str = "default",
+    *, scale: float = 1.0, batch_size: int = 2, budget_seconds: float = 420, allocator: str = "default",
     device: str = "cpu", way: Literal["subgraph", "edge_mask", "node_mask", "delta"] | None = None,
 ) -> None:  # fmt: skip
     common: dict[str, Any] = {"scale": scale, "batch_size": batch_size, "allocator": allocator, "device": device}

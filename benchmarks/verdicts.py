@@ -31,7 +31,8 @@ from scipy.stats import binomtest
 
 from tclab.sweeps._compare import pairs_of_runs
 from tclab.timing import race, race_commands, verdicts_of
-from tclab.timing._race_blocks import DRAWN, orders_of
+from tclab.timing._loader_arm import DRAWN
+from tclab.timing._race_blocks import orders_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair, sentence_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -276,7 +277,7 @@ def _loaders(seconds: float) -> Pair:
     from torch.utils.data import DataLoader
 
     data = np.random.default_rng(0).random((64, 4096))
-    loaders = {name: DataLoader(data, batch_size=8, num_workers=1) for name in "ab"}  # type: ignore[arg-type]
+    loaders = {name: DataLoader(data, batch_size=8, num_workers=1) for name in "ab"}
     arms = {name: (loader, lambda batch: batch.sum()) for name, loader in loaders.items()}
     return race(arms, budget_seconds=seconds).pair("a", "b")
 

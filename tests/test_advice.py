@@ -72,7 +72,7 @@ def test_a_wait_that_is_not_certain_is_said_with_its_share_and_why_nothing_is_pr
     waits = np.array([9.0, *[0.0] * 7])
     found, missing = suggestions_from(StepTimes("x", waits + 1, {"data_wait": waits}, cycle=4))
     assert found == []
-    assert "a step waits for its batch 53% of its time, which may be 0% or 100%" in missing[0]
+    assert "a step waits for its batch 53% of its time, but steps differ, so it may be 0% or 100%" in missing[0]
 
 
 CHANGING = np.linspace(1.0, 3.0, 60)

@@ -203,7 +203,7 @@ def test_several_runs_of_each_have_verdicts_in_the_chart_and_in_the_answer():
     ))  # fmt: skip
     dots = drawn(lab.charts.throughput(made), "sure")
     said = {line["line"]: line["text"].split(" · ")[-1] for line in dots}
-    unsure = "not certain beyond ±5%: run it more often"
+    unsure = "the interval crosses ±5%: set more repeats"
     assert (said["gpu_mask"], said["dense"], said["edge_mask"]) == ("undecided", "as fast", "200 B")
     assert f"undecided: {unsure}" in [line["why"] for line in dots if line["line"] == "gpu_mask"]
     (sentence,) = answer(made)

@@ -54,7 +54,7 @@ def test_points_of_two_commits_are_matched_and_judged_one_by_one():
     assert all(where.endswith("synthetic, scale 0.1") for where in found.where), found.where
     assert tclab.compare(new, old).pairs[0].verdict == SLOWER
     said = str(found)
-    assert "new against old, step:" in said
+    assert "new against old, time of step:" in said
     assert "they differ in commit: aaa → bbb" in said
     assert "different times" in said
     assert "only in new: hetero_cell, dense" in said

@@ -50,7 +50,7 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
         "has the highest throughput, 100 samples/s, but it is not certainly faster than edge_mask (no time in "
         "edge_mask: " in first
     )
-    assert "Batch size: 200 B (edge_mask: 1.15 GB)" in first
+    assert "A batch has 200 B (edge_mask: 1.15 GB)" in first
     assert axis.startswith(
         "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
     )
@@ -124,6 +124,11 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
         assert " ".join(" ".join(title).split()) == sentence
     lone = framed(row("node_mask", 0.1))
     assert axis_sentences(lone) == ["node_mask alone was measured: 40 samples/s, one run each."]
+    (level,) = axis_sentences(framed(row("node_mask", 0.1), row("edge_mask", 0.101)))
+    assert level == "node_mask and edge_mask are level: 40 samples/s, 39.6 with edge_mask, one run each."
+    stalled = row("gpu_mask_loop", 0.5, low_seconds=0.07, high_seconds=1.0)  # one of its steps took 2.4 s
+    (ahead,) = axis_sentences(framed(row("node_mask", 0.1), row("edge_mask", 0.2), stalled))
+    assert ahead.startswith("node_mask has the highest throughput: 40 samples/s")
     thrice = framed(*(row("node_mask", 0.1, seed=seed) for seed in range(3)))
     assert axis_sentences(thrice) == ["node_mask alone was measured: 40 samples/s."]
     alone = "Measured at 9 networks alone; a line over the number of networks needs others: networks 1,3,9."

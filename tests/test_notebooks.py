@@ -106,7 +106,7 @@ def test_trust_compares_rows_that_are_there(tmp_path):
     run = Run("trust.ipynb", tmp_path, first=old, second=new, margin=0.1, scale=0.01,
               strategies="edge_mask,node_mask", networks=1, batch_sizes=1, budget_seconds=3,
               processes=0, results=tmp_path / "trust")  # fmt: skip
-    assert "new against old, step:" in run.text("runs")
+    assert "new against old, time of step:" in run.text("runs")
     assert "they differ in commit: old → new" in run.text("runs")
     assert run.text("runs").count("FASTER, 0.5× the time") == 4
     assert run.has_pictures("race-chart", "comparison-chart")

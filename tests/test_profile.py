@@ -79,7 +79,7 @@ def test_a_busy_machine_is_said_above_the_lines(pressure, busy, own, counted, sa
     above, _, below = shown.partition("process share line code")
     assert ("The script ran while other processes" in above) is bool(said)
     assert said in above
-    assert ("something waited for one 90% of the time). Profile it again" in above) is bool(said)
+    assert ("something waited for a processor 90% of the time). Profile it again" in above) is bool(said)
     assert "other processes used" not in below
     assert "a line counts what it calls, but not your other lines" in above
 

@@ -59,7 +59,7 @@ def _table(path: Path, short: bool) -> str | None:
     table = table.loc[sorted(table.index, key=lambda label: ("(" in label, -best[label], label))]
     made = json.loads((path.parent / "environment.json").read_text())
     commits = sorted(commit[:7] for commit in steps["commit"].dropna().unique())
-    measured = f"commits {', '.join(commits)}, one session each" if len(commits) > 1 else f"commit {commits[0]}"
+    measured = f"commits {', '.join(commits)}, in separate runs" if len(commits) > 1 else f"commit {commits[0]}"
     lines = [
         f"**Measured on {made['gpu']}** (torch {made['torch']}, {measured}): HeteroCell's\n"
         f"training samples per second by batch size, fp32, {steps['networks'].max()} edge types, scale "

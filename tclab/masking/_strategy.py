@@ -187,7 +187,7 @@ def get(name: str) -> type[Strategy]:
     if not isinstance(name, str):  # a point names its strategy: it crosses to another process as text
         raise InputError(f"strategy is {name!r}, expected a name; @tclab.masking.register makes that of a class known")
     if name not in _STRATEGIES:
-        yours = "one of yours is known once its file is imported, as --import FILE does"
+        yours = "to use your own, import its file first (--import FILE)"
         raise InputError(f"{unknown('strategy', name, _STRATEGIES)}; {yours}")
     return _STRATEGIES[name]
 

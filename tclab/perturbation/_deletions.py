@@ -19,7 +19,7 @@ from tclab.graph._csr import entries
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
+_LISTS = "expected a list of the nodes it deletes; [[3, 17], []] has two samples"
 _NUMBERS = "expected the numbers of nodes (their positions among the names)"
 
 

@@ -71,7 +71,7 @@ class Comparison(Shown):
         first, second = self.names
         notes = [f"they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
         notes += [f"only in {name}: {'; '.join(labels)}" for name, labels in self.only.items() if labels]
-        return pairs_display(self.pairs, f"{second} against {first}, {self.stage}:", [*notes, *self.cautions])
+        return pairs_display(self.pairs, f"{second} against {first}, time of {self.stage}:", [*notes, *self.cautions])
 
 
 def compare(
@@ -201,7 +201,7 @@ def _confounded(both: Sides, names: tuple[str, str], compared: list[str]) -> str
         other = ["commit, perhaps: it is not known"]
     if not machine or not other:
         return ""
-    return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
+    return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: either may be the cause"
 
 
 def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> str:

@@ -327,7 +327,7 @@ class Point:
         if self.capture:
             yield from refusals(strategy_of(self.strategy), device_of(self.device), vars(self))
         if not kind.served_by(strategy_of(self.strategy)):
-            reads = f"{self.strategy} makes no masked graph, and {model} reads one"
+            reads = f"{self.strategy} makes no masked graph, which {model} needs"
             yield reads if kind.reads_masked_graph else f"{model} reads no masked graph"
         if self.loss not in kind.losses:
             yield f"{model} is not trained on {self.loss}"

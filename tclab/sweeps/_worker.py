@@ -69,6 +69,7 @@ def main() -> None:
             raise
         _fail(parent, error)
     if ranks is not ALONE:
+        gc.collect()  # a DDP model that outlives its group may wait for ever as it is freed (pytorch, issue 56297)
         distributed.destroy_process_group()
 
 
@@ -146,5 +147,6 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
         raise InputError(f"this point cannot be run: {reason}")
     ranks = Ranks(point.device)
     rows = rows_of_request(request_of(point), ranks)
+    gc.collect()  # as in `main`
     distributed.destroy_process_group()
     return frame(table(rows)) if ranks.rank == 0 else None

@@ -257,8 +257,8 @@ PROCESS_BYTES = 495 * 1024**2
 # benchmarks/memory.py, so that the whole process is within 15 % of what it was. Blocks that are mapped one by one, as
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
-_NOT_COUNTED = "not counted: memory of compiled code, DDP, gathering ranks, NCCL, CUDA on the host, Lightning, workers"
-_PARTS = ("process", "graph", "model", "kept", "step", "heap")  # of what a rank needs
+_NOT_COUNTED = "not counted: memory of compiled code, DDP, all-gathers, NCCL, CUDA on the host, Lightning, workers"
+_PARTS = {"process": "imports", "graph": "graph", "model": "weights", "kept": "state", "step": "step", "heap": "freed"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -324,9 +324,9 @@ class Fits(Shown):
             (name, bytes_text(number), "" if limit is None else bytes_text(limit))
             for name, number, limit in [("a batch", self.batch, None), *self._needs]
         ]
-        parts = [f"{name} {bytes_text(getattr(self, name))}" for name in _PARTS if getattr(self, name)]
+        parts = [f"{part} {bytes_text(getattr(self, name))}" for name, part in _PARTS.items() if getattr(self, name)]
         outcome = "fits" if self.refusal is None else f"does not fit: {self.refusal}"
-        notes = [f"a process holds {', '.join(parts)}", _NOT_COUNTED, outcome]
+        notes = [f"each process holds {', '.join(parts)}", _NOT_COUNTED, outcome]
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
 

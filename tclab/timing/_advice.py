@@ -147,7 +147,7 @@ class Advice(Shown):
         unknown += self.missing
         every = (*self.suggestions, *self.unsure)
         if any(one.race for one in every) and all(one.measured is None for one in every):
-            unknown.append("whether the changes win a race against the current setting: advice.measure() (--measure)")
+            unknown.append("whether the changes win a race: call advice.measure(), or add --measure")
         nothing = f"no change is known to save {self.margin:.0%} or more."
         if self.unsure:
             nothing = f"{counted(len(self.unsure), 'change')} may save time; a race decides."
@@ -294,14 +294,14 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
     missing = [ahead] if ahead else []
     waits, (low, high) = times.share("data_wait")
     if low < margin <= waits and not ahead:
-        bounds = f"which may be {low:.0%} or {high:.0%}, as the steps differ so much: time more of them"
+        bounds = f"but steps differ, so it may be {low:.0%} or {high:.0%}: time more steps"
         missing.append(f"what a faster loader would save: a step waits for its batch {waits:.0%} of its time, {bounds}")
     other, (low, _) = times.share("other")
     if low > _MOST_OTHER:
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
     inside, (low, _) = times.share("forward", "backward")
     if low > _MOST_INSIDE:
-        missing.append(f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them")
+        missing.append(f"what is in forward and backward, {inside:.0%} of a step: tclab.trace shows it")
     return suggestions, missing
 
 

@@ -75,12 +75,6 @@ def cores_within(cores: int | None, limit: float | None) -> int | None:
     return None if cores is None else max(1, int(min(cores, limit or cores)))
 
 
-def _memory_bytes() -> int:
-    """Return the machine's memory in bytes, or the container's limit where that is lower."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(installed, limits.memory_limit_bytes() or installed)
-
-
 @cache
 def _commit() -> str | None:
     """Return the last commit that changed the package `tclab`, with `+` where its files differ from that commit.
@@ -120,11 +114,12 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
         gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
     properties = loaded.cuda.get_device_properties(0) if gpus else None
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ALLOCATOR)]
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": _cpu(),
         "cores": _cores(),
         "cpu_limit_cores": limits.cpu_limit_cores(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": min(installed, limits.memory_limit_bytes() or installed),
         "threads": loaded.get_num_threads() if loaded is not None else None,
         "gpu": properties.name if properties else None,
         "gpu_memory_bytes": properties.total_memory if properties else None,
@@ -219,9 +214,9 @@ class Contention(NamedTuple):
         """Return a sentence where they were shared; empty where not, or not known."""
         if not self.shared:
             return ""
-        words = f"something waited for one {self.waiting:.0%} of the time"
-        words += f", a hypervisor took {self.steal:.2f} of them" if self.stolen else ""
-        return f"the processors were shared during {self.seconds:.3g} s: {words}"
+        words = f"something waited for a processor {self.waiting:.0%} of the time"
+        words += f", and a hypervisor took {self.steal:.2f} processors" if self.stolen else ""
+        return f"in {self.seconds:.3g} s {words}"
 
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:

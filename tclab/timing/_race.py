@@ -82,7 +82,7 @@ class Race(Shown):
     def _display(self) -> Display:
         in_blocks = sum(sample["seconds"] * sample["calls"] for sample in self._samples)
         note = (
-            f"{in_blocks:.1f} of {self.settings['budget_seconds']:g} s were spent in blocks; before that, making the "
+            f"the timed blocks took {in_blocks:.1f} of {self.settings['budget_seconds']:g} s; before these, making the "
             f"candidates took {self.making_seconds:.1f} s"
         )
         return pairs_display(self.pairs, notes=[note, *last_notes(self)])

@@ -233,7 +233,7 @@ def _unaligned(first: Trace, ahead: Floats) -> Iterator[Doubt]:
 def _verdict(table: pd.DataFrame, *, clocks_compared: bool) -> str:
     rest = "" if clocks_compared else " Ranks share fewer than three collectives: their clocks are not compared."
     if len(table) == 0:
-        return f"Nothing found that speaks against this trace's figures.{rest}"
+        return f"No defect was found in this trace.{rest}"
     spoilt = ", ".join(dict.fromkeys(", ".join(table["spoils"]).split(", ")))
     worst = table.sort_values("concerned_us", ascending=False).head(4).to_dict("records")
     named = "; ".join(f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst) + " …" * (len(table) > 4)

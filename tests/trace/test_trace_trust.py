@@ -126,7 +126,7 @@ def test_damage_of_a_known_size_is_named_with_it(damage, write_trace):
 def test_the_undamaged_gives_no_alarm(write_trace):
     report = trace.analyze(write_trace(made()))
     assert len(report.trust) == 0
-    assert report.findings[0] == "Nothing found that speaks against this trace's figures."
+    assert report.findings[0] == "No defect was found in this trace."
 
 
 def test_a_capture_of_a_graph_and_a_copy_of_no_bytes_launch_nothing(write_trace, complete):

@@ -135,7 +135,7 @@ def why_undecided(pair: Pair) -> str:
     """Return why two points are undecided, in few words."""
     if pair.obstacle == BUSY:
         return "the machine was busy"
-    return pair.reason or f"not certain beyond ±{pair.margin:.0%}: run it more often"
+    return pair.reason or f"the interval crosses ±{pair.margin:.0%}: set more repeats"
 
 
 def reference_of(others: list[str]) -> str:

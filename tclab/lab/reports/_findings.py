@@ -126,7 +126,7 @@ def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
     sides = [cell[cell["strategy"] == name]["batch_bytes"].dropna() for name in (fast, reference)]
     if any(side.empty for side in sides):
         return ""
-    return f"Batch size: {bytes_text(sides[0].median())} ({reference}: {bytes_text(sides[1].median())})"
+    return f"A batch has {bytes_text(sides[0].median())} ({reference}: {bytes_text(sides[1].median())})"
 
 
 def _machine(rows: pd.DataFrame) -> str:
@@ -265,10 +265,9 @@ def _leads(sizes: list[pd.DataFrame], by: str, *, every: bool) -> list[str]:
     clauses[-1] += f": {cells.figure_text(speeds.iloc[0])} samples/s"
     if len(speeds) > 1:
         reference = cells.reference_of(list(speeds.index[1:]))
-        times, speed = speeds.iloc[0] / speeds[reference], speeds[reference]
-        clauses[-1] += f", {cells.figure_text(times)}× {reference}'s {cells.figure_text(speed)}"
-    several = by in AXES and runs[-1][by].nunique() > 1
-    clauses[-1] += f" at {_size(sizes[-1], by)}" if several else ""
+        times, speed = map(cells.figure_text, (speeds.iloc[0] / speeds[reference], speeds[reference]))
+        clauses[-1] += f", {speed} with {reference}" if reference in names else f", {times}× {reference}'s {speed}"
+    clauses[-1] += f" at {_size(sizes[-1], by)}" if by in AXES and runs[-1][by].nunique() > 1 else ""
     return clauses
 
 
@@ -277,7 +276,9 @@ def _leaders(steps: pd.DataFrame) -> list[str]:
     ranked = steps.sort_values("samples_per_second", ascending=False)
     best = ranked.iloc[0]
     near = ranked["samples_per_second"] * (1 + _LEVEL) >= best["samples_per_second"]
-    return list(ranked[near | (ranked["high"] >= best["low"])]["strategy"])
+    even = ranked["high"].between(ranked["low"], 2 * ranked["low"])  # one stalled step widens an interval to anything
+    reaches = (ranked["high"] >= best["low"]) & (even | ~even.iloc[0])
+    return list(ranked[near | reaches]["strategy"])
 
 
 def _size(steps: pd.DataFrame, by: str) -> str:
