@@ -617,7 +617,7 @@ class PanelView:
         return max(self._least_seconds, (one.measured and one.measured.needs_seconds) or 0.0)
 
     def _race(self) -> None:
-        self._racing = True
+        self._racing, self.message.value = True, ""
         self._race_stops.clear()
         self._show_buttons()
         threading.Thread(target=self._race_once, daemon=True).start()
