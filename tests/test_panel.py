@@ -321,6 +321,7 @@ def test_what_may_pay_is_raced_by_a_click_for_as_long_as_decides_and_what_a_race
     assert started == ["2"]
     drawn(view)
     assert view.bar.max == 2 * len(view.panel.points())  # runs, not points
+    assert view.status.value.startswith(f"0 of {view.bar.max} runs measured · they take roughly ")
 
 
 def test_stop_ends_a_race_and_keeps_what_was_decided_and_an_error_costs_only_its_own(tmp_path, monkeypatch):

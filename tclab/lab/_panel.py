@@ -48,19 +48,22 @@ from tclab.timing._verdict import sentence_of
 STOPPING = "stopping: the point under way takes a moment to end"
 
 
-def outlook(points: Iterable[Point], results: Path) -> str:
+def outlook(points: Iterable[Point], results: Path, repeats: int) -> str:
     """Return in words how many of some points a results folder has, and what the others take; how many cannot run.
 
     Their time is foretold by the rows that there are, and is a guess without any, as their memory is.
     """
     folder, every, foresight = Results(results), list(points), Foresight()
     reasons = [reason for point in every if (reason := point.skipped())]
-    able = [(resolve(point), folder.read_point(point)) for point in every if point.skipped() is None]
+    able = [(resolve(point), folder.read_point(point, i)) for i in range(repeats)
+            for point in every if point.skipped() is None]  # fmt: skip
     for point, rows in able:
         if rows is not None:
             foresight.learn(point, rows)
     left = [point for point, rows in able if rows is None]
-    words = [f"{len(able) - len(left)} of {counted(len(every), 'setting')} measured"]
+    words = [
+        f"{len(able) - len(left)} of {counted(repeats * len(every), 'setting' if repeats == 1 else 'run')} measured"
+    ]
     guessed = [one for point in left if (one := rough(point)) is not None]
     took = [seconds for point in left if (seconds := foresight.seconds(point)) is not None]
     if took or guessed:
@@ -97,6 +100,7 @@ class LiveSweep:
         if not self._local:
             options["budget_seconds"] = None
         checked = SweepOptions(**options)  # a wrong value is said here, not in the thread
+        self._repeats = checked.repeats
         self.runs = len(self.points) * checked.repeats
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -133,7 +137,11 @@ class LiveSweep:
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
         if self._begin is None:
-            return outlook(self.points, self.results) if self._local else counted(len(self.points), "setting")
+            return (
+                outlook(self.points, self.results, self._repeats)
+                if self._local
+                else counted(len(self.points), "setting")
+            )
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
@@ -175,7 +183,7 @@ class LiveSweep:
     def _run(self) -> None:
         try:
             if self.listener is None and self._local:
-                print(outlook(self.points, self.results), flush=True)
+                print(outlook(self.points, self.results, self._repeats), flush=True)
             self._rows = sweep(
                 self.points, results=self.results, progress=self._on_progress, stop=self._stop, **self._options
             )
@@ -405,7 +413,7 @@ class Panel:
 _RACE_SECONDS, _RACE_STEPS = 20.0, 100  # the least that a race of two takes: seconds, steps of the slower
 _START_SECONDS = 15.0  # in which the processes of a race start
 # results beside a field that is wrong; lines of text as near as those of the notebook; no chart wider than the panel
-_STYLE = """<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text * {line-height: 1.4}
+_STYLE = """<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text * {line-height: 1.4 !important}
 .tclab-chart svg.marks {max-width: 100%; height: auto}</style>"""
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
@@ -709,9 +717,9 @@ class PanelView:
         panel, running = self.panel, self.panel.running  # asked before the rows are: what comes after is drawn again
         self.line.value, self.code.value = panel.papermill(), panel.python()
         if not panel.shows_sweep:
-            points = panel.points()
-            self.status.value = outlook(points, panel.folder)
-            self.bar.max, self.bar.value = len(points) * panel._options()["repeats"], len(panel.tables())
+            points, repeats = panel.points(), panel._options()["repeats"]
+            self.status.value = outlook(points, panel.folder, repeats)
+            self.bar.max, self.bar.value = len(points) * repeats, len(panel.tables())
         rows = panel.rows()
         chart = drawn_by_jupyter(SWEEP_CHARTS[self.choice.value](rows).to_dict())
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
