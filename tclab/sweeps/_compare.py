@@ -255,11 +255,9 @@ def run_means(rows: pd.DataFrame) -> tuple[Reals, int]:
 
 
 def pairs_of_runs(
-    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
-    names: Sequence[tuple[str, str]],
-    *,
+    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]], names: Sequence[tuple[str, str]], *,
     margin: float = MARGIN,
-) -> list[Pair]:
+) -> list[Pair]:  # fmt: skip
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
     Where a side has one run, how much two runs of the same differ is not known, and nothing is decided. A side that

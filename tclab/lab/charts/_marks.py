@@ -145,12 +145,8 @@ def _with_rest(parts: pd.DataFrame) -> pd.DataFrame:
     """Return parts with those of less than 1 % of their bar as one, and the column `rest`, which lists them."""
     bar = ["panel", "bar"]
     small = parts["value"] < _SLIVER * parts.groupby(bar)["value"].transform("sum")
-    listed = (
-        parts[bar]
-        .assign(rest=parts["label"] + " " + parts["value"].map(seconds_text))[small]
-        .groupby(bar)["rest"]
-        .agg(", ".join)
-    )
+    texts = parts.assign(rest=parts["label"] + " " + parts["value"].map(seconds_text))[small]
+    listed = texts.groupby(bar)["rest"].agg(", ".join)
     parts.loc[small, ["part", "label"]] = "rest"
     parts = parts.groupby([*bar, "part", "label"], sort=False, as_index=False).agg({"value": "sum", "text": "first"})
     return parts.merge(listed, how="left", on=bar).fillna({"rest": "none"})

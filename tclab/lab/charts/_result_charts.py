@@ -138,15 +138,11 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
 
 # ---- traces
 
-_OF_TRACES = {
-    **CATEGORY_COLOURS,
-    **STAGE_COLOURS,
-    OUTSIDE: STAGE_COLOURS["other"],
-    # of a device
-    "compute": STAGE_COLOURS["forward"],
-    "exposed communication": STAGE_COLOURS["communication"],
+_OF_TRACES = {  # the last three are of a device
+    **CATEGORY_COLOURS, **STAGE_COLOURS, OUTSIDE: STAGE_COLOURS["other"],
+    "compute": STAGE_COLOURS["forward"], "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
-}
+}  # fmt: skip
 
 
 def trace_chart(report: Report) -> Any:
