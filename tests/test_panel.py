@@ -332,18 +332,20 @@ def test_stop_ends_a_race_and_keeps_what_was_decided_and_an_error_costs_only_its
     def fails(**_):
         raise InputError("a process died")
 
-    def endless(budget_seconds, clock):
+    def endless(budget_seconds, clock):  # as a race ends by Ctrl-C
         under_way.append(view.stop_button.disabled or view.fields["scale"].widget.disabled is False)
         view.stop_button.click()
-        while True:
+        with pytest.raises(KeyboardInterrupt):
             clock()
+        return replace(pair, verdict="UNDECIDED", needs_seconds=80.0, kept=3)
 
     view = view_of_rows(tmp_path, monkeypatch, made, lambda **_: pair, fails, endless, endless)
     raced(view)
     assert under_way == [False]  # Stop could be pressed, no field changed, and no other race began
     assert "a process died" in view.message.value
     assert view.offer.value.startswith("node_mask instead of edge_mask: FASTER")
-    assert "<br>3 changes may pay: race them, about" in view.offer.value
+    assert view.offer.value.count(": UNDECIDED, ") == 1, view.offer.value
+    assert "<br>3 changes may pay: race them again, about" in view.offer.value
     assert not view.race_button.disabled
     assert view.stop_button.disabled
 

@@ -438,10 +438,6 @@ def _strategies() -> list[str]:
     return list(dict.fromkeys([*KEY, *strategy_names()]))
 
 
-class _Stopped(BaseException):
-    """A race is stopped; no `Exception`, which would be the race's own."""
-
-
 class _Field:
     """The widget of one parameter, and a line below it for what is wrong with its value."""
 
@@ -632,29 +628,33 @@ class PanelView:
 
     def _race_once(self) -> None:
         able = self._able()
-        with suppress(_Stopped):
-            for i, one in enumerate(able, start=1):
-                seconds = timedelta(seconds=round(self._seconds(one)))
-                words = f"racing {one.change} ({i} of {len(able)}) for {seconds} once its processes have started"
-                self.offer.value = escape(words)
-                with self._shown():
-                    self._take_race(one)
+        for i, one in enumerate(able, start=1):
+            seconds = timedelta(seconds=round(self._seconds(one)))
+            words = f"racing {one.change} ({i} of {len(able)}) for {seconds} once its processes have started"
+            self.offer.value = escape(words)
+            with self._shown():
+                self._take_race(one)
+            if self._race_stops.is_set():
+                break
         self._racing = False
         self._show_advice()
 
     def _take_race(self, one: Suggestion) -> None:
         assert self._advice is not None
         assert one.race is not None
-        raced = replace(one, measured=one.race(budget_seconds=self._seconds(one), clock=self._race_clock))
+        pair = one.race(budget_seconds=self._seconds(one), clock=self._race_clock)
+        if self._race_stops.is_set() and not pair.kept:
+            return
+        raced = replace(one, measured=pair)
         rest = [each for each in self._advice.suggestions if each is not one]
         unsure = tuple(each for each in self._advice.unsure if each is not one)
         self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=unsure)
         self._raced[self._advised] = self._advice
 
     def _race_clock(self) -> int:
-        """Return nanoseconds; a race reads them after each round, and ends if it is to stop."""
+        """Return nanoseconds; a race reads them after each round, and is to end as by Ctrl-C, with what it measured."""
         if self._race_stops.is_set():
-            raise _Stopped
+            raise KeyboardInterrupt
         return perf_counter_ns()
 
     def _show_advice(self) -> None:
