@@ -1,13 +1,14 @@
-"""Tables and traces written in many ways: each is read as plain Python reads it, or refused; never wrong in silence.
+"""Tables, traces and loaders in many ways: each is read as plain Python reads it, or refused; never wrong in silence.
 
-    python benchmarks/silent_errors.py [--tables 10000] [--traces 2000] [--seed 0]
+    python benchmarks/silent_errors.py [--tables 10000] [--traces 2000] [--loaders 200] [--seed 0]
 
 A table is a drawn list of edges, written with other names, columns in another order, another header or none, quotes,
 separators, decimal signs, line ends, encodings, comments and packings. A trace is a drawn run of threads and devices,
 written with other numbers of devices, makers' categories, years, decimals, orders and stray marks, and a backward pass
 on autograd's own thread. The right value is known from the drawing: the edges and weights; each device's busy, idle and
 compute time, each operator's self time and the backward pass that the main thread waits for, by a sweep over every
-instant. What the reader gives must equal it, or be a sentence of `InputError`.
+instant. What the reader gives must equal it, or be a sentence of `InputError`. A loader is a DataLoader in wrappers,
+whose batches must stay, and be timed.
 """
 
 import gzip
@@ -18,14 +19,17 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from cyclopts import run
+from torch.utils.data import DataLoader
 
 from tclab import InputError, trace
 from tclab.readers import edge_list
+from tclab.timing import loader_times
 
 NAMES = [
     [str(i) for i in range(30)],
@@ -170,7 +174,7 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
         compute = _self_times([one for one in work if one[0] == "gemm"]).total()
         devices[pid] = (span, _self_times(work).total(), compute)
     own: Counter[str] = Counter()
-    backward = 0
+    backward, links = 0, []
     for thread in range(rng.randint(1, 3)):
         mine = []
         for i in range(rng.randint(1, 14)):
@@ -182,11 +186,12 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
         events += mine
         spans = [(name, begin, begin + took) for name, _, _, _, begin, took, _ in mine]
         if thread == 0 and rng.random() < 0.5:
-            nodes = _backward(rng, tick)
+            nodes, caller = _backward(rng, tick), rng.choice([None, None, 900, 901])
+            links += [_link(end, track, base, nodes[0][1]) for end, track in (("s", caller), ("f", 990)) if caller]
             events += [(name, "cpu_op", 900, 990, begin, end - begin, {}) for name, begin, end in nodes]
             own.update({name: end - begin for name, begin, end in nodes})
             edges = {edge for _, *ends in spans for edge in ends}
-            waited = [one for one in nodes if min(edges) <= one[1] and one[2] <= max(edges)
+            waited = [one for one in nodes if caller != 901 and min(edges) <= one[1] and one[2] <= max(edges)
                       and not any(one[1] < edge < one[2] for edge in edges)]  # fmt: skip
             spent = _self_times(spans + waited)
             backward = sum(spent.pop(name, 0) for name, _, _ in waited)
@@ -194,11 +199,19 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
         else:
             own.update(_self_times(spans))
     entries = [
-        {"ph": "X", "name": n, "cat": c, "pid": p, "tid": t, "ts": _decimal(rng, base * 1000 + s), "dur": d / 1000}
+        {
+            "ph": "X",
+            "name": n,
+            "cat": c,
+            "pid": p,
+            "tid": t,
+            "ts": _decimal(rng, base * 1000 + s),
+            "dur": rng.choice([d / 1000, str(d / 1000)]),
+        }
         | ({"args": args} if args else {})
         for n, c, p, t, s, d, args in events
     ]
-    entries += _marks(rng, base, process)
+    entries += links + _marks(rng, base, process)
     rng.shuffle(entries)
     whole: object = {"schemaVersion": 1, "traceEvents": entries} if rng.random() < 0.7 else entries
     content = re.sub('"@([^@]+)@"', r"\1", json.dumps(whole, indent=rng.choice([None, 1]))).encode()
@@ -209,10 +222,17 @@ def drawn_trace(rng: random.Random) -> tuple[bytes, str, dict[object, tuple[int,
 
 
 def _decimal(rng: random.Random, ns: int) -> str:
-    """Return a time as µs with all its decimals, between marks that the writer takes away with the quotes."""
+    """Return a time as µs with all its decimals: as text, or between marks that the writer takes away."""
+    if rng.random() < 0.1:
+        return f"{ns // 1000}.{ns % 1000:03}"
     if rng.random() < 0.2 and ns:
         return f"@{str(ns)[0]}.{str(ns)[1:] or 0}e{len(str(ns)) - 4:+}@"
     return f"@{ns // 1000}.{ns % 1000:03}@"
+
+
+def _link(end: str, track: int, base: int, ns: int) -> dict[str, object]:
+    """Return an end of a link from a thread's forward pass to autograd's thread."""
+    return {"ph": end, "cat": "fwdbwd", "name": "fwdbwd", "id": 3, "pid": 900, "tid": track, "ts": base + ns / 1000}
 
 
 def _backward(rng: random.Random, tick: int) -> list[tuple[str, int, int]]:
@@ -274,6 +294,40 @@ def trace_fault(path: Path, devices: dict[object, tuple[int, int, int]], own: di
     return "read"
 
 
+class Around:
+    """Wraps what yields batches, as users and libraries do."""
+
+    def __init__(self, batches: Iterable[Any], kind: str) -> None:
+        self.batches, self.kind = batches, kind
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = iter(self.batches)
+        if self.kind == "prefetch":
+            iterator = iter([*iterator])
+        return (batch for batch in iterator) if self.kind == "generator" else iterator
+
+
+def drawn_loader(rng: random.Random) -> tuple[bytes, str, Iterable[Any], list[list[int]], int]:
+    """Return nothing for a file, a DataLoader in wrappers, the batches of its passes, and how many passes there are."""
+    n, size, drop = rng.randint(1, 9), rng.randint(1, 4), rng.random() < 0.3
+    workers, passes = rng.choice([0, 0, 0, 1, 2]), rng.randint(1, 3)
+    made = DataLoader(range(n), size, drop_last=drop, num_workers=workers, persistent_workers=workers == 2)
+    loader: Iterable[Any] = made
+    for _ in range(rng.randint(0, 3)):
+        loader = Around(loader, rng.choice(["prefetch", "generator", "iterator"]))
+    batches = [[*range(n)][i : i + size] for i in range(0, n, size)]
+    return b"", "", loader, [batch for batch in batches if len(batch) == size or not drop] * passes, passes
+
+
+def loader_fault(_: Path, loader: Iterable[Any], batches: list[list[int]], passes: int) -> str:
+    """Return how a loader in wrappers is timed: "read", or what is wrong."""
+    with loader_times() as times:
+        found = [batch.tolist() for _ in range(passes) for batch in loader]
+    timed = [len(each.batches) for each in times.passes]
+    right = [len(batches) // passes] * passes
+    return "read" if found == batches and timed == right else f"wrong: {found}, {timed} for {batches}, {right}"
+
+
 Draw = Callable[[random.Random], tuple]
 
 
@@ -292,10 +346,11 @@ def variants(count: int, seed: int, draw: Draw, fault: Callable[..., str], folde
     return counts
 
 
-def main(*, tables: int = 10_000, traces: int = 2000, seed: int = 0) -> int:
+def main(*, tables: int = 10_000, traces: int = 2000, loaders: int = 200, seed: int = 0) -> int:
     with tempfile.TemporaryDirectory() as folder:
         wrong = variants(tables, seed, drawn_table, table_fault, Path(folder))["wrong"]
         wrong += variants(traces, seed, drawn_trace, trace_fault, Path(folder))["wrong"]
+        wrong += variants(loaders, seed, drawn_loader, loader_fault, Path(folder))["wrong"]
     return int(wrong > 0)
 
 

@@ -257,6 +257,9 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     assert list(dict.fromkeys(line["panel"] for line in found)) == list(RUN)
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
     assert "accounted for: 100.0%" in str(chart.to_dict())
+    fast, slow = chart.to_dict()["title"]["text"]  # what the chart shows, not what it is of
+    assert fast.startswith("dango · indices: backward is the largest stage, 40% of a step's 4")
+    assert slow.startswith("hetero_cell · edge_mask: data_wait is the largest stage, 6")
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():

@@ -269,38 +269,51 @@ def test_a_sweep_is_taken_over_and_a_folder_in_which_another_runs_or_nobody_can_
     assert "which cannot be written" in marked(view)["results"]
 
 
-def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_grey(tmp_path, monkeypatch):
-    """A slow edge_mask beside node_mask: a change may pay; the race says whether it does."""
-    raced = []
-
-    def measure(advice, **options):
-        raced.append(options)
-        first, *others = advice.suggestions or advice.unsure
-        return replace(advice, suggestions=(replace(first, measured=pair),), unsure=tuple(others))
-
-    made = rows(step("edge_mask", 0.9, seed=0), step("node_mask", 0.1, seed=1))
-    pair = tclab.compare(made, made).pairs[0]
-    monkeypatch.setattr("tclab.timing._advice.Advice.measure", measure)
-    monkeypatch.setattr("tclab.lab._panel.PanelView._able", lambda view: 1 - len(raced))
-    view = view_of(tmp_path)
+def view_of_rows(folder, monkeypatch, made, *races):
+    """Return the view of a panel that shows some rows, whose changes are raced by these functions."""
+    found = tclab.advise(made)
+    changes = [replace(one, race=race) for one, race in zip((*found.suggestions, *found.unsure), races, strict=True)]
+    monkeypatch.setattr("tclab.lab._panel.advise", lambda _: replace(found, suggestions=tuple(changes), unsure=()))
+    view = view_of(folder)
     assert view.again_button.disabled
     monkeypatch.setattr(view.panel, "rows", lambda: made)
     view.choice.value = view.choice.options[1]
-    drawn(view)
-    assert view.offer.value == "1 change may pay: race it"
-    assert "<b>node_mask has the highest throughput: 40 samples/s" in view.answer.value
-    assert not view.race_button.disabled
+    return drawn(view)
+
+
+def raced(view):
     view.race_button.click()
     while view._racing:
         time.sleep(0.01)
-    assert raced == [{"budget_seconds": 60.0, "progress": False}]
-    drawn(view)
+    return drawn(view)
+
+
+def test_what_may_pay_is_raced_by_a_click_for_as_long_as_decides_and_what_a_race_said_stays(tmp_path, monkeypatch):
+    """A slow edge_mask beside node_mask: its race is undecided and says what it needs, then decides."""
+    made = rows(step("edge_mask", 0.9, seed=0), step("node_mask", 0.1, seed=1))
+    pair, budgets = replace(tclab.compare(made, made).pairs[0], reason="", needs_seconds=140.0), []
+
+    def race(budget_seconds, clock):
+        budgets.append(budget_seconds)
+        clock()
+        return pair if len(budgets) == 1 else replace(pair, verdict="FASTER", needs_seconds=None)
+
+    view = view_of_rows(tmp_path, monkeypatch, made, race)
+    assert view.offer.value == "1 change may pay: race it, about 0:01:45"  # a hundred of the slower's steps
+    assert "<b>node_mask has the highest throughput: 40 samples/s" in view.answer.value
+    raced(view)
+    assert view.offer.value.endswith("<br>1 change may pay: race it again, about 0:02:35")
+    assert raced(view).offer.value == f"node_mask instead of edge_mask: {sentence_of(race(9, int)).partition(': ')[2]}"
+    assert budgets[:2] == [pytest.approx(90.0, rel=0.01), 140.0]
     assert view.race_button.disabled
-    assert view.offer.value == f"node_mask instead of edge_mask: {sentence_of(pair).partition(': ')[2]}"
-    before = view.fields["scale"].widget.value
+    said, before = view.offer.value, view.fields["scale"].widget.value
     set_to(view, "scale", "-1")
     assert "tclab-stale" in view._results._dom_classes
-    set_to(view, "scale", before)
+    monkeypatch.setattr(view.panel, "rows", lambda: made.head(0))
+    set_to(view, "scale", "0.5")
+    assert view.offer.value == ""
+    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    assert set_to(view, "scale", before).offer.value == said
     assert "tclab-stale" not in view._results._dom_classes
     started = []
     monkeypatch.setattr(view.panel, "start", lambda listener: started.append(view.panel.parameters["repeats"]))
@@ -308,6 +321,33 @@ def test_what_may_pay_is_raced_by_a_click_and_results_beside_a_wrong_value_are_g
     assert started == ["2"]
     drawn(view)
     assert view.bar.max == 2 * len(view.panel.points())  # runs, not points
+    assert view.status.value.startswith(f"0 of {view.bar.max} runs measured · they take roughly ")
+
+
+def test_stop_ends_a_race_and_keeps_what_was_decided_and_an_error_costs_only_its_own(tmp_path, monkeypatch):
+    names = ("node_mask", "delta", "dense", "gpu_mask", "edge_mask")
+    made = rows(*(step(name, 0.1 + 0.2 * i, seed=i) for i, name in enumerate(names)))
+    pair, under_way = replace(tclab.compare(made, made).pairs[0], verdict="FASTER", needs_seconds=None), []
+
+    def fails(**_):
+        raise InputError("a process died")
+
+    def endless(budget_seconds, clock):  # as a race ends by Ctrl-C
+        under_way.append(view.stop_button.disabled or view.fields["scale"].widget.disabled is False)
+        view.stop_button.click()
+        with pytest.raises(KeyboardInterrupt):
+            clock()
+        return replace(pair, verdict="UNDECIDED", needs_seconds=80.0, kept=3)
+
+    view = view_of_rows(tmp_path, monkeypatch, made, lambda **_: pair, fails, endless, endless)
+    raced(view)
+    assert under_way == [False]  # Stop could be pressed, no field changed, and no other race began
+    assert "a process died" in view.message.value
+    assert view.offer.value.startswith("node_mask instead of edge_mask: FASTER")
+    assert view.offer.value.count(": UNDECIDED, ") == 1, view.offer.value
+    assert "<br>3 changes may pay: race them again, about" in view.offer.value
+    assert not view.race_button.disabled
+    assert view.stop_button.disabled
 
 
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
@@ -344,11 +384,13 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    assert [lines[0], *(line[:5] for line in lines[1:])] == ["0 of 2 settings measured", "[1/2]", "[2/2]", "2 of "]
+    before = r"0 of 2 settings measured · they take roughly 0:00:\d\d · at most about 6\d\d MB of memory \(.* free\)"
+    assert re.fullmatch(before, lines[0])
+    assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]", "2 of "]
     assert len(sweep.rows()) == len(rows)
     dango = Point(model="dango", strategy="node_mask", scale=0.02)
     words = lab.LiveSweep([*points(3), dango], results=tmp_path).status()
-    foretold = r"2 of 4 settings measured · the others take about 0:\d\d:\d\d · "
+    foretold = r"2 of 4 settings measured · the others take about 0:\d\d:\d\d · at most .* · "
     assert re.fullmatch(foretold + r"1 cannot run \(dango reads no masked graph\)", words)
 
 

@@ -64,9 +64,11 @@ TRACES = {
         stages, {"model_forward": 400, "outside any stage": 190 + 400}),
     "folders of a user's files": (
         [python("subgraph_gnn/train.py(10): main", 0, 1000), python("/home/me/loss study/net.py(5): forward", 100, 300),
-         python("dataset_paper/tools.py(9): helper", 500, 300), event("aten::mm", 110, 200)],
+         python("dataset_paper/tools.py(9): helper", 500, 300), event("aten::mm", 110, 200),
+         python("C:\\me\\data loader\\run.py(3): go", 850, 100)],
         stages, {"model_forward": 300, "outside any stage": 700}),
     "a file's own name": ([python("a/loss.py(10): focal", 0, 100)], stages, {"loss_computation": 100}),
+    "torch's files on Windows": ([python("torch\\optim\\adam.py(10): step", 0, 100)], stages, {"optimizer": 100}),
     "Function.apply on the way forward": (
         [python("nn.Module: Net_0", 0, 500), python("torch/autograd/function.py(609): apply", 50, 300),
          event("aten::mm", 70, 200), event("autograd::engine::evaluate_function: FBackward", 600, 90),
@@ -95,7 +97,8 @@ TRACES = {
 @pytest.mark.parametrize(("events", "told", "right"), TRACES.values(), ids=TRACES)
 def test_a_trace(events, told, right, tmp_path):
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": "3"}}))
+    rank = ["3", 3, 3.0, " 3"][len(events) % 4]
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank}}))
     report = trace.analyze(path)
     assert told(report) == pytest.approx(right)
     assert report.traces[0].rank == 3
@@ -108,6 +111,7 @@ TABLES = {
     "one kind of KONECT": ("% asym unweighted\n1 2\n2 3\n", [("1", "2"), ("2", "3")]),
     "a table of Markdown": ("| source | target |\n|---|---|\n| a | b |\n", "a printed table"),
     "a table of psql": (" source | target\n--------+--------\n a      | b\n", "a printed table"),
+    "a simple table of reST": ("====== ======\nsource target\n====== ======\na      b\n", "a printed table"),
     "a pointer of Git LFS": ("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 12\n", "git lfs pull"),
     "a page": ("<!DOCTYPE html>\n<html>404</html>\n", "a web page"),
 }

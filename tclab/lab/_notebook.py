@@ -24,6 +24,16 @@ _QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")
 # Charts of this library are the same in both versions of Vega-Lite: `tests/test_browser.py` looks at one.
 _DRAWN = "application/vnd.vegalite.v5+json"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+# JupyterLab draws a chart in the theme of that moment. As SVG on the page's own ground, with words in the page's own
+# colour, it is right in whatever theme follows; these are all colours that JupyterLab's theme of charts would set.
+_INK, _LINES = {"fill": "currentColor"}, "#888888"
+_IN_ANY_THEME = {
+    "background": "transparent",
+    "view": {"stroke": _LINES, "continuousWidth": 300, "continuousHeight": 300},
+    "title": {"color": "currentColor", "subtitleColor": "currentColor"},
+    "style": {"guide-label": _INK, "guide-title": _INK},
+    "axis": {"domainColor": _LINES, "gridColor": _LINES, "tickColor": _LINES},
+}
 
 
 def has_front_end() -> bool:
@@ -97,7 +107,9 @@ def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str
 
 
 def drawn_by_jupyter(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a chart as JupyterLab draws it by itself: without a network, in its own theme."""
+    """Return a chart as JupyterLab draws it by itself: without a network, in its own theme, also a later one."""
+    if _VS_CODE not in getattr(_shell(), "user_ns", {}):  # whose page behind a chart nobody has looked at
+        spec = {**spec, "config": _IN_ANY_THEME, "usermeta": {"embedOptions": {"renderer": "svg"}}}
     return {_DRAWN: {**spec, "$schema": _SCHEMA}}
 
 

@@ -9,18 +9,20 @@ import shlex
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from html import escape
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any, get_args
 
 import ipywidgets as widgets
 import pandas as pd
 import pyarrow as pa
 
-from tclab._display import Sentences, bullets, counted
+from tclab._display import Sentences, bullets, bytes_text, counted
 from tclab._io import atomic_write, writing
+from tclab._limits import memory_available_bytes
 from tclab.errors import InputError, check_known
 from tclab.lab._notebook import drawn_by_jupyter, has_front_end, import_own, project_path
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
@@ -38,29 +40,39 @@ from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import Rows, frame, point_of
-from tclab.sweeps._sweep import Foresight, sweep
-from tclab.timing._advice import Advice
+from tclab.sweeps._sweep import Foresight, rough, sweep
+from tclab.timing._advice import Advice, Suggestion, ranked
+from tclab.timing._environment import gpu_free_bytes
 from tclab.timing._verdict import sentence_of
 
 STOPPING = "stopping: the point under way takes a moment to end"
 
 
-def outlook(points: Iterable[Point], results: Path) -> str:
-    """Return in words how many of some points a results folder has, how long the others take, and how many cannot run.
+def outlook(points: Iterable[Point], results: Path, repeats: int) -> str:
+    """Return in words how many of some points a results folder has, and what the others take; how many cannot run.
 
-    How long is foretold by the rows that there are.
+    Their time is foretold by the rows that there are, and is a guess without any, as their memory is.
     """
     folder, every, foresight = Results(results), list(points), Foresight()
     reasons = [reason for point in every if (reason := point.skipped())]
-    able = [(resolve(point), folder.read_point(point)) for point in every if point.skipped() is None]
+    able = [(resolve(point), folder.read_point(point, i)) for i in range(repeats)
+            for point in every if point.skipped() is None]  # fmt: skip
     for point, rows in able:
         if rows is not None:
             foresight.learn(point, rows)
     left = [point for point, rows in able if rows is None]
-    words = [f"{len(able) - len(left)} of {counted(len(every), 'setting')} measured"]
+    words = [
+        f"{len(able) - len(left)} of {counted(repeats * len(every), 'setting' if repeats == 1 else 'run')} measured"
+    ]
+    guessed = [one for point in left if (one := rough(point)) is not None]
     took = [seconds for point in left if (seconds := foresight.seconds(point)) is not None]
-    if took:
-        words.append(f"the others take about {timedelta(seconds=round(sum(took)))}")
+    if took or guessed:
+        about = "the others take about" if took else "they take roughly"
+        words.append(f"{about} {timedelta(seconds=round(sum(took or [one[0] for one in guessed])))}")
+    if guessed:
+        free = memory_available_bytes() if left[0].device == "cpu" else gpu_free_bytes()
+        there = "" if free is None else f" ({bytes_text(free)} free)"
+        words.append(f"at most about {bytes_text(max(one[1] for one in guessed))} of memory{there}")
     if reasons:
         words.append(f"{len(reasons)} cannot run ({reasons[0].removeprefix('skipped: ')})")
     return " · ".join(words)
@@ -88,6 +100,7 @@ class LiveSweep:
         if not self._local:
             options["budget_seconds"] = None
         checked = SweepOptions(**options)  # a wrong value is said here, not in the thread
+        self._repeats = checked.repeats
         self.runs = len(self.points) * checked.repeats
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -124,11 +137,16 @@ class LiveSweep:
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
         if self._begin is None:
-            return outlook(self.points, self.results) if self._local else counted(len(self.points), "setting")
+            return (
+                outlook(self.points, self.results, self._repeats)
+                if self._local
+                else counted(len(self.points), "setting")
+            )
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
-            return f"{done} · running" if left is None else f"{done} · about {timedelta(seconds=round(left))} left"
+            first = "starting: the first setting takes longest"
+            return f"{done} · {first if left is None else f'about {timedelta(seconds=round(left))} left'}"
         took = timedelta(seconds=round(self._end - self._begin))
         if self.error is not None:
             return f"{done} in {took}, then an error"
@@ -165,7 +183,7 @@ class LiveSweep:
     def _run(self) -> None:
         try:
             if self.listener is None and self._local:
-                print(outlook(self.points, self.results), flush=True)
+                print(outlook(self.points, self.results, self._repeats), flush=True)
             self._rows = sweep(
                 self.points, results=self.results, progress=self._on_progress, stop=self._stop, **self._options
             )
@@ -392,9 +410,11 @@ class Panel:
 
 # ---- its widgets
 
-_RACE_SECONDS = 60.0  # of all changes together
-# results beside a field that is wrong; lines of text as near as those of the notebook
-_STYLE = "<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text li {line-height: 1.4}</style>"
+_RACE_SECONDS, _RACE_STEPS = 20.0, 100  # the least that a race of two takes: seconds, steps of the slower
+_START_SECONDS = 15.0  # in which the processes of a race start
+# results beside a field that is wrong; lines of text as near as those of the notebook; no chart wider than the panel
+_STYLE = """<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text * {line-height: 1.4 !important}
+.tclab-chart svg.marks {max-width: 100%; height: auto}</style>"""
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
@@ -439,7 +459,7 @@ class _Field:
                 common["tooltip"] = "\n".join(["Several with Ctrl or Shift.", *lines])
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
-            self.widget.rows = min(len(known), 11)
+            self.widget.rows = min(len(known) + 1, 11)  # a bar below takes one
         elif declared is not None and value in get_args(declared.annotation):
             self.widget = widgets.Dropdown(options=get_args(declared.annotation), value=value, **common)
         elif isinstance(value, bool):
@@ -475,20 +495,22 @@ class PanelView:
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
         self.run_button = _button("Run", "play", "primary", "measure the settings that the results folder lacks")
         self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
-        self.race_button = _button("Race", "flag-checkered", "", "race the changes that may pay, a minute in all")
-        self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what is measured is kept")
+        self.race_button = _button("Race", "flag-checkered", "", "race what may pay with the present setting, by turns")
+        self.stop_button = _button("Stop", "stop", "danger", "end the sweep or the race; what is measured is kept")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status, self.message = widgets.Label(), widgets.HTML()
         self.answer, self.table, self.findings = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.advice, self.offer = widgets.HTML(), widgets.Label()  # what may pay, and in a line how many changes
+        self.advice, self.offer = widgets.HTML(), widgets.HTML()  # what may pay; how many changes, and what races said
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
         self.chart = widgets.Output(layout=widgets.Layout(min_height="400px", overflow="auto"))
         self.line = widgets.Textarea(rows=4, layout=widgets.Layout(width="auto"))
         self.code = widgets.Textarea(rows=14, layout=widgets.Layout(width="auto"))
         self.box = self._laid_out()
-        self._problem, self._racing = "", False
+        self._problem, self._racing, self._race_stops = "", False, threading.Event()
         self._advice: Advice | None = None
         self._advised: tuple[Any, ...] = ()  # when the rows were measured that it is of
+        self._raced: dict[tuple[Any, ...], Advice] = {}  # those rows → the advice with what races said
+        self._least_seconds = _RACE_SECONDS
         self._drawing, self._draw_waits = threading.Lock(), False
         for field in self.fields.values():
             field.widget.observe(self._on_change, names="value")
@@ -570,9 +592,9 @@ class PanelView:
         self.run_button.disabled = running or self._racing or bool(self._problem)
         self.again_button.disabled = self.run_button.disabled or self._advice is None
         self.race_button.disabled = self.run_button.disabled or not self._able()
-        self.stop_button.disabled = not running
+        self.stop_button.disabled = not (running or self._racing)
         for field in self.fields.values():
-            field.widget.disabled = running  # fields, status and chart are of one sweep
+            field.widget.disabled = running or self._racing  # fields, status and chart are of one sweep
 
     # ---- running
 
@@ -589,36 +611,73 @@ class PanelView:
         repeats.value = str(int(repeats.value) + 1)
         self._run()
 
-    def _able(self) -> int:
-        """Return how many changes can be raced with the present one."""
+    def _able(self) -> list[Suggestion]:
+        """Return the changes that no race has decided, and that one with the present setting may decide."""
         every = () if self._advice is None else (*self._advice.suggestions, *self._advice.unsure)
-        return sum(one.race is not None and one.measured is None for one in every)
+        return [one for one in every if one.race and (one.measured is None or one.measured.needs_seconds)]
+
+    def _seconds(self, one: Suggestion) -> float:
+        """Return how long the race of a change has to be to decide, as far as is known."""
+        return max(self._least_seconds, (one.measured and one.measured.needs_seconds) or 0.0)
 
     def _race(self) -> None:
-        self._racing, self.offer.value = True, f"racing: {_RACE_SECONDS:g} s, once the candidates have started"
+        self._racing, self.message.value = True, ""
+        self._race_stops.clear()
         self._show_buttons()
         threading.Thread(target=self._race_once, daemon=True).start()
 
     def _race_once(self) -> None:
-        assert self._advice is not None
-        with self._shown():
-            self._advice = self._advice.measure(budget_seconds=_RACE_SECONDS, progress=False)
+        able = self._able()
+        for i, one in enumerate(able, start=1):
+            seconds = timedelta(seconds=round(self._seconds(one)))
+            words = f"racing {one.change} ({i} of {len(able)}) for {seconds} once its processes have started"
+            self.offer.value = escape(words)
+            with self._shown():
+                self._take_race(one)
+            if self._race_stops.is_set():
+                break
         self._racing = False
         self._show_advice()
 
+    def _take_race(self, one: Suggestion) -> None:
+        assert self._advice is not None
+        assert one.race is not None
+        pair = one.race(budget_seconds=self._seconds(one), clock=self._race_clock)
+        if self._race_stops.is_set() and not pair.kept:
+            return
+        raced = replace(one, measured=pair)
+        rest = [each for each in self._advice.suggestions if each is not one]
+        unsure = tuple(each for each in self._advice.unsure if each is not one)
+        self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=unsure)
+        self._raced[self._advised] = self._advice
+
+    def _race_clock(self) -> int:
+        """Return nanoseconds; a race reads them after each round, and is to end as by Ctrl-C, with what it measured."""
+        if self._race_stops.is_set():
+            raise KeyboardInterrupt
+        return perf_counter_ns()
+
     def _show_advice(self) -> None:
-        """Show the advice, and offer a race of what may pay."""
+        """Show the advice and what races said, and offer a race of what may pay."""
         able, advice = self._able(), self._advice
         tried = () if advice is None else advice.suggestions
-        raced = [f"{one.change}: {sentence_of(one.measured).partition(': ')[2]}" for one in tried if one.measured]
-        changes = counted(able, "change")
-        self.offer.value = f"{changes} may pay: race {'it' if able == 1 else 'them'}" if able else "".join(raced[:1])
+        lines = [f"{one.change}: {sentence_of(one.measured).partition(': ')[2]}" for one in tried if one.measured]
+        if able:
+            seconds = timedelta(seconds=round(sum(_START_SECONDS + self._seconds(one) for one in able)))
+            again = " again" * any(one.measured is not None for one in able)
+            it = "it" if len(able) == 1 else "them"
+            lines.append(f"{counted(len(able), 'change')} may pay: race {it}{again}, about {seconds}")
+        self.offer.value = "<br>".join(map(escape, lines))
         self.advice.value = "" if advice is None else advice._repr_html_()
         self._show_buttons()
 
     def _stop(self) -> None:
-        if self.panel.sweep is not None:
-            self.stop_button.disabled, self.status.value = True, STOPPING  # a click is seen before the point has ended
+        self.stop_button.disabled = True  # a click is seen before the point or the round has ended
+        if self._racing:
+            self._race_stops.set()
+            self.offer.value = "stopping: the round under way, or the start of the processes, takes a moment to end"
+        elif self.panel.sweep is not None:
+            self.status.value = STOPPING
             self.panel.sweep.stop()
 
     def _on_progress(self) -> None:
@@ -658,9 +717,9 @@ class PanelView:
         panel, running = self.panel, self.panel.running  # asked before the rows are: what comes after is drawn again
         self.line.value, self.code.value = panel.papermill(), panel.python()
         if not panel.shows_sweep:
-            points = panel.points()
-            self.status.value = outlook(points, panel.folder)
-            self.bar.max, self.bar.value = len(points) * panel._options()["repeats"], len(panel.tables())
+            points, repeats = panel.points(), panel._options()["repeats"]
+            self.status.value = outlook(points, panel.folder, repeats)
+            self.bar.max, self.bar.value = len(points) * repeats, len(panel.tables())
         rows = panel.rows()
         chart = drawn_by_jupyter(SWEEP_CHARTS[self.choice.value](rows).to_dict())
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
@@ -672,7 +731,9 @@ class PanelView:
         self.findings.value = Sentences(dict.fromkeys([*answers, *found]))._repr_html_()
         measured = tuple(rows["measured_at"]) if found else ()
         if measured != self._advised:  # or a race's results would be gone
-            self._advice, self._advised = (advise(rows) if found else None), measured
+            self._advice = self._raced.get(measured) or (advise(rows) if found else None)
+            self._advised = measured
+            self._least_seconds = max([_RACE_SECONDS, *(_RACE_STEPS * rows["mean_seconds"].dropna())]) if found else 0.0
             self._show_advice()
 
 

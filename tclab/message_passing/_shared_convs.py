@@ -199,16 +199,9 @@ class SharedGCNConv(_SharedConv):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        improved: bool = False,
-        cached: bool = False,
-        add_self_loops: bool | None = None,
-        normalize: bool = True,
-        bias: bool = True,
-        **others: object,
-    ) -> None:
+        self, in_channels: int, out_channels: int, improved: bool = False, cached: bool = False,
+        add_self_loops: bool | None = None, normalize: bool = True, bias: bool = True, **others: object
+    ) -> None:  # fmt: skip
         super().__init__(**others)
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
         if self.add_self_loops and not normalize:
@@ -321,16 +314,9 @@ class SharedSAGEConv(_SharedConv):
     """
 
     def __init__(
-        self,
-        in_channels: int | tuple[int, int],
-        out_channels: int,
-        aggr: str = "mean",
-        normalize: bool = False,
-        root_weight: bool = True,
-        project: bool = False,
-        bias: bool = True,
-        **others: object,
-    ) -> None:
+        self, in_channels: int | tuple[int, int], out_channels: int, aggr: str = "mean", normalize: bool = False,
+        root_weight: bool = True, project: bool = False, bias: bool = True, **others: object
+    ) -> None:  # fmt: skip
         super().__init__(**others)
         check_known("aggregation", ("mean", "sum", "add", "max"), aggr)
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
@@ -383,21 +369,11 @@ class SharedGATv2Conv(_SharedConv):
     """
 
     def __init__(
-        self,
-        in_channels: int | tuple[int, int],
-        out_channels: int,
-        heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
-        dropout: float = 0.0,
-        add_self_loops: bool = True,
-        edge_dim: None = None,
-        fill_value: object = "mean",
-        bias: bool = True,
-        share_weights: bool = False,
-        residual: bool = False,
-        **others: object,
-    ) -> None:
+        self, in_channels: int | tuple[int, int], out_channels: int, heads: int = 1, concat: bool = True,
+        negative_slope: float = 0.2, dropout: float = 0.0, add_self_loops: bool = True, edge_dim: None = None,
+        fill_value: object = "mean", bias: bool = True, share_weights: bool = False, residual: bool = False,
+        **others: object
+    ) -> None:  # fmt: skip
         super().__init__(edge_dim=edge_dim, **others)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops

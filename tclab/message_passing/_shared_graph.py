@@ -137,15 +137,9 @@ class SharedGraph(MadeOnce):
         return summed.to(x.dtype)
 
     def degree(
-        self,
-        keep: Tensor | None,
-        size: int = 1,
-        device: torch.device | str | None = None,
-        *,
-        cut: Tensor | None = None,
-        weighted: bool = False,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
+        self, keep: Tensor | None, size: int = 1, device: torch.device | str | None = None, *,
+        cut: Tensor | None = None, weighted: bool = False, dtype: torch.dtype = torch.float32
+    ) -> Tensor:  # fmt: skip
         """Return how many kept sources each target has in each sample, or the sum of their edges' weights.
 
         **Arguments:**

@@ -366,14 +366,9 @@ class EdgeListView(View):
     """
 
     def __init__(
-        self,
-        graph: CellGraph,
-        removed: Mapping[str, Deletions],
-        edges: Mapping[str, EdgeList],
-        *,
-        rows: Mapping[str, tuple[Tensor, Tensor]] | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
+        self, graph: CellGraph, removed: Mapping[str, Deletions], edges: Mapping[str, EdgeList], *,
+        rows: Mapping[str, tuple[Tensor, Tensor]] | None = None, on_close: Callable[[], None] | None = None
+    ) -> None:  # fmt: skip
         super().__init__(graph, removed[graph.deleted_type], on_close)
         self._edges = edges
         self._rows = rows

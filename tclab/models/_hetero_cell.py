@@ -64,20 +64,10 @@ class HeteroCell(nn.Module):
     """
 
     def __init__(
-        self,
-        num_nodes: int,
-        networks: list[str],
-        *,
-        width: int = 64,
-        layers: int = 3,
-        mlp_layers: int = 2,
-        aggregation: str = "sum",
-        bottleneck: int = 32,
-        combine: str = "global",
-        local_heads: int = 8,
-        metabolism: str = "off",
-        dropout: float = 0.0,
-    ) -> None:
+        self, num_nodes: int, networks: list[str], *, width: int = 64, layers: int = 3, mlp_layers: int = 2,
+        aggregation: str = "sum", bottleneck: int = 32, combine: str = "global", local_heads: int = 8,
+        metabolism: str = "off", dropout: float = 0.0
+    ) -> None:  # fmt: skip
         super().__init__()
         if not networks:
             raise InputError("networks is empty, expected the name of at least one network")

@@ -190,14 +190,9 @@ class MleWassSupCR:
     over_batch = True  # no mean over samples, so that a batch cannot come in slices
 
     def __init__(
-        self,
-        *,
-        wasserstein: float = 0.1,
-        sup_cr: float = 0.001,
-        blur: float = 0.05,
-        capacity: int = 256,
-        gather_interval: int | None = 1,
-    ) -> None:
+        self, *, wasserstein: float = 0.1, sup_cr: float = 0.001, blur: float = 0.05, capacity: int = 256,
+        gather_interval: int | None = 1
+    ) -> None:  # fmt: skip
         if gather_interval is not None and gather_interval < 1:
             raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
         check_whole("capacity is", capacity, least=1)

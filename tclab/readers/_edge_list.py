@@ -22,12 +22,11 @@ from tclab._source import opened
 from tclab.errors import InputError, check_known
 from tclab.graph import Network
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, folded
-from tclab.readers._networks import network_of
+from tclab.readers._networks import ENDS, network_of
 from tclab.readers._table import NAME, SIGNS, Column, ReadError, Table, cells_of, plain_name, quoted, sniff
 
 Duplicates = Literal["max", "sum", "error"]
 
-_ENDS = ("source", "target")
 _COMMENTS = ("#", "%", "sep=")  # the last is Excel's, for its own use
 # What a header calls an edge's two ends: names that differ in one word, such as source_id and target_id, or gene_a and
 # gene_b.
@@ -39,11 +38,10 @@ _ROLES, _NUMBERS = (
     )
 )  # fmt: skip
 # The other words that such names are made of.
-_WORDS = frozenset(
+_OF_HEADERS = frozenset(
     """entity entrez factor gene genes id ids identifier index interactor item key label locus n name node nodes no
     number official orf partner protein standard string sym symbol systematic t uniprot vertex""".split()  # noqa: SIM905
-)
-_OF_HEADERS = _WORDS.union(*_ROLES, *_NUMBERS)
+).union(*_ROLES, *_NUMBERS)
 _WEIGHTS = {"weight", "weights", "w", "score", "combined_score", "value"}
 _NO_WEIGHTS = {"id", "index", "unnamed", "edge", "key", "time", "timestamp", "date", "year", "type", "label", "name"}
 _WORD = re.compile(r"\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z\d\s_.:-]+")
@@ -60,7 +58,7 @@ _OTHER_FORMATS = {  # how the file of another format begins, in any case → its
     r"nodedef\s*>": "GDF: igraph's read_graph or Gephi",
     r">": "FASTA, which has sequences",
     r"%\s*bip\b": "KONECT's of two kinds of nodes, each with numbers of its own",
-    r".*\n[-+| :]*-{3}[-+| :]*\n": "a printed table: its second line is a rule",
+    r"(.*\n)?[-=+| :]*[-=]{3}[-=+| :]*\n": "a printed table: one of its first lines is a rule",
 }
 _SUFFIXES = {
     ".mtx": "MatrixMarket: scipy.io.mmread", ".sif": "SIF: columns=(0, 2) reads two nodes a line",
@@ -128,14 +126,14 @@ def edge_list(
             header, table = False, table._replace(columns=commented)
         chosen, is_named = _chosen(table, columns, header, bool(commented))
         numbered = table._replace(columns=[f"column {i}" for i in range(1, len(cells) + 1)])
-        ends = zip((*_ENDS, "weight"), chosen, strict=False)
+        ends = zip((*ENDS, "weight"), chosen, strict=False)
         lines = numbered.read({end: Column(i, NAME, fault=partial(_fault, end)) for end, i in ends})  # the first, too
         # A header that is asked for may be a comment.
         is_header = _is_header(lines, is_named) if header is None or (header and table.commented) else header
         edges = lines[1:] if is_header else lines
         if edges.empty:
             raise ValueError("holds no rows after its header")
-        again = np.logical_and.reduce([edges[end] == lines[end].iloc[0] for end in _ENDS])
+        again = np.logical_and.reduce([edges[end] == lines[end].iloc[0] for end in ENDS])
         if is_header and again.any():
             raise ValueError(f"its header comes again as row {again.argmax() + 1}; are these two files?")
         if columns is None:
@@ -164,7 +162,7 @@ def edge_list(
         if weights is None and duplicates == "sum":
             weights = np.ones(len(edges))
         network = network_of(
-            lookup, name or Path(path).name.split(".")[0], *(lookup.places(edges[end]) for end in _ENDS),
+            lookup, name or Path(path).name.split(".")[0], *(lookup.places(edges[end]) for end in ENDS),
             directed=directed, scores=weights, duplicates=duplicates, notes=notes, first_row=int(edges.index[0]) + 1,
         )  # fmt: skip
         report = replace(network.report, node_names=lookup.genes.names if nodes is None else None)
@@ -265,7 +263,7 @@ def _words(cell: str) -> set[str]:
 
 
 def _names(lines: pd.DataFrame) -> set[str]:
-    return {name for end in _ENDS for name in lines[end].unique()}
+    return {name for end in ENDS for name in lines[end].unique()}
 
 
 def _weights(texts: pd.Series) -> np.ndarray:
@@ -328,7 +326,7 @@ def _refuse_what_is_unclear(cells: Sequence[str], lines: pd.DataFrame, is_header
     and the first line may be that of a METIS file.
     """
     edges = lines[1:] if is_header else lines
-    source, target = (edges[end].unique() for end in _ENDS)
+    source, target = (edges[end].unique() for end in ENDS)
     strangers = not {*source} & {*target}
     is_counted = any(source.tolist() == [str(i + start) for i in range(len(lines))] for start in (0, 1))
     is_list = is_header or (is_counted and len(cells) == 2 < len(lines))

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from tclab._source import opened
-from tclab.errors import InputError, check_known, unknown
+from tclab.errors import InputError, check_known
 from tclab.graph import Network
 from tclab.readers._genes import DANGO_GENES_FILE, UNKNOWN_LIMIT, Genes, Lookup, dango_genes
 from tclab.readers._table import INTEGER, NAME, NUMBER, SCORE, Column, ReadError, Table, sniff, tab_or_comma
@@ -23,7 +23,7 @@ class NoRowError(ReadError):
     """A table none of whose rows is what is asked for: of another organism, say."""
 
 
-_ENDS = ["source", "target"]
+ENDS = ["source", "target"]
 YEAST = 559292  # NCBI taxon of S. cerevisiae S288C; STRING uses 4932
 _SYSTEMS = ("physical", "genetic")
 # An argument, the names that a header may have for its column, and the value that a row must have; None for any.
@@ -50,8 +50,7 @@ def biogrid(
     **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, a table without a row of
     the organism and system type, or too many names that are not in `genes`.
     """
-    if system_type not in (None, *_SYSTEMS):
-        raise unknown("experimental system type", system_type, _SYSTEMS)
+    check_known("experimental system type", (None, *_SYSTEMS), system_type)
     where: list[_Condition] = [("system_type", ("Experimental System Type",), system_type)]
     where += [("organism", (f"Organism ID Interactor {end}", f"Organism Interactor {end}"), organism) for end in "AB"]
     name = f"biogrid_{system_type}" if system_type else "biogrid"
@@ -160,8 +159,8 @@ def network_of(
     rows = pd.DataFrame({"source": source, "target": target, "score": 0 if scores is None else scores})[known]
     rows["mirrored"] = (rows["source"] > rows["target"]) & (not directed)
     if not directed:
-        rows[_ENDS] = np.sort(rows[_ENDS])
-    groups = rows.groupby(_ENDS)
+        rows[ENDS] = np.sort(rows[ENDS])
+    groups = rows.groupby(ENDS)
     edge = groups.ngroup()
     if duplicates == "error" and edge.duplicated().any():
         first, again = edge.index[edge == edge[edge.duplicated()].iloc[0]][:2] + first_row
@@ -188,7 +187,7 @@ def network_of(
         scores=None if scores is None else torch.tensor(score.to_numpy()),
         edge_of_row=torch.from_numpy(edge_of_row) if dropped is None else None,  # else other rows were left out before
     )  # fmt: skip
-    index, n = torch.tensor(edges[_ENDS].to_numpy().T, dtype=torch.int64).contiguous(), len(lookup.genes)
+    index, n = torch.tensor(edges[ENDS].to_numpy().T, dtype=torch.int64).contiguous(), len(lookup.genes)
     return Network(name, index, lookup.noun, lookup.noun, n, n, directed=directed, report=report)
 
 
@@ -297,9 +296,9 @@ def string_dango(path: str | Path, genes: Genes | Iterable[str] | None = None) -
     lookup = Lookup(path, listed if genes is None else genes, UNKNOWN_LIMIT)
     with opened(path, "one of DANGO's adjacencies", ReadError) as content:
         table = sniff(content, columns=["first gene", "second gene", "score"])
-        lines = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(_ENDS)}
+        lines = {end: Column(i, INTEGER, 1, len(listed)) for i, end in enumerate(ENDS)}
         frame = table.read({**lines, "score": Column(2, NUMBER, 0, 1)})
         names = pd.Index(listed.names)
-        named = (pd.Series(pd.Categorical.from_codes(frame[end] - 1, names)) for end in _ENDS)
+        named = (pd.Series(pd.Categorical.from_codes(frame[end] - 1, names)) for end in ENDS)
         score = frame["score"].to_numpy()
         return network_of(lookup, name, *map(lookup.places, named), directed=False, scores=score)

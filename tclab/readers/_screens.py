@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 from tclab._source import guarded, opened
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, check_known, need
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, Report
@@ -116,8 +116,7 @@ def read_perturbations(
     too many unknown genes; in a table of one's own for an unknown node, one that its sample has already, a target that
     is missing or another than before. `InputError` for a screen and a graph without node names that is not synthetic.
     """
-    if mutant_type is not None and mutant_type not in get_args(MutantType):
-        raise unknown("mutant type", mutant_type, get_args(MutantType))
+    check_known("mutant type", (None, *get_args(MutantType)), mutant_type)
     names = (graph.node_names or {}).get(graph.deleted_type)
     with _text_of(path) as content:
         table = sniff(content, separator=tab_or_comma)

@@ -15,7 +15,7 @@ from tclab.errors import InputError, check_known
 from tclab.masking._strategy import BASELINES
 from tclab.message_passing._view import NEEDS_EDGES
 from tclab.models._model_registry import SHIPPED
-from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs, undisturbed
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._race_points import race_points
@@ -66,7 +66,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         return replace(advise_loop(evidence, margin=margin, **options), busy=others_now())
     if options:
         raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
-    rows = rows_of(evidence)
+    rows = undisturbed(rows_of(evidence))
     ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
     steps = ok[ok["stage"] == "step"]
     if steps.empty:

@@ -34,6 +34,15 @@ _LABEL = ("model", "strategy", "batch_size", "networks")  # a point's label has 
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the rows of a point's first runs, and of its second
 
 
+def undisturbed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows without the runs that other programs disturbed, of the points that also ran alone."""
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    points = pd.Series(keys_of(steps, (*SETTINGS, *OF_THE_PLACE)), index=steps.index, dtype=object)
+    busy = steps["contention"].notna()
+    gone = steps[busy & points.isin(set(points[~busy]))]
+    return rows[~(rows.index.isin(gone.index) | rows["measured_at"].isin(gone["measured_at"].dropna()))]
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """Two sets of runs, point by point; `print` shows the verdicts.
@@ -246,11 +255,9 @@ def run_means(rows: pd.DataFrame) -> tuple[Reals, int]:
 
 
 def pairs_of_runs(
-    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
-    names: Sequence[tuple[str, str]],
-    *,
+    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]], names: Sequence[tuple[str, str]], *,
     margin: float = MARGIN,
-) -> list[Pair]:
+) -> list[Pair]:  # fmt: skip
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
     Where a side has one run, how much two runs of the same differ is not known, and nothing is decided. A side that

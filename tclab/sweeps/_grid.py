@@ -56,19 +56,10 @@ def _sizes_of(value: Listed, model: str) -> list[int]:
 
 
 def grid(
-    *,
-    graph: str = "synthetic",
-    scale: float | str = "auto",
-    models: Listed = "auto",
-    strategies: Listed = "auto",
-    batch_sizes: Listed = "auto",
-    networks: Listed = "auto",
-    gpus: int | str = "auto",
-    device: str = "auto",
-    overheads: Listed = "none",
-    steps: Listed = "auto",
-    **more: Any,
-) -> Points:
+    *, graph: str = "synthetic", scale: float | str = "auto", models: Listed = "auto", strategies: Listed = "auto",
+    batch_sizes: Listed = "auto", networks: Listed = "auto", gpus: int | str = "auto", device: str = "auto",
+    overheads: Listed = "none", steps: Listed = "auto", **more: Any,
+) -> Points:  # fmt: skip
     """Return the points of a sweep, in an order by which a short budget answers every question a little.
 
     First come `node_mask`, `delta`, `edge_mask`, `indices` and `subgraph`, or the strategies that are named, at one

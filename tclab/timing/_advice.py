@@ -149,6 +149,8 @@ class Advice(Shown):
         if any(one.race for one in every) and all(one.measured is None for one in every):
             unknown.append("whether the changes win a race: call advice.measure(), or add --measure")
         nothing = f"no change is known to save {self.margin:.0%} or more."
+        if self.unsure:
+            nothing = f"{counted(len(self.unsure), 'change')} may save time; a race decides."
         if self.refusal:
             nothing = f"no advice yet: {self.refusal}."
             unknown += [self.refusal] if self.suggestions else []

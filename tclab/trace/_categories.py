@@ -92,12 +92,12 @@ def first_rules(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
     category, name = np.divmod(pairs, max(len(trace.names), 1))
     first = np.full(len(pairs), len(rules) - 1, dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
-    told = pa.array([_BESIDE.sub("", each).encode("utf-8", "replace") for each in trace.names], pa.large_binary())
+    told = [_BESIDE.sub("", each.replace("\\", "/")).encode("utf-8", "replace") for each in trace.names]
     for i, rule in enumerate(rules):
         fits = undecided & np.isin(trace.categories, rule.events.split() or trace.categories)[category]
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
-            fits[fits] = matches(told.take(asked), rule.name)[position]
+            fits[fits] = matches(pa.array([told[each] for each in asked], pa.large_binary()), rule.name)[position]
         first[fits] = i
         undecided &= ~fits
     return first[index]

@@ -66,6 +66,8 @@ def pair_calls(ranks: list[pd.DataFrame]) -> pd.DataFrame:
     - `ranks`: `calls_of` each rank.
     """
     calls = pd.concat(ranks, ignore_index=True)
+    if len(ranks) == 1:
+        return calls.assign(number=np.nan, paired=None, own_us=np.nan, wait_us=np.nan)
     calls["number"] = calls["sequence"].fillna(calls["index"])
     pairs = calls.groupby(["collective", "number"])
     takes_part = calls["collective"].map({name: _in_folder(name, ranks) for name in {*calls["collective"]}})

@@ -66,9 +66,8 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     sides = [host_tables(work) for work in works] if all(steps) else [vars(a), vars(b)]
     steps = steps if all(steps) else [1, 1]
     whole = _side_by_side([_whole(a), _whole(b)], ["whole"], [1, 1])
-    stages = _side_by_side([side["stages"] for side in sides], ["stage"], steps)
-    categories = _side_by_side([side["categories"] for side in sides], ["category"], steps)
-    ops = _side_by_side([side["ops"] for side in sides], ["name", "category"], steps)
+    keys = {"stages": ["stage"], "categories": ["category"], "ops": ["name", "category"]}
+    stages, categories, ops = (_side_by_side([side[name] for side in sides], by, steps) for name, by in keys.items())
     ops = ops.fillna({"a_calls": 0, "b_calls": 0})
     ops = ops.sort_values("difference_us", key=abs, ascending=False, kind="stable", ignore_index=True)
     findings = dict.fromkeys([*_differences(whole, stages, ops), *unmarked_forward(a), *unmarked_forward(b)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tclab.trace._host_work import HostWork, cut_steps, longest_first, rows_arou
 from tclab.trace._nesting import Intervals, union
 
 # Size classes of copies: a few kB cost their launch, many MB their bandwidth.
-_SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
+_SIZES = {0: np.nan, 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,12 @@ def gather_device(trace: Trace, of: Bools | None = None, label: str = "") -> Dev
 
 def devices_of(trace: Trace) -> dict[Hashable, DeviceWork]:
     """Return the work of each device by its process id, in the order of the file; of None where there is no device."""
-    process = pd.Series([pid for pid, _ in trace.tracks], dtype=object)[trace.track].where(trace.kind == DEVICE)
-    pids = pd.Series(trace.track).groupby(process.to_numpy()).min().sort_values().index.tolist()
+    is_device, pid_of = trace.kind == DEVICE, [pid for pid, _ in trace.tracks]
+    pids = dict.fromkeys(pid_of[track] for track in np.unique(trace.track[is_device]).tolist())
     if len(pids) < 2:
-        return {pids[0] if pids else None: gather_device(trace)}
-    return {pid: gather_device(trace, (process == pid).to_numpy(), f"{trace.label}, device {pid}") for pid in pids}
+        return {next(iter(pids), None): gather_device(trace)}
+    of = {pid: is_device & np.array([each == pid for each in pid_of])[trace.track] for pid in pids}
+    return {pid: gather_device(trace, of[pid], f"{trace.label}, device {pid}") for pid in pids}
 
 
 def breakdown(trace: Trace, devices: dict[Hashable, DeviceWork]) -> pd.DataFrame:
@@ -144,8 +145,7 @@ def step_table(trace: Trace, device: DeviceWork) -> pd.DataFrame:
     times = {"start_us": start / US, "wall_us": (end - start) / US}
     marks = {"step": trace.steps["name"], "marked_on": trace.steps["marked_on"]}
     table = pd.DataFrame({"file": trace.path.name, **marks, **times})
-    kinds = ("busy", "compute", "communication", "copy")
-    within = {kind: device.times[kind].covered(start, end) for kind in kinds}
+    within = {kind: device.times[kind].covered(start, end) for kind in ("busy", "compute", "communication", "copy")}
     for kind, ticks in (within | {"idle": end - start - within["busy"]}).items():
         table[f"{kind}_us"] = ticks / US if len(device.rows) else np.nan
     table["whole"] = ~table.index.isin(cut_steps(trace))
@@ -166,26 +166,23 @@ def kernel_table(trace: Trace, host: HostWork, device: DeviceWork) -> pd.DataFra
     op = rows_around(host, trace.is_op, call)
     size = np.where(np.isnan(trace.size[device.rows]) & (launch >= 0), trace.size[launch], trace.size[device.rows])
     size = np.where(np.isin(device.kind, ["copy", "set"]), size, np.nan)
+    stage = np.append(host.stage.codes, -1)[call]
     events = {
         "kernel": trace.names_of(device.rows),
         "kind": device.kind,
         "op": trace.names_of(op),
         "shapes": [trace.shape_texts[trace.shapes[row]] or None if row >= 0 else None for row in op.tolist()],
         "module": trace.names_of(rows_around(host, trace.names_match(r"^nn\.Module"), call)),
-        "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
-        "stage": np.append(np.asarray(host.stage, dtype=object), np.array([None]))[call],
+        "size": np.array([*_SIZES.values(), np.nan], dtype=object)[np.searchsorted(list(_SIZES), size, side="right")],
+        "stage": np.append(host.stage.categories.to_numpy(object), np.array([None]))[stage],
     }
-    how = {"count": "size", "time_us": "sum", "median_us": "median"}
-    sums: dict[str, Any] = {name: ("us", function) for name, function in how.items()} | {"bytes": ("bytes", all_known)}
+    sums = {"count": ("us", "size"), "time_us": ("us", "sum"), "median_us": ("us", "median")}
+    sums |= {"bytes": ("bytes", "sum"), "known": ("bytes", "count")}
     work = pd.DataFrame(events, dtype=object).assign(us=trace.duration[device.rows] / US, bytes=size)
     table = longest_first(work, list(events), "time_us", **sums)
+    table["bytes"] = table["bytes"].where(table.pop("known") == table["count"])
     rate = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     return table.assign(share=table["time_us"] / (table["time_us"].sum() or np.nan), gb_per_s=rate)
-
-
-def all_known(values: "pd.Series[float]") -> float:
-    """Return the sum of values, null where any is."""
-    return float(values.sum(skipna=False))
 
 
 def explain_idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
@@ -213,10 +210,8 @@ def _causes(host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
         idle = Intervals(mine["begin"].to_numpy(), mine["end"].to_numpy())
         spent += np.where(host.on == track, host.spent(idle), 0)
     some = np.flatnonzero(spent)
-    kinds = {"stage": host.stage[some].astype(object), "host_category": host.category[some].astype(object)}
-    events = {**kinds, "ticks": spent[some]}
-    unrecorded = pd.DataFrame([(OUTSIDE, "no event recorded", gaps["length"].sum() - spent.sum())], columns=[*events])
-    table = pd.concat([pd.DataFrame(events), unrecorded])
+    kinds = {"stage": [*host.stage[some], OUTSIDE], "host_category": [*host.category[some], "no event recorded"]}
+    table = pd.DataFrame(kinds, dtype=object).assign(ticks=np.append(spent[some], gaps["length"].sum() - spent.sum()))
     table = longest_first(table[table["ticks"] > 0], list(kinds), "ticks", ticks=("ticks", "sum"))
     table["idle_us"], table["share"] = table["ticks"] / US, table["ticks"] / (gaps["length"].sum() or np.nan)
     return table.drop(columns="ticks")

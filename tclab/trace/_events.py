@@ -110,11 +110,14 @@ class Trace:
         rows = np.flatnonzero(self.kind == HOST)
         if len(rows) == 0:
             return -1
-        threads = pd.Series(self.start[rows]).groupby(self.track[rows]).agg(["size", "min"])
-        stepping = threads[threads.index.isin(self.track[self.names_match(r"^ProfilerStep")]) & (threads["size"] > 1)]
-        first = threads[[self.tracks[track][0] == self.tracks[track][1] for track in threads.index]]
-        choice = stepping if len(stepping) else first if len(first) else threads
-        return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
+        track, stepping = self.track[rows], {*self.track[self.names_match(r"^ProfilerStep")].tolist()}
+
+        def order(thread: int) -> tuple[int, int, int]:
+            of, (pid, tid) = track == thread, self.tracks[thread]
+            rule = 0 if thread in stepping and of.sum() > 1 else 1 if pid == tid else 2
+            return rule, -int(of.sum()), int(self.start[rows[of]].min())
+
+        return min(np.unique(track).tolist(), key=order)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -130,10 +133,10 @@ class Trace:
         rows, marked_on = np.flatnonzero(on_main if on_main.any() else on_host), "host"
         if len(rows) == 0:
             rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
-        step = self.name[rows] if marked_on == "device" else rows  # a name may come twice on the host
         marks = pd.DataFrame({"name": self.names_of(rows), "start": self.start[rows], "end": self.stop[rows]})
-        marks = marks.groupby(step).agg({"name": "first", "start": "min", "end": "max"}).assign(marked_on=marked_on)
-        return marks.sort_values("start", kind="stable", ignore_index=True)
+        if marked_on == "device":  # a name may come twice on the host
+            marks = marks.groupby(self.name[rows]).agg({"name": "first", "start": "min", "end": "max"})
+        return marks.assign(marked_on=marked_on).sort_values("start", kind="stable", ignore_index=True)
 
     @cached_property
     def is_op(self) -> Bools:
@@ -152,17 +155,18 @@ class Trace:
         Of several calls with one number, as of two windows in a file, it is the last that began before the event; it is
         unknown where calls of several processes have it, as in a file that was merged from several ranks.
         """
-        numbered = pd.DataFrame({"row": np.arange(len(self.start)), "number": self.correlation, "at": self.start})
-        numbered["pid"] = np.array([str(pid) for pid, _ in self.tracks], dtype=object)[self.track]
-        numbered = numbered[numbered["number"] > 0].sort_values("at", kind="stable")
-        events, calls = (numbered[of[numbered["row"]]] for of in (self.kind == DEVICE, self.is_runtime))
-        calls = calls[calls.groupby("number")["pid"].transform("nunique") == 1]
-        before, after = (
-            pd.merge_asof(events, calls, on="at", by="number", suffixes=("", "_call"), direction=side)["row_call"]
-            for side in ("backward", "forward")
-        )
+        number, process = self.correlation, pd.factorize(np.array([str(pid) for pid, _ in self.tracks]))[0][self.track]
+        events, calls = (np.flatnonzero(of & (number > 0)) for of in (self.kind == DEVICE, self.is_runtime))
+        calls = calls[(pd.Series(process[calls]).groupby(number[calls]).transform("nunique") == 1).to_numpy()]
+        calls = calls[np.lexsort((self.start[calls], number[calls]))]
+        events = events[np.isin(number[events], number[calls])]
+        both = np.concatenate([calls, events])
+        order = np.lexsort((self.start[both], number[both]))  # of one instant calls come first
+        begun = np.empty(len(both), dtype=np.int64)
+        begun[order] = np.cumsum(order < len(calls))
+        first = np.searchsorted(number[calls], number[events])  # it began after the event where the clocks differ
         launch = np.full(len(self.start), -1, dtype=np.int64)
-        launch[events["row"]] = before.fillna(after).fillna(-1)  # it began after the event where the clocks differ
+        launch[events] = calls[np.maximum(begun[len(calls) :] - 1, first)]
         return launch
 
     @property

@@ -12,14 +12,15 @@ from tclab.trace._events import HOST, US, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of, union
 
 # Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded.
-WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)Free(Host)?$|^(ur|pi)(QueueFinish|EventWait)"
+_COPY_CALL = r"cpy([23]D)?(WithStream|(To|From)(Symbol|Array)|DtoH|HtoD)?"
+WAITING_CALL = rf"Synchronize|^(cuda|hip|cu)(Mem)?({_COPY_CALL}|Free(Host)?)(_v2)?$|^(ur|pi)(QueueFinish|Events?Wait)"
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)|^(ur|pi)Enqueue(Kernel|USM)"
 # Launches that have not begun when the next one waits for room: CUDA's queue has 1,024 places.
 _FULL_QUEUE = 1000
 _FULL_QUEUE_US = 50.0  # a launch into a queue with room takes a tenth of it
 # All steps' marks in `Report.ops`, by torch's name; their self time is Python, and waiting, between operations.
 STEP_MARK = "ProfilerStep* (mark of a step: Python between operations)"
-LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
+LIBRARY_CODE = r"^<|^torch[/.\\]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
 EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
 _ENGINE = r"^autograd::engine::"
 # Marks of torch's own, which hold what a closure or a data set does: forward, backward and graphs are stages there.
@@ -99,8 +100,7 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     Each event counts on its own thread. A thread's `self_us` sum to its wall time, last end - first start. Time without
     any recorded event counts as `other`, and is given in `unrecorded_us`.
     """
-    tracks = np.unique(host.track).tolist()
-    spent = host.alone.spent()
+    tracks, spent = np.unique(host.track).tolist(), host.alone.spent()
     accounts = {track: _account(trace, host, host.track == track, host.category, spent, None) for track in tracks}
     table = pd.concat(accounts or {-1: _account(trace, host, host.rows < 0, host.category, spent, None).head(0)})
     track = table.index.get_level_values(0)
@@ -133,7 +133,8 @@ def _main(works: list[tuple[Trace, HostWork, Intervals | None]], by: str) -> pd.
         _account(trace, host, host.on == trace.main, getattr(host, by), host.spent(windows), windows)
         for trace, host, windows in works
     ]
-    table = pd.concat(accounts).groupby("category", sort=False).sum().reset_index()
+    first, *others = (account.set_index("category") for account in accounts)
+    table = sum(others, first).reset_index()
     table["share"] = table["self_us"] / (table["self_us"].sum() or np.nan)
     return table.rename(columns={"category": by})
 
@@ -144,13 +145,13 @@ def _account(trace: Trace, host: HostWork, of: Bools, by: Any, spent: Ints, wind
     stop = trace.stop[rows].max(initial=0, keepdims=True)
     start = trace.start[rows].min(initial=int(stop[0]), keepdims=True)
     wall = int((stop - start if windows is None else windows.covered(start, stop))[0])
-    events = pd.DataFrame({"category": by[of], "took": spent[of]})
-    sums = events.groupby("category", observed=False)["took"].agg(["sum", "size"]).reset_index()
-    rest = OUTSIDE if OUTSIDE in by.categories else "other"
-    unrecorded = np.where(sums["category"] == rest, wall - sums["sum"].sum(), 0)
-    took = sums["sum"] + unrecorded
-    table = pd.DataFrame({"category": by.categories, "self_us": took / US, "share": took / (wall or np.nan)})
-    return table.assign(events=sums["size"], unrecorded_us=unrecorded / US)
+    took, unrecorded = np.zeros((2, len(by.categories)), dtype=np.int64)
+    np.add.at(took, by.codes[of], spent[of])
+    unrecorded[by.categories == (OUTSIDE if OUTSIDE in by.categories else "other")] = wall - took.sum()
+    took += unrecorded
+    columns = {"category": by.categories, "self_us": took / US, "share": took / (wall or np.nan)}
+    events = np.bincount(by.codes[of], minlength=len(took))
+    return pd.DataFrame({**columns, "events": events, "unrecorded_us": unrecorded / US})
 
 
 def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:
@@ -165,12 +166,14 @@ def _ops(works: list[tuple[Trace, HostWork, Intervals | None]]) -> pd.DataFrame:
         start = trace.start[host.rows]
         calls = 1 if windows is None else windows.covered(start, start + 1)
         spent = np.where(host.on == host.track, host.spent(windows), host.alone.spent(windows))
-        events = {"name": trace.name[host.rows], "category": host.category, "calls": calls, "self_us": spent}
-        table = pd.DataFrame({**events, "total_us": trace.duration[host.rows]}).groupby(by, observed=True).sum()
-        table = table.assign(self_us=table["self_us"] / US, total_us=table["total_us"] / US).reset_index()
-        names = (trace.names[name] for name in table["name"])
-        table["name"] = [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]
-        parts.append(table.astype({"category": str}))
+        kinds = host.category.categories
+        key, group = np.unique(trace.name[host.rows] * len(kinds) + host.category.codes, return_inverse=True)
+        names = [trace.names[name] for name in (key // len(kinds)).tolist()]
+        sums = {"calls": np.broadcast_to(calls, spent.shape), "self_us": spent, "total_us": trace.duration[host.rows]}
+        ticks = {column: np.bincount(group, each, len(key)) for column, each in sums.items()}
+        table = pd.DataFrame({"name": [STEP_MARK if name.startswith("ProfilerStep") else name for name in names]})
+        table = table.assign(category=kinds[key % len(kinds)], calls=ticks["calls"].astype(np.int64))
+        parts.append(table.assign(self_us=ticks["self_us"] / US, total_us=ticks["total_us"] / US))
     table = pd.concat(parts).groupby(by, sort=False).sum().reset_index()
     return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
 
@@ -217,32 +220,37 @@ def cut_steps(trace: Trace) -> dict[int, tuple[float, str]]:
 
     Its mark is too short, or a part of it holds no event.
     """
-    steps = trace.steps.assign(wall=(trace.steps["end"] - trace.steps["start"]) / US)
+    steps = trace.steps
     if len(steps) < 2 or steps["marked_on"][0] != "host":
         return {}
-    rows = np.flatnonzero(trace.is_op | trace.is_runtime)
-    for i, start, end in trace.steps[["start", "end"]].itertuples(name=None):
+    rows, held = np.flatnonzero(trace.is_op | trace.is_runtime), []
+    for start, end in zip(steps["start"], steps["end"], strict=True):
         inside = rows[(trace.start[rows] >= start) & (trace.stop[rows] <= end)]
-        steps.loc[i, "ops"] = len(inside)
-        steps.loc[i, "head"] = (trace.start[inside].min(initial=end) - start) / US
-        steps.loc[i, "tail"] = (end - trace.stop[inside].max(initial=start)) / US
+        head, tail = trace.start[inside].min(initial=end) - start, end - trace.stop[inside].max(initial=start)
+        held.append(((end - start) / US, len(inside), head / US, tail / US))
     cut: dict[int, tuple[float, str]] = {}
-    for i, silent, which, side in ((0, "head", "first", "begins"), (len(steps) - 1, "tail", "last", "ends")):
-        step, usual = steps.iloc[i], steps.drop(index=i).median(numeric_only=True)
-        us, missing = step["wall"], usual["wall"] - step["wall"]
-        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual['wall'])}"
-        if missing <= EDGE * usual["wall"]:
+    for i, silent, which, side in ((0, 2, "first", "begins"), (len(steps) - 1, 3, "last", "ends")):
+        step, usual = held[i], np.median(np.delete(held, i, axis=0), axis=0)
+        us, missing = step[0], usual[0] - step[0]
+        said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(usual[0])}"
+        if missing <= EDGE * usual[0]:
             us, missing = step[silent], step[silent] - usual[silent]
             said = f"{side} with {us_text(us)} in which no event was recorded"
-        if missing > EDGE * usual["wall"] and step["ops"] < (1 - EDGE / 2) * usual["ops"]:
-            cut[i] = float(us), f"{step['name']}, the {which} step, {said}"
+        if missing > EDGE * usual[0] and step[1] < (1 - EDGE / 2) * usual[1]:
+            cut[i] = float(us), f"{steps['name'][i]}, the {which} step, {said}"
     return cut
 
 
 def longest_first(table: pd.DataFrame, by: list[str], time: str, **sums: Any) -> pd.DataFrame:
     """Return sums of a table's groups, as `agg` takes them, those of the longest `time` first."""
-    groups = table.groupby(by, dropna=False, sort=False).agg(**sums).reset_index()
-    return groups.sort_values(time, ascending=False, ignore_index=True, kind="stable")
+    keys = {name: pd.factorize(table[name], use_na_sentinel=False) for name in by}
+    code = np.zeros(len(table), dtype=np.int64)  # of the group, in the order in which they first occur
+    for each, values in keys.values():
+        code = pd.factorize(code * len(values) + each)[0]
+    first, groups = np.unique(code, return_index=True)[1], table.groupby(code)
+    columns: dict[str, Any] = {name: values.take(each[first]).infer_objects() for name, (each, values) in keys.items()}
+    columns |= {name: getattr(groups[column], how)() for name, (column, how) in sums.items()}
+    return pd.DataFrame(columns).sort_values(time, ascending=False, ignore_index=True, kind="stable")
 
 
 def rows_around(host: HostWork, wanted: Bools, of: Ints) -> Ints:

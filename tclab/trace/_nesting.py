@@ -88,31 +88,33 @@ def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
     kind = np.repeat([0, 1, 2], [len(long), len(long), len(instant)])
     by_time = np.lexsort((kind, time, track[event]))
     event, time = event[by_time], time[by_time]
-    parent = np.full(len(start), -1, dtype=np.int64)
+    parent = [-1] * len(start)
     owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent), dtype=np.int64)
 
     until = np.append(time[1:], 0)
     owned = (owner >= 0) & (until > time)  # on each track the last owner is -1
-    return Nesting(parent, owner[owned], time[owned], until[owned])
+    return Nesting(np.array(parent, dtype=np.int64), owner[owned], time[owned], until[owned])
 
 
-def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
+def _walk(events: list[int], kinds: list[int], parent: list[int]) -> list[int]:
     """Return the owner from each boundary on, and fill in the parents.
 
     An event that ends beneath a running one stays on the stack until it surfaces.
     """
-    running, owners = [-1], []
+    running, owners, top = [-1], [], -1
     ended: set[int] = set()
     for event, kind in zip(events, kinds, strict=True):
         if kind == 0:
             ended.add(event)
-            while running[-1] in ended:
-                ended.discard(running.pop())
+            while top in ended:
+                ended.remove(running.pop())
+                top = running[-1]
         else:
-            parent[event] = running[-1]
+            parent[event] = top
             if kind == 1:
                 running.append(event)
-        owners.append(running[-1])
+                top = event
+        owners.append(top)
     return owners
 
 

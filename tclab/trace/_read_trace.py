@@ -6,7 +6,7 @@ own: an event that says on which `device` or `stream` it ran is that device's, w
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -93,6 +93,8 @@ class _Codes(dict[Hashable, int]):
 
 def _numbers(values: list[Any]) -> Floats:
     """Return numbers, and columns that hold one, as floats; NaN for null and for what is none."""
+    if {*map(type, values)} <= {int, float, type(None)}:
+        return np.array(values, dtype=np.float64)
     return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
@@ -113,39 +115,44 @@ class _Columns:
         self.codes = {name: _Codes() for name in ("names", "categories", "tracks")}  # columns of `Trace`
         self.codes |= {name: _Codes({empty: 0}) for name, empty in (("shape_texts", b""), ("collectives", ""))}
         self.left_out: Counter[str] = Counter()
-        self.events: list[pd.DataFrame] = []  # those with a duration, and ends of links from forward to backward
+        self.events: list[dict[str, Any]] = []  # those with a duration, and ends of links, of each chunk
+        self.links: dict[str, list[tuple[str, int, int]]] = {"s": [], "f": []}  # ends by phase: id, track, ticks
 
     def add(self, text: bytes) -> None:
         """Take a chunk of events, a list as JSON."""
         written: Sequence[_Event] = _EVENTS.decode(text)
-        if any(str in (type(e.ts), type(e.dur)) or (type(e.ts) is float and e.ts >= _EXACT_BELOW) for e in written):
+        floats = [event.ts for event in written if type(event.ts) is float]
+        if max(floats, default=0) >= _EXACT_BELOW or str in {type(us) for e in written for us in (e.ts, e.dur)}:
             written = _EXACT_EVENTS.decode(text)
+        phases = Counter([event.ph for event in written])
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += phases["B"] + phases["E"]
         events = [e for e in written if e.ph == "X" or (e.cat == "fwdbwd" and e.ph in ("s", "f"))]
-        marks = sum(event.ph in ("B", "E") for event in written)
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         args = [event.args for event in events]
         correlation = _numbers([a.correlation for a in args])
+        moved = [a.bytes if a.bytes is not None else a.elements if a.size is None else a.size for a in args]
+        kinds = [event.cat if event.cat in TORCH_CATEGORIES else _category(event) for event in events]
         columns = {
-            "phase": [event.ph for event in events],
-            "link": [None if event.ph == "X" else f"{event.id} of {event.pid}" for event in events],
+            "is_event": np.array([event.ph == "X" for event in events], dtype=bool),
             "start": _ticks([event.ts for event in events]),
             "duration": _ticks([event.dur for event in events]),
             "name": self.codes["names"].of([event.name or "" for event in events]),
-            "category": self.codes["categories"].of(list(map(_category, events))),
+            "category": self.codes["categories"].of(kinds),
             "track": self.codes["tracks"].of([(event.pid, event.tid) for event in events]),
             "correlation": np.where(abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # a NaN is not
-            "size": _numbers([next((n for n in (a.bytes, a.size, a.elements) if n is not None), None) for a in args]),
-            "shapes": self.codes["shape_texts"].of([bytes(a.dims) for a in args]),
-            "collective": self.codes["collectives"].of(list(map(_collective, args))),
+            "size": _numbers(moved),
+            "shapes": self.codes["shape_texts"].of([bytes(a.dims) if a.dims else b"" for a in args]),
+            "collective": self.codes["collectives"].of(["" if a.collective is None else _collective(a) for a in args]),
             "sequence": _numbers([a.sequence for a in args]),
         }
-        self.events.append(pd.DataFrame(columns))
+        self.events.append(columns)
+        for i in np.flatnonzero(~columns["is_event"] & (columns["start"] != _MISSING)).tolist():
+            end = f"{events[i].id} of {events[i].pid}", int(columns["track"][i]), int(columns["start"][i])
+            self.links[events[i].ph].append(end)
 
 
 def _collective(args: _Args) -> str:
-    """Return what a collective does in which group, as far as it is recorded; "" where it is none."""
-    ranks = f" {args.ranks}" if args.ranks else ""
-    return "" if args.collective is None else f"{args.collective} of group {args.group}{ranks}"
+    """Return what a collective does in which group, as far as it is recorded."""
+    return f"{args.collective} of group {args.group}" + (f" {args.ranks}" if args.ranks else "")
 
 
 def _category(event: _Event) -> str:
@@ -201,41 +208,43 @@ def _broken(text: bytes, error: str) -> str:
 
 
 def _trace(path: Path, file: _File, found: _Columns) -> Trace:
-    events, left_out = pd.concat(found.events, ignore_index=True), found.left_out
-    starts, ends = (events[events["phase"] == phase] for phase in ("s", "f"))
-    events = events[events["phase"] == "X"].drop(columns=["phase", "link"])
-    timed, negative = (events[["start", "duration"]] != _MISSING).all(axis=1), events["duration"] < 0
-    left_out["events whose time or duration is not a number"] = int((~timed).sum())
-    left_out["events with a negative duration"] = int((timed & negative).sum())
-    events = events[timed & ~negative]
-    untimed = (events["start"] == 0) & (events["start"].median() > _SINCE_1970)
+    columns: dict[str, Any] = {name: np.concatenate([of[name] for of in found.events]) for name in found.events[0]}
+    is_event, start, duration, left_out = columns.pop("is_event"), columns["start"], columns["duration"], found.left_out
+    timed, negative = (start != _MISSING) & (duration != _MISSING), duration < 0
+    left_out["events whose time or duration is not a number"] = int((is_event & ~timed).sum())
+    left_out["events with a negative duration"] = int((is_event & timed & negative).sum())
+    rows = np.flatnonzero(is_event & timed & ~negative)
+    untimed = (start[rows] == 0) & (len(rows) > 0 and np.median(start[rows]) > _SINCE_1970)
     left_out["at time 0, as an event that its device did not time"] = int(untimed.sum())
-    events = events[~untimed]
-    if events.empty:
+    rows = rows[~untimed]
+    if len(rows) == 0:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    span = int(events["start"].max()) - int(events["start"].min()) + int(events["duration"].max())
+    span = int(start[rows].max()) - int(start[rows].min()) + int(duration[rows].max())
     if span > _LONGEST:
         raise TraceError(f"{path}: its events span {span / US:.3g} µs; expected the time of one run, below 4e15 µs")
-    far = _far(events["start"].to_numpy(), events["duration"].to_numpy())
-    stray, events = events[far], events[~far]
-    origin = int(events["start"].min() // int(US) * int(US))
-    columns: dict[str, Any] = {name: list(codes) for name, codes in found.codes.items()}
+    far, names = _far(start[rows], duration[rows]), columns["name"]
+    stray, rows = rows[far], rows[~far]
+    origin = int(start[rows].min() // int(US) * int(US))
+    columns = {name: column[rows] for name, column in columns.items()}
+    columns |= {"start": columns["start"] - origin, **{name: list(codes) for name, codes in found.codes.items()}}
     # without the line ends and indents that some writers put into shapes
     shapes = (b"".join(written.split()).decode("utf-8", "replace") for written in columns["shape_texts"])
     columns["shape_texts"] = [text.replace(",", ", ") for text in shapes]
     if len(stray):
-        us = (int(stray["start"].iloc[0]) - origin) / US
+        us = (int(start[stray[0]]) - origin) / US
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {columns['names'][stray['name'].iloc[0]]!r}, {side}"] = len(stray)
-    links = ends.merge(starts, on="link", suffixes=("", "_caller"))
-    columns |= {str(name): column.to_numpy() for name, column in events.assign(start=events["start"] - origin).items()}
+        left_out[f"far from all others, such as {columns['names'][names[stray[0]]]!r}, {side}"] = len(stray)
+    callers: defaultdict[str, list[int]] = defaultdict(list)
+    for link, track, _ in found.links["s"]:
+        callers[link].append(track)
+    links = [(caller, track, at - origin) for link, track, at in found.links["f"] for caller in callers[link]]
     return Trace(
         path=path,
         settings=_settings(file, path, {*columns["categories"]}),
         clock=int(file.baseTimeNanoseconds) + origin,
         **columns,
-        links=pd.DataFrame({"caller": links["track_caller"], "track": links["track"], "at": links["start"] - origin}),
+        links=pd.DataFrame(links, columns=["caller", "track", "at"], dtype=np.int64),
         left_out=+left_out,  # those that occur
     )
 
@@ -257,7 +266,8 @@ def _far(start: Ints, duration: Ints) -> Bools:
 
 def _settings(file: _File, path: Path, categories: set[Any]) -> dict[str, Any]:
     """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    known = {name: int(n) for name, n in file.distributedInfo.items() if re.fullmatch(r"\d{1,9}", str(n))}
+    digits = {name: re.fullmatch(r"\s*(\d{1,9})(\.0)?\s*", str(n)) for name, n in file.distributedInfo.items()}
+    known = {name: int(match[1]) for name, match in digits.items() if match}
     in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
         "rank": known.get("rank", int(in_name[1]) if in_name else None),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tclab._display import bytes_text, counted, us_text
 from tclab.trace._categories import OUTSIDE
-from tclab.trace._device_work import DeviceWork, Idle, RankWork, all_known
+from tclab.trace._device_work import DeviceWork, Idle, RankWork
 from tclab.trace._events import US, Trace
 
 # A kernel shorter than this costs about as much to launch as to run.
@@ -49,7 +49,7 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     """Yield what a device did with its time: by kind and stage, then by kernel and by what launched it."""
     busy = device.times["busy"].length
     share = f", {busy / device.span:.1%} of its span" if device.span else ""
-    kinds, in_stages = _largest(kernels, "kind", 4), _largest(kernels[kernels["stage"] != OUTSIDE], "stage", 3)
+    kinds, in_stages = _largest(kernels, "kind", 4), _largest(kernels, "stage", 3)
     by_stage = f"; by stage {in_stages}" if in_stages else ""
     yield f"The device worked for {us_text(busy / US)}{share}: {kinds}{by_stage} ({device.label})."
     top = kernels.groupby("kernel", sort=False)[["count", "time_us", "share"]].sum().nlargest(3, "time_us")
@@ -60,8 +60,8 @@ def _busy(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
 
 
 def _largest(kernels: pd.DataFrame, by: str, most: int) -> str:
-    """Return the shares of a device's work that are largest, each of 1 % or more."""
-    shares = kernels.groupby(by)["share"].sum().nlargest(most)
+    """Return the shares of a device's work that are largest, each of 1 % or more; of known stages alone."""
+    shares = kernels[kernels[by] != OUTSIDE].groupby(by)["share"].sum().nlargest(most)
     return ", ".join(f"{short(name)} {share:.0%}" for name, share in shares.items() if share >= 0.01)
 
 
@@ -93,10 +93,10 @@ def _idle(device: DeviceWork, idle: Idle) -> Iterator[str]:
         rest = f"; for {unknown:.0%} no launch was recorded" if unknown >= 0.005 else ""
         before = f"{late:.0%} passed before the host launched the next work, {launch:.0%} between launch and start"
         yield f"Of the idle time {before}, and {queued:.0%} with work already launched{rest} ({place})."
-    for cause in idle.causes.head(3).query("share >= 0.05").itertuples():
-        recorded = cause.host_category != "no event recorded"
-        kind = f"in {cause.host_category}" if recorded else "where no event was recorded"
-        share = f"for {cause.share:.0%} of the time (stage: {cause.stage}, {place})"
+    for cause in idle.causes[idle.causes["share"] >= 0.05].head(3).to_dict("records"):
+        recorded = cause["host_category"] != "no event recorded"
+        kind = f"in {cause['host_category']}" if recorded else "where no event was recorded"
+        share = f"for {cause['share']:.0%} of the time (stage: {cause['stage']}, {place})"
         yield f"While the device was idle, the host was {kind} {share}."
     waiting = idle.causes[idle.causes["stage"] == "data_loading"]["idle_us"].sum() / total
     if waiting >= 0.01:
@@ -151,7 +151,8 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 def _copies(device: DeviceWork, kernels: pd.DataFrame) -> Iterator[str]:
     copies = kernels[kernels["kind"] == "copy"].astype({"size": object}).fillna({"size": "of unknown size"})
-    sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", "bytes": all_known})
+    known = {"bytes": lambda values: values.sum(skipna=False)}  # null where any is
+    sums = copies.groupby(["kernel", "size"]).agg({"count": "sum", "time_us": "sum", **known})
     for (kernel, each), count, us, size in sums.nlargest(2, "time_us").itertuples(name=None):
         volume, rate = "data (size not recorded)", ""
         if not np.isnan(size):

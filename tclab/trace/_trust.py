@@ -41,7 +41,7 @@ def trust_of(ranks: list[RankWork], calls: pd.DataFrame) -> tuple[pd.DataFrame, 
     - `calls`: the collectives of all ranks, as `pair_calls` returns them.
     """
     rows: list[tuple[object, ...]] = []
-    ahead = [_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks]
+    ahead = [np.empty(0), *(_ahead(ranks[0].trace, rank.trace, calls) for rank in ranks[1:])]
     for rank, us in zip(ranks, ahead, strict=True):
         trace, device, host = rank.trace, rank.device, rank.host
         doubts = [*_not_torch(trace), *_silences(trace), *_overlaps(trace, device), *_lost_kernels(trace, device)]
@@ -87,11 +87,13 @@ def _silences(trace: Trace) -> Iterator[Doubt]:
 
 
 def _overlaps(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
-    """Yield work that runs into the next on its stream, which runs one after another."""
+    """Yield work that runs into the next on its stream, which runs one after another, or that is there twice."""
     rows = device.rows[np.lexsort((trace.stop[device.rows], trace.start[device.rows], trace.track[device.rows]))]
     first, then = rows[:-1], rows[1:]
     over = trace.stop[first] - trace.start[then]
-    bad = (trace.track[first] == trace.track[then]) & (over > SURE_US * US)
+    columns = (trace.start, trace.duration, trace.name, trace.correlation)
+    is_twice = np.all([column[first] == column[then] for column in columns], axis=0) & (trace.correlation[first] > 0)
+    bad = (trace.track[first] == trace.track[then]) & ((over > SURE_US * US) | is_twice & (over > 0))
     if bad.any():
         us = union(trace.start[then[bad]], trace.stop[first[bad]]).length / US
         worst = trace.names_of(first[bad])[over[bad].argmax()][:60]
@@ -117,14 +119,14 @@ def _lost_kernels(trace: Trace, device: DeviceWork) -> Iterator[Doubt]:
     """
     is_launch = trace.is_runtime & trace.names_match(LAUNCH) & (trace.correlation > 0)
     is_launch &= ~(trace.names_match(MOVES) & (trace.duration <= NO_LAUNCH_US * US)) & ~_captured(trace)
+    if np.isin(trace.correlation[is_launch], trace.correlation[device.rows]).all():
+        return
     rows = np.lexsort((trace.start, trace.track))
     rows = rows[is_launch[rows]]
     work = pd.DataFrame({"begin": trace.start, "end": trace.stop, "number": trace.correlation}).iloc[device.rows]
     work = work.groupby("number").agg({"begin": "min", "end": "max"}).reindex(trace.correlation[rows])
     lost = work["end"].isna().to_numpy()
     count = int(lost.sum())
-    if count == 0:
-        return
     by_thread = work.groupby(trace.track[rows])
     before, after = by_thread["end"].ffill()[lost], by_thread["begin"].bfill()[lost]
     begin = before.fillna(0).clip(lower=trace.start[rows[lost]]).to_numpy(np.int64)

@@ -313,16 +313,10 @@ class EquivalenceReference:
     """
 
     def __init__(
-        self,
-        build: Callable[[CellGraph], nn.Module],
-        graph: CellGraph,
-        deletions: Sequence[Sequence[int]] | None = None,
-        *,
-        seed: int = 0,
-        change: Callable[[nn.Module], None] | None = None,
-        whole: bool = False,
-        place: str = "",
-    ) -> None:
+        self, build: Callable[[CellGraph], nn.Module], graph: CellGraph,
+        deletions: Sequence[Sequence[int]] | None = None, *, seed: int = 0,
+        change: Callable[[nn.Module], None] | None = None, whole: bool = False, place: str = ""
+    ) -> None:  # fmt: skip
         self.graph, self._whole = graph if whole else equivalence_graph(graph), graph
         given = equivalence_deletions(self.graph, seed=seed) if deletions is None else deletions
         self.deletions = [list(nodes) for nodes in given]
@@ -341,14 +335,9 @@ class EquivalenceReference:
         self._full_size = cache(self._at_full_size)
 
     def compare(
-        self,
-        strategy: str,
-        collation: str = "lean",
-        *,
-        dtype: str = "float32",
-        compile: bool = False,
-        slices: bool = False,
-    ) -> EquivalenceResult:
+        self, strategy: str, collation: str = "lean", *, dtype: str = "float32", compile: bool = False,
+        slices: bool = False
+    ) -> EquivalenceResult:  # fmt: skip
         """Return how far a strategy is from `subgraph`.
 
         **Arguments:**

@@ -88,15 +88,9 @@ class Batches(Dataset[Any]):
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        samples: Samples,
-        size: int,
-        order: Sequence[int] | np.ndarray | None = None,
-        *,
-        shard: tuple[int, int] = (0, 1),
-        micro_batch: int | None = None,
-    ) -> None:
+        self, strategy: Strategy, samples: Samples, size: int, order: Sequence[int] | np.ndarray | None = None, *,
+        shard: tuple[int, int] = (0, 1), micro_batch: int | None = None
+    ) -> None:  # fmt: skip
         self.strategy = strategy
         self.samples = samples
         self.size = size

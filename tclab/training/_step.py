@@ -182,25 +182,11 @@ class Step:
     """
 
     def __init__(
-        self,
-        kind: ModelKind,
-        strategy: Strategy,
-        *,
-        mode: str = "step",
-        dtype: str = "float32",
-        metabolism: str = "off",
-        seed: int = 0,
-        loss: str | None = None,
-        epoch: int = 0,
-        clip: float | None = CLIP,
-        optimizer: str = "fused",
-        accumulate: int = 1,
-        compile: bool = False,
-        capture: bool = False,
-        learning_rate: float | Tensor = 1e-4,
-        gather_interval: int | None = None,
-        exchange: Exchange | None = None,
-    ) -> None:
+        self, kind: ModelKind, strategy: Strategy, *, mode: str = "step", dtype: str = "float32",
+        metabolism: str = "off", seed: int = 0, loss: str | None = None, epoch: int = 0, clip: float | None = CLIP,
+        optimizer: str = "fused", accumulate: int = 1, compile: bool = False, capture: bool = False,
+        learning_rate: float | Tensor = 1e-4, gather_interval: int | None = None, exchange: Exchange | None = None
+    ) -> None:  # fmt: skip
         if mode in WITHOUT_MODEL:
             kind, loss, compile, gather_interval = _NO_MODEL, None, False, None
         self.device = strategy.graph.device

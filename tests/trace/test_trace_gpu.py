@@ -283,13 +283,17 @@ def test_a_file_merged_of_two_ranks_is_compared_by_the_steps_of_one(write_trace,
 
 
 def test_a_launch_that_waits_for_room_in_the_queue_is_a_wait_and_an_allocation_is_none(write_trace, complete):
-    events = [complete("cudaMalloc", 0, 500, "cuda_runtime")]
+    none = ["cudaMalloc", "cudaMemcpyAsync", "cuMemcpyDtoHAsync_v2", "cudaFreeAsync", "cudaMemcpyToSymbolAsync"]
+    events = [complete(name, 0, 500, "cuda_runtime") for name in none]
     for i in range(1100):
         took = 900 if i in (3, 1050) else 5
         events.append(complete("cudaLaunchKernel", 1000 + 10 * i, took, "cuda_runtime", correlation=i + 1))
         events.append(complete("gemm", 50_000 + 100 * i, 90, "kernel", pid=0, tid=7, correlation=i + 1))
+    waits = ["cudaMemcpy", "cudaMemcpy2D", "cuMemcpyDtoH_v2", "cudaMemcpyFromSymbol", "cuMemFree_v2", "piEventsWait"]
+    events += [complete(name, 200_000 + 100 * i, 90, "cuda_runtime") for i, name in enumerate(waits)]
     table = trace.analyze(write_trace(events)).syncs
-    assert table[["call", "calls", "wait_us"]].to_numpy().tolist() == [["cudaLaunchKernel (full queue)", 1, 900]]
+    right = [["cudaLaunchKernel (full queue)", 1, 900], *([name, 1, 90] for name in waits)]
+    assert table[["call", "calls", "wait_us"]].to_numpy().tolist() == right
 
 
 def test_a_number_of_no_call_or_of_several_says_nothing_of_a_launch(write_trace, complete):

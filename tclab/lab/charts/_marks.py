@@ -30,14 +30,9 @@ _OTHERS = {"others": GREY}  # faint lines
 
 
 def ratios(
-    rows: pd.DataFrame,
-    title: Any,
-    *,
-    axis: str,
-    colours: Mapping[str, str] | None = None,
-    one: float | None = 1.0,
+    rows: pd.DataFrame, title: Any, *, axis: str, colours: Mapping[str, str] | None = None, one: float | None = 1.0,
     band: tuple[float, float] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return a row a line with a dot at its value, its interval, and words to the right of the plot.
 
     **Arguments:**
@@ -150,29 +145,17 @@ def _with_rest(parts: pd.DataFrame) -> pd.DataFrame:
     """Return parts with those of less than 1 % of their bar as one, and the column `rest`, which lists them."""
     bar = ["panel", "bar"]
     small = parts["value"] < _SLIVER * parts.groupby(bar)["value"].transform("sum")
-    listed = (
-        parts[bar]
-        .assign(rest=parts["label"] + " " + parts["value"].map(seconds_text))[small]
-        .groupby(bar)["rest"]
-        .agg(", ".join)
-    )
+    texts = parts.assign(rest=parts["label"] + " " + parts["value"].map(seconds_text))[small]
+    listed = texts.groupby(bar)["rest"].agg(", ".join)
     parts.loc[small, ["part", "label"]] = "rest"
     parts = parts.groupby([*bar, "part", "label"], sort=False, as_index=False).agg({"value": "sum", "text": "first"})
     return parts.merge(listed, how="left", on=bar).fillna({"rest": "none"})
 
 
 def lines(
-    points: pd.DataFrame,
-    title: Any,
-    *,
-    x: str,
-    y: str,
-    log: str = "xy",
-    percent: bool = False,
-    legend: bool = False,
-    width: int = 440,
-    height: int = 300,
-) -> Any:
+    points: pd.DataFrame, title: Any, *, x: str, y: str, log: str = "xy", percent: bool = False, legend: bool = False,
+    width: int = 440, height: int = 300,
+) -> Any:  # fmt: skip
     """Return lines with their points, intervals and, at the last point, their names, in panels beside one another.
 
     The ticks of the first axis are at the points.

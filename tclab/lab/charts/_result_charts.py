@@ -106,7 +106,10 @@ def _ledger_chart(ledger: Ledger) -> Any:
     means["text"] = means.groupby("bar")["value"].transform("sum").map(seconds_text)
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items())
     of = f"{machine_text(result=ledger)} · {len(ledger)} steps · accounted for: {accounted}"
-    title = chart_title("Where a step's time goes", of)
+    first = means[means["bar"] == means["bar"].iloc[0]]
+    most = first.loc[first["value"].idxmax()]
+    share = most["value"] / (first["value"].sum() or 1.0)
+    title = chart_title(f"{most['part']} is the largest stage of a step: {share:.0%} of the {most['bar']}'s time", of)
     colours = colours_of(means["part"], STAGE_COLOURS)
     return stacked(means, title, axis="a step [s], mean of each stage", colours=colours)
 
@@ -135,15 +138,11 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
 
 # ---- traces
 
-_OF_TRACES = {
-    **CATEGORY_COLOURS,
-    **STAGE_COLOURS,
-    OUTSIDE: STAGE_COLOURS["other"],
-    # of a device
-    "compute": STAGE_COLOURS["forward"],
-    "exposed communication": STAGE_COLOURS["communication"],
+_OF_TRACES = {  # the last three are of a device
+    **CATEGORY_COLOURS, **STAGE_COLOURS, OUTSIDE: STAGE_COLOURS["other"],
+    "compute": STAGE_COLOURS["forward"], "exposed communication": STAGE_COLOURS["communication"],
     "copies and sets": STAGE_COLOURS["transfer"],
-}
+}  # fmt: skip
 
 
 def trace_chart(report: Report) -> Any:
@@ -166,7 +165,9 @@ def trace_chart(report: Report) -> Any:
         return empty_chart("No event in this trace.")
     parts = pd.DataFrame(found, columns=["panel", "bar", "us", "of"])
     parts = parts.assign(part=parts["bar"], value=parts["us"] / 1e6, label="", text=parts["of"].map("{:.1%}".format))
-    title = chart_title("Where the time went", _recorded(report))
+    panel = next((name for name, *_ in reversed(found) if name in tables), found[0][0])  # stages, if there are any
+    _, largest, _, share = max((row for row in found if row[0] == panel), key=lambda row: row[2])
+    title = chart_title(f"{largest} took the largest share of the time: {share:.0%} ({panel})", _recorded(report))
     return stacked(parts, title, axis="time [s]", colours=colours_of(parts["part"], _OF_TRACES))
 
 

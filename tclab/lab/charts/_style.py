@@ -39,7 +39,8 @@ CATEGORY_COLOURS = {
 }  # fmt: skip
 _MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 GREY = "#8a8a8a"  # of lines: it can be seen on a light page and on a dark one
-INK = alt.ExprRef("luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")  # of words, as the chart's ground asks
+# of words, as the chart's ground asks, or in the page's own colour where there is none
+INK = alt.ExprRef("background === 'transparent' ? 'currentColor' : luminance(background) < 0.2 ? '#d0d0d0' : '#555555'")
 GROUND = alt.ExprRef("background")  # the chart's, of gaps
 NO_FRAME = alt.ViewBackground(stroke=None)
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins

@@ -16,6 +16,7 @@ from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, empty_cha
 from tclab.lab.reports import _cells as cells
 from tclab.lab.reports._cells import ratio_of_rows, records, rows_of_points
 from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts
+from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
@@ -166,7 +167,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     - `rows`: of a sweep.
     - `points`: of a sweep over ranks, those to draw; all unless given.
     """
-    rows = rows_of(rows) if points is None else rows_of_points(rows, points)
+    rows = undisturbed(rows_of(rows) if points is None else rows_of_points(rows, points))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     cell = cells.fullest(rows)
@@ -177,6 +178,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})
+    found["label"] = _without_model(found) if found["model"].nunique() == 1 else found["label"]
     parts["bar"] = found["label"] + " · " + found["where"]
     parts["value"], parts["text"] = found["seconds"].where(drawn, 0.0), whole.where(drawn, wrong)
     parts["mode"] = pd.factorize(found["mode"])[0]
@@ -185,8 +187,22 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     known = found["accounted"][drawn].dropna()
     shares = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (known.min(), known.max()))) if len(known) else ""
     accounted = f"accounted for: {shares}; " if shares else ""
-    title = chart_title("Where a step's time goes", f"mean of each stage; {accounted}bars overlap in time", rows=cell)
+    title = chart_title(
+        _largest_stages(found[drawn]), f"mean of each stage; {accounted}bars overlap in time", rows=cell
+    )
     return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
+
+
+def _largest_stages(found: pd.DataFrame) -> list[str]:
+    """Return the largest stage of the fastest step and of the slowest, a sentence each."""
+    for column, first in (("where", ("device", "host")), ("mode", ("step", *found["mode"]))):
+        chosen = next((value for value in first if (found[column] == value).any()), None)
+        found = found[found[column] == chosen]
+    largest = found.sort_values("seconds").groupby("label").tail(1).sort_values("whole_seconds")
+    ends = zip(*(largest[name] for name in ("label", "stage", "seconds", "whole_seconds")), strict=True)
+    said = [f"{label}: {stage} is the largest stage, {seconds / whole:.0%} of a step's {seconds_text(whole)}"
+            for label, stage, seconds, whole in ends if whole]  # fmt: skip
+    return [*said[:1], *said[1:][-1:]] or ["Where a step's time goes"]
 
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tclab.errors import require
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs, undisturbed
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -101,7 +101,11 @@ def fullest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run."""
+    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run.
+
+    Runs that other programs disturbed are among them only if the point has no other.
+    """
+    rows = undisturbed(rows)
     modes = list(rows[rows["status"] == "ok"]["mode"].dropna().unique())
     return rows[rows["mode"] == ("step" if "step" in modes else modes[0])] if modes else rows
 

@@ -11,6 +11,7 @@ import pandas as pd
 from tclab._display import Sentences, bytes_text, counted, first_of, seconds_text
 from tclab.errors import check_known
 from tclab.lab.reports import _cells as cells
+from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._row_files import Runs, rows_of
 from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
 from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
@@ -53,7 +54,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
         s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
     )
     axes = [one for by in AXES if (ok.groupby("model")[by].nunique() > 1).any() for one in axis_sentences(rows, by)]
-    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
+    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(undisturbed(rows)), checked]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
@@ -144,11 +145,8 @@ def _equivalence(rows: pd.DataFrame) -> str:
     words = []
     if passed:
         agree = f"{counted(len(passed), 'strategy', 'strategies')} agree{'s' * (len(passed) == 1)} with subgraph"
-        close = (
-            "in fp64 exactly"
-            if error[passed].eq(0).fillna(False).all()
-            else f"largest error in fp64: {error[passed].max():.0e}"
-        )
+        exactly = error[passed].eq(0).fillna(False).all()
+        close = "in fp64 exactly" if exactly else f"largest error in fp64: {error[passed].max():.0e}"
         words.append(f"{agree}, the reference, on a part of the graph ({close})")
     for result, names in tried.groupby("equivalence_full_size")["strategy"].unique().items():
         if result != "failed":  # its status says so
@@ -296,10 +294,8 @@ def _largest(parts: pd.DataFrame) -> list[str]:
     for (label, where), group in host.groupby(["label", "where"], sort=False):
         whole = group["whole_seconds"].iloc[0]
         if cells.adds_up(group["accounted"].iloc[0]):
-            first = group.sort_values("seconds", ascending=False).head(3)
-            named = [
-                f"{stage} {took / whole:.0%}" for stage, took in zip(first["stage"], first["seconds"], strict=True)
-            ]
+            first = group.sort_values("seconds", ascending=False).set_index("stage")["seconds"].head(3)
+            named = [f"{stage} {took / whole:.0%}" for stage, took in first.items()]
             took = f"a step takes {seconds_text(whole)} of the {where}'s time"
             sentences.append(f"{_words(label)}: {took}, {', '.join(named)}.")
     return sentences

@@ -134,13 +134,9 @@ _SCHEMA = "(Tensor[] xs, Tensor[] matrices, bool lasting, Tensor? w, Tensor? sou
 
 @torch.library.custom_op("tclab::spmm", mutates_args=(), schema=_SCHEMA)
 def _spmm(
-    xs: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    lasting: bool,
-    w: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-) -> list[Tensor]:
+    xs: Sequence[Tensor], matrices: Sequence[Tensor], lasting: bool, w: Tensor | None, sources: Tensor | None,
+    targets: Tensor | None
+) -> list[Tensor]:  # fmt: skip
     each, chunks, ys = _matrices(matrices, lasting), _chunks(xs[0]), _empty(xs, matrices)
     exact = torch.promote_types(xs[0].dtype, torch.float32)  # the relations' sums are rounded once, together
     for samples in chunks:
@@ -256,14 +252,9 @@ def _some(
 
 
 def _gradients(
-    matrices: Sequence[SparseMatrix],
-    grads: Sequence[Tensor | None],
-    of_weights: bool,
-    w: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    *xs: Tensor,
-) -> tuple[Sequence[Tensor | None], Tensor | None]:
+    matrices: Sequence[SparseMatrix], grads: Sequence[Tensor | None], of_weights: bool, w: Tensor | None,
+    sources: Tensor | None, targets: Tensor | None, *xs: Tensor
+) -> tuple[Sequence[Tensor | None], Tensor | None]:  # fmt: skip
     """Return the gradients of the rows and, `of_weights`, of the self-weights, for which the rows `xs` are needed."""
     given = {i: grad for i, grad in enumerate(grads) if grad is not None}
     if not given:
