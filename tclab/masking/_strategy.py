@@ -221,8 +221,7 @@ def view(
     options = {} if depth is None else {"depth": depth}
     if depth is not None:
         check_whole("depth is", depth)
-        if strategy != "delta":
-            raise InputError(f"depth is {depth} for the strategy {strategy!r}, expected it for 'delta' alone")
+        check_known("strategy with a depth", ("delta",), strategy)
     return next(views(graph, [deletions], strategy, device=device, collation="lean", **options))
 
 

@@ -90,7 +90,8 @@ def read_perturbations(
 
     **A table of one's own** has the columns `sample`, `node` and `target`, and a row for each node that a sample
     deletes; samples may delete different numbers. A sample that deletes nothing has one row with an empty `node`. All
-    rows of a sample have its target. Nodes are names of the graph's, or else positions from 0. Nothing is left out.
+    rows of a sample have its target. Nodes are names of the graph's; or, if none is a name and no name is a number,
+    positions from 0. Nothing is left out.
 
     **A genetic interaction screen** is a table of Kuzmin et al. 2018 and 2020, Costanzo et al. 2016, or the trigenic
     one of the SGA scoring pipeline.
@@ -153,8 +154,7 @@ def _text_of(path: str | Path) -> Iterator[bytes]:
     suffix = Path(path).suffix.lower()
     if suffix == ".parquet":
         with guarded(path, "a table of samples", ReadError):
-            frame = pd.read_parquet(path)
-            yield frame.to_csv(index=any(frame.index.names)).encode()
+            yield (frame := pd.read_parquet(path)).to_csv(index=any(frame.index.names)).encode()
     else:
         what = "a table of samples or a genetic interaction screen"
         with opened(path, what, ReadError, archive=suffix == ".xlsx") as content:
@@ -166,7 +166,8 @@ def _own_samples(
 ) -> ScreenPerturbations:
     """Return the samples of a table that has a row for each node that a sample deletes, or one without a node."""
     columns = {name: Column(table.column(name), kind, -_LARGEST_SCORE, _LARGEST_SCORE) for name, kind in _OWN.items()}
-    frame = table._replace(loose=True).read(columns)  # quotes around a cell, and blanks, are no part of it
+    # quotes around a cell, and blanks, are no part of it
+    frame = table._replace(loose=True).read(columns, missing=_MISSING)
     texts = list(frame["node"].cat.categories)
     numbered = any(name.removesuffix(".0").isdecimal() for name in names)  # then a number is a name, not a position
     known = names if numbered or {*names} & {*texts} else [str(i) for i in range(num_nodes)]
@@ -184,6 +185,7 @@ def _own_samples(
         f"{{node}} is not a {kind} node of the graph, expected {', or '.join(allowed)}": nodes == _NO_GENE,
         "{sample} has {node} already, expected each node once": pairs.duplicated() & (nodes >= 0),
         "{sample} has a row without a node beside other rows, expected it alone": (nodes < 0) & others,
+        "{sample} has no target, expected a number": np.isnan(targets),
         "{sample} has another target in its first row, expected one target": targets != targets[first][samples],
     }
     for words, holds in faults.items():
