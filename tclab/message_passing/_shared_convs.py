@@ -237,11 +237,9 @@ class SharedGCNConv(_SharedConv):
     def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
         """Return one over the root of each target's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
-        (sends, receives), size, cut = (
-            ((None, None), 1, None) if self.cached else (call.sides, call.x.size(1), call.cut)
-        )
+        (sends, takes), size, cut = ((None, None), 1, None) if self.cached else (call.sides, call.x.size(1), call.cut)
         degree = call.shared.degree(sends, size, call.x.device, cut=cut, weighted=True, dtype=exact)
-        degree = degree if receives is None else degree * receives
+        degree = degree if takes is None else degree * takes
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
 
