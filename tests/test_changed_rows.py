@@ -229,6 +229,39 @@ def test_rows_of_two_branches_are_combined_whichever_of_them_differ(monkeypatch,
 
 
 @WHOLES
+@pytest.mark.parametrize(("name", "options"), [("SAGEConv", {}), ("GATv2Conv", {}), ("GCNConv", {"normalize": False})])
+def test_targets_of_one_graph_may_be_other_rows_than_its_sources(monkeypatch, name, options, share):
+    """Each with rows of its own that differ, as PyG's `conv((x, y), edge_index)`."""
+    monkeypatch.setattr(_changed_rows, "WHOLE", share)
+    shared, deletions = grid_of_stations()
+    _, conv = pair(name, options, channels=4)
+    x, y, values = (torch.randn(n, 4, dtype=torch.float64) for n in (400, 400, 2))
+    own = {"pairs": torch.tensor([[9, 3], [0, 5]]), "values": values}
+    rows, others = ChangedRows(x, deletions), ChangedRows(y, deletions, **own)
+    for both in ((rows, others), (others, rows)):
+        whole = conv(tuple(each.grid() for each in both), shared, rows.keep())
+        torch.testing.assert_close(conv(both, shared).grid(), whole, rtol=1e-10, atol=1e-10)
+    with pytest.raises(InputError, match="rows of other samples"):
+        conv((rows, ChangedRows(y, deletions[::-1])), shared)
+
+
+@pytest.mark.parametrize("value", [1e9, float("inf"), float("nan")])
+def test_what_a_deleted_row_holds_reaches_no_sum_and_no_gradient(value):
+    """A sample's sum is the wild type's less what is deleted, which may be all but its last digits."""
+    shared, deletions = grid_of_stations()
+    x, conv = torch.randn(400, 4), SharedSAGEConv(4, 4)
+    x[0] = value
+    deletions = [{0, *nodes} for nodes in deletions]
+    rows = ChangedRows(x, deletions)
+    for each in (rows, conv(rows, shared)):
+        torch.testing.assert_close(each.sum(), each.grid().sum(0), rtol=1e-5, atol=1e-4)
+    each.mean().sum().backward()
+    assert all(p.grad.isfinite().all() for p in conv.parameters())
+    nearly_all = ChangedRows(torch.randn(1000, 3) + 1000, [range(999)])
+    torch.testing.assert_close(nearly_all.mean(), nearly_all.grid()[999])
+
+
+@WHOLES
 def test_a_function_of_rows_sees_no_row_that_is_deleted(monkeypatch, share):
     """Of a row of zeros the length is 0, and a gradient of zeros times what is not finite is not zero."""
     monkeypatch.setattr(_changed_rows, "WHOLE", share)
@@ -317,9 +350,14 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
         (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1, 1], [0, 0]]), values=X[:2]), "pair twice"),
         (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1], [0]])), "values is None"),
         (lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1], [0]]), values=X), r"values are \[3, 4\]"),
+        (
+            lambda: ChangedRows(X, [[0]], pairs=torch.tensor([[1], [0]]), values=X[:1].double()),
+            r"values are \[1, 4\] torch.float64, expected \[1, 4\] torch.float32",
+        ),
         (lambda: ChangedRows(X.numpy(), [[0]]), r"x is .*, expected a tensor \[N, F\]"),
         (lambda: ChangedRows(X.to("meta"), [[0]]), "x is on meta"),
-        (lambda: ChangedRows(X, Deletions.of([[3]], num_nodes=4)), "of a graph of more than the 3 nodes"),
+        (lambda: ChangedRows(X, Deletions(torch.tensor([-1]), torch.tensor([0, 1]), 1)), "a node outside the 3"),
+        (lambda: ChangedRows(X, Deletions.of([[3]], num_nodes=4)), "deletions have a node outside the 3 that x has"),
         (
             lambda: ChangedRows(X, [[0], []]).take(torch.tensor([-1]), torch.tensor([1])),
             "outside the 3 nodes and 2 sam",
@@ -333,6 +371,7 @@ TWO = SharedGraph(torch.tensor([[0], [1]]), (3, 2))
         (lambda: ChangedRows(X, [[0]]).map(lambda rows: rows[:1]), r"returns \[1, 4\], expected \[3, F\]"),
         (lambda: torch.relu(ChangedRows(X, [[0]])), r"relu takes no ChangedRows: .* rows\.map\(torch\.relu\)"),
         (lambda: ChangedRows(X, [[0]]).relu(), r"have no 'relu': .* rows\.map\(torch\.relu\)"),
+        (lambda: 1 + ChangedRows(X, [[0]]), r"not a tensor: .* rows\.map\(torch\.add, other\)"),
         (lambda: ChangedRows(X, [[0]]).map(torch.add, X), "expected ChangedRows of the same samples"),
         (lambda: ChangedRows(X, [[0]]).map(torch.add, ChangedRows(X, [[1]])), "rows of other samples"),
         (lambda: SharedSAGEConv(4, 4)(ChangedRows(X, [[0]]), LINE, cut=[[0], [0]]), "expected a tensor"),

@@ -413,6 +413,14 @@ def test_parameters_are_drawn_anew_where_a_bias_is_parametrized(name):
 FOUR = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
 WEIGHED = SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))
 ONE = torch.tensor([[0], [1]])
+
+
+def hetero(shared_dict, **dicts):
+    """Return what one relation over a graph gives of types a and b."""
+    x_dict = dict.fromkeys("ab", torch.ones(40, 2, 8))
+    return SharedHeteroConv({each: SharedSAGEConv(8, 4) for each in shared_dict})(x_dict, shared_dict, **dicts)
+
+
 REFUSED = [
     (lambda g, x, k: g(x, k, reduce="avg"), "unknown reduction 'avg'"),
     (lambda g, x, k: g(x[:, 0], k), r"x is \[40, 8\] torch.float32, expected \[40, B, H\]"),
@@ -435,6 +443,10 @@ REFUSED = [
     (lambda g, x, k: SharedHeteroConv({})({}, {}, edge_attr_dict={}), r"edge_attr_dict is \{\}, expected None: edges"),
     (lambda g, x, k: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
     (lambda g, x, k: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),
+    (lambda g, x, k: hetero({("a", "to", "a"): g}, keep_dict={"A": k}), "unknown node type of keep_dict 'A'; known: a"),
+    (lambda g, x, k: hetero({("a", "to", "a"): g}, cut_dict={("a", "b"): k}), "unknown relation of cut_dict"),
+    (lambda g, x, k: hetero({("a", "to", "b"): g}), "expected bipartite just between two types"),
+    (lambda g, x, k: hetero({("a", "to", "a"): SharedGraph(FOUR, (40, 40))}), "SharedGraph.* expected bipartite just"),
     (lambda g, x, k: SharedHeteroConv({}, aggr="most"), "unknown aggregation 'most'"),
     (lambda g, x, k: SharedGATv2Conv(8, 4)(x, WEIGHED), "the graph's edges have weights, expected none"),
     (lambda g, x, k: SharedGCNConv(8, 4)((x, x), SharedGraph(FOUR, (40, 40))), "is bipartite"),

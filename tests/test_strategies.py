@@ -170,10 +170,11 @@ def test_delta_carries_what_differs_as_deep_as_pays_or_as_it_is_told():
     graph, failed = tclab.CellGraph.from_edges({"lines": lines}, num_nodes=200, node_type="station"), [[0], [7, 90]]
     layers = {depth: tclab.view(graph, failed, "delta", depth=depth)._layers for depth in (None, 0, 1, 8)}
     assert {depth: len(of_depth) for depth, of_depth in layers.items()} == {None: 3, 0: 0, 1: 1, 8: 8}
-    with pytest.raises(
-        tclab.InputError, match="depth is 2 for the strategy 'node_mask', expected 0 or more, for 'delta'"
-    ):
+    with pytest.raises(tclab.InputError, match="unknown strategy with a depth 'node_mask'; known: delta"):
         tclab.view(graph, failed, "node_mask", depth=2)
+    for depth in (-1, 1.5, True, "2"):
+        with pytest.raises(tclab.InputError, match=r"depth is .*, expected a whole number, 0 or more"):
+            tclab.view(graph, failed, "delta", depth=depth)
 
 
 def test_under_dropout_delta_makes_every_sample_draw_its_own():

@@ -69,6 +69,9 @@ class CellGraph:
             for kind, n in ((network.source, network.num_sources), (network.target, network.num_targets)):
                 if self.num_nodes.get(kind) != n:
                     raise InputError(f"network {name!r} counts {n} {kind} nodes, the graph {self.num_nodes.get(kind)}")
+        for kind, names in (self.node_names or {}).items():
+            if not len({name for name in names if isinstance(name, str)}) == len(names) == self.num_nodes.get(kind):
+                raise InputError(f"node_names has {len(names)} {kind} names, expected a text of its own for each node")
 
     @staticmethod
     def synthetic(scale: float = 1.0, seed: int = 0, *, metabolism: bool = True) -> CellGraph:

@@ -195,7 +195,8 @@ class Network(Shown, MadeOnce):
             position = torch.argsort(order)  # of each edge in the new order
             both = torch.stack([position[: self.num_edges], position[: self.num_edges]])
             both[1, other] = position[self.num_edges :]
-            report = replace(report, edge_of_row=torch.where(of_row < 0, of_row, both[:, of_row]))
+            # of rows that were dropped, -1
+            report = replace(report, edge_of_row=torch.nn.functional.pad(both, (0, 1), value=-1)[:, of_row])
         return replace(self, edge_index=edges, weight=weight, directed=True, report=report)
 
     def incidence(self, node_type: str) -> Groups:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError, check_known, require, unknown
+from tclab.errors import InputError, check_known, check_whole, require, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed
 from tclab.message_passing import View
@@ -218,11 +218,10 @@ def view(
     **Raises:** `InputError` for an unknown strategy, a node out of range, no sample at all, or a depth below 0 or for
     another strategy.
     """
-    options: dict[str, int] = {}
+    options = {} if depth is None else {"depth": depth}
     if depth is not None:
-        if strategy != "delta" or depth < 0:
-            raise InputError(f"depth is {depth} for the strategy {strategy!r}, expected 0 or more, for 'delta' alone")
-        options["depth"] = depth
+        check_whole("depth is", depth)
+        check_known("strategy with a depth", ("delta",), strategy)
     return next(views(graph, [deletions], strategy, device=device, collation="lean", **options))
 
 

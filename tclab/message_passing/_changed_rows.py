@@ -22,7 +22,7 @@ from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, csr_of, entries, group
 from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, edges_of, matrix_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, keep_mask, kept_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
 
@@ -30,7 +30,7 @@ from tclab.perturbation import Deletions
 # An edge into a row that differs has to be looked up and sorted first; one of the graph's own has been, once.
 CHANGED_EDGE, OWN_EDGE = 0.4, 0.03
 WHOLE = 1.0  # whole samples are computed where rows that differ would take more than this share of their time
-_INSTEAD = "apply a function of rows by rows.map(torch.relu), pool by rows.sum() or rows.mean(), read by rows.grid()"
+_INSTEAD = "call rows.map(torch.relu), rows.map(torch.add, other); pool by rows.sum() and mean(); read rows.grid()"
 
 
 class ChangedRows:
@@ -71,18 +71,17 @@ class ChangedRows:
     ) -> None:
         require("x", x, Tensor, "a tensor [N, F], the whole graph's rows")
         if x.dim() != 2 or not x.is_floating_point():
-            given = f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats: the whole graph's rows"
-            raise InputError(f"{given}; pairs= and values= are rows of a sample's own")
+            raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats; pairs= has rows of samples")
         if x.is_meta:
             raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
         if not isinstance(deletions, Deletions):
             deletions = Deletions.of(deletions, num_nodes=self.num_nodes)
         deletions = deletions.to(x.device)
-        if bool((deletions.nodes >= self.num_nodes).any()):
-            raise InputError(f"deletions are of a graph of more than the {self.num_nodes} nodes that x has")
+        if bool(((deletions.nodes < 0) | (deletions.nodes >= self.num_nodes)).any()):
+            raise InputError(f"deletions have a node outside the {self.num_nodes} that x has")
         self.size = len(deletions)
-        self.deleted = deletions.rows(self.num_nodes).sort().values  # [M] keys
+        self.deleted = deletions.rows(self.num_nodes).unique()  # [M] keys, sorted
         self.rows = x  # the table, or every row of every sample, [B · N, F]
         self.keys: Tensor | None = self.deleted[:0]  # [D], of the rows that differ; None where every row is there
         if pairs is not None or values is not None:
@@ -91,6 +90,10 @@ class ChangedRows:
             if is_in(self.keys, self.deleted).any():
                 raise InputError("pairs has a row of a node that its sample deletes, expected rows that are kept")
             self.rows = torch.cat([x, take_rows(values, order)])
+        # the wild type's row would reach gradients: zero times what is not finite is not zero
+        wild_type = take_rows(x, torch.cat([self.keys, self.deleted]) % max(self.num_nodes, 1))
+        if not under_transform() and not bool(wild_type.isfinite().all()):
+            self.rows, self.keys = self.grid().transpose(0, 1).flatten(0, 1), None
 
     def map(self, function: Callable[..., Tensor], *others: ChangedRows) -> Self:
         """Return these rows after a function of rows [R, F], which must treat each row by itself (ReLU, Linear).
@@ -105,19 +108,25 @@ class ChangedRows:
 
         **Raises:** `InputError` for rows of other samples, or a result that has not a row for each row.
         """
-        parts: list[ChangedRows] = [self, *others]
-        for other in others:
-            require("what map is given besides a function", other, ChangedRows, "ChangedRows of the same samples")
-            if (self.num_nodes, self.size) != (other.num_nodes, other.size) or not self.deleted.equal(other.deleted):
-                raise InputError("map has rows of other samples, expected ChangedRows of the same deletions")
+        parts = self.beside(*others)
         if any(part.keys is None for part in parts) or (isinstance(function, nn.Module) and needs_every_row(function)):
             kept = self.keep().t().flatten().nonzero().flatten()
             rows = [take_rows(part.rows, part.position(kept)) for part in parts]
             return self.like(add_rows(_rowwise(function, rows), kept, self.size * self.num_nodes), None)
-        if others:
-            keys = torch.cat([part.keys for part in parts if part.keys is not None])
-            parts = [part.with_rows(keys) for part in parts]
         return self.like(_rowwise(function, [part.rows for part in parts]), parts[0].keys)
+
+    def beside(self, *others: ChangedRows) -> list[ChangedRows]:
+        """Return these rows and others, with the same ones among those that differ unless some have every row.
+
+        **Raises:** `InputError` for rows of other samples.
+        """
+        parts: list[ChangedRows] = [self, *others]
+        for other in others:
+            require("what map is given besides a function", other, ChangedRows, "ChangedRows of the same samples")
+            if (self.num_nodes, self.size) != (other.num_nodes, other.size) or not self.deleted.equal(other.deleted):
+                raise InputError("the other ChangedRows are rows of other samples, expected the same deletions")
+        keys = [part.keys for part in parts if part.keys is not None]
+        return [part.with_rows(torch.cat(keys)) for part in parts] if 1 < len(parts) == len(keys) else parts
 
     def like(self, rows: Tensor, keys: Tensor | None) -> Self:
         """Return other rows of the same samples: a table with those of `keys`, or all, [B · N, F], for `None`."""
@@ -165,18 +174,18 @@ class ChangedRows:
         return kept_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))
 
     def sum(self) -> Tensor:
-        """Return the sum over each sample's kept rows, [B, F]: PyG's `global_add_pool`; added up in float32 or more."""
+        """Return the sum over each sample's kept rows, [B, F]: PyG's `global_add_pool`; added up in float64."""
         return self._sum().to(self.rows.dtype)
 
     def _sum(self) -> Tensor:
         if self.keys is None:
-            return in_float32(self.grid()).sum(0)
+            return self.grid().sum(0, dtype=torch.float64)
+        # in float64: what a sample deletes may be nearly all of the sum that it is subtracted from
         nodes = torch.cat([self.keys, self.deleted])
         wild_type = take_rows(self.rows, nodes % max(self.num_nodes, 1))
         changes = torch.cat([self.rows[self.num_nodes :], self.rows.new_zeros(len(self.deleted), *self.rows.shape[1:])])
-        changes = in_float32(changes) - in_float32(wild_type)
-        total = in_float32(self.rows[: self.num_nodes]).sum(0)
-        return total + add_rows(changes, nodes // max(self.num_nodes, 1), self.size)
+        changes = add_rows(changes.double() - wild_type.double(), nodes // max(self.num_nodes, 1), self.size)
+        return self.rows[: self.num_nodes].sum(0, dtype=torch.float64) + changes
 
     def mean(self) -> Tensor:
         """Return the mean over each sample's kept rows, [B, F]: PyG's `global_mean_pool`; 0 where none is kept."""
@@ -201,11 +210,16 @@ class ChangedRows:
         if pairs.dim() != 2 or pairs.size(0) != 2:
             raise InputError(f"pairs is {list(pairs.shape)} {pairs.dtype}, expected [2, n] torch.int64: nodes, samples")
         keys, expected = self._keys("pairs", *pairs), [pairs.size(1), *self.rows.shape[1:]]
-        if list(values.shape) != expected:
-            raise InputError(f"values are {list(values.shape)}, expected {expected}, a row for each of pairs")
+        if list(values.shape) != expected or values.dtype != self.rows.dtype:
+            raise InputError(f"values are {list(values.shape)} {values.dtype}, expected {expected} {self.rows.dtype}")
         if len(keys.unique()) < len(keys):
             raise InputError("pairs lists the same (node, sample) pair twice; list each pair once")
         return keys, values
+
+    def _refused(self, *_: Any) -> Any:  # rows + rows
+        raise InputError(f"ChangedRows are not a tensor: {_INSTEAD}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __getitem__ = _refused
 
     def __getattr__(self, name: str) -> Any:  # what a tensor has: rows.relu()
         raise AttributeError(f"ChangedRows are not a tensor and have no {name!r}: {_INSTEAD}")
@@ -275,6 +289,8 @@ def reach(
             raise InputError(f"x's {side} are {rows.num_nodes} nodes, expected the graph's {n}")
     if sources.size != targets.size:
         raise InputError(f"x's sources are {sources.size} samples, its targets {targets.size}; expected as many")
+    if not shared.bipartite and targets is not sources:
+        sources, targets = sources.beside(targets)
     if cut is not None:
         shared.checked(cut, sources.size)
     if every or sources.keys is None or targets.keys is None:

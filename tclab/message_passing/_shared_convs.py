@@ -103,9 +103,8 @@ class _SharedConv(nn.Module, ABC):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
-        for linear in self.children():
-            if not isinstance(linear, nn.Linear):  # the parametrizations of a bias
-                continue
+        # the children may be parametrizations of a bias, too
+        for linear in [child for child in self.children() if isinstance(child, nn.Linear)]:
             linear.reset_parameters()
             nn.init.xavier_uniform_(linear.weight)
         if self.bias is not None:
@@ -162,7 +161,8 @@ class _SharedConv(nn.Module, ABC):
     ) -> ChangedRows:
         """Return the rows of targets: the wild type's and those of `keys: [T]`, or, for `None`, every sample's."""
         if keys is None:
-            grids = (sources.grid(), targets.grid()) if shared.bipartite else sources.grid()
+            grid = sources.grid()
+            grids = (grid, grid if targets is sources else targets.grid())
             masks = (sources.keep(), targets.keep()) if shared.bipartite else sources.keep()
             return targets.like(to_rows(self.forward(grids, shared, masks, cut=cut)), None)
         joined = Joined(shared, sources, targets, keys, cut)
@@ -237,12 +237,9 @@ class SharedGCNConv(_SharedConv):
     def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
         """Return one over the root of each target's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
         exact = torch.promote_types(dtype, torch.float32)
-        if self.cached:
-            degree = call.shared.degree(None, 1, call.x.device, weighted=True, dtype=exact)
-        else:
-            (sends, receives), device = call.sides, call.x.device
-            degree = call.shared.degree(sends, call.x.size(1), device, cut=call.cut, weighted=True, dtype=exact)
-            degree = degree if receives is None else degree * receives
+        (sends, takes), size, cut = ((None, None), 1, None) if self.cached else (call.sides, call.x.size(1), call.cut)
+        degree = call.shared.degree(sends, size, call.x.device, cut=cut, weighted=True, dtype=exact)
+        degree = degree if takes is None else degree * takes
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
 
@@ -459,9 +456,11 @@ class SharedHeteroConv(nn.Module):
         **Raises:** `InputError` for what does not fit.
         """
         _refuse(others)
-        if any(isinstance(x, ChangedRows) for x in x_dict.values()):
-            return self._changed(x_dict, shared_dict, keep_dict, cut_dict or {})
         keeps, cuts = keep_dict or {}, cut_dict or {}
+        check_known("relation of cut_dict", {*shared_dict, *self.edge_types}, *cuts)
+        check_known("node type of keep_dict", {*x_dict}.union(*(each[::2] for each in self.edge_types)), *keeps)
+        if any(isinstance(x, ChangedRows) for x in x_dict.values()):
+            return self._changed(x_dict, shared_dict, keep_dict, cuts)
         found: dict[str, list[Tensor]] = {}
         for edge_type, conv in self._of(shared_dict, x_dict):
             source, _, target = edge_type
@@ -506,6 +505,10 @@ class SharedHeteroConv(nn.Module):
         for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
             if edge_type in shared_dict:
                 check_known("node type of x_dict", x_dict, edge_type[0])
+                shared = shared_dict[edge_type]
+                require(f"the graph of {edge_type}", shared, SharedGraph, "a SharedGraph")
+                if shared.bipartite == (edge_type[0] == edge_type[2]):
+                    raise InputError(f"the graph of {edge_type} is {shared}, expected bipartite just between two types")
                 assert isinstance(conv, _SharedConv)
                 yield edge_type, conv
 

@@ -152,8 +152,7 @@ class SharedGraph(MadeOnce):
         **Returns:** [N_target, B]
         """
         if keep is None:
-            shape, device = (self.num_sources, size), device or self._edge_index.device
-            keep = torch.ones(shape, dtype=torch.bool, device=device)
+            keep = torch.ones(self.num_sources, size, dtype=torch.bool, device=device or self._edge_index.device)
         ones = keep.to(dtype)
         degree = self._product(ones.unsqueeze(0), weighted=weighted)[0]  # the samples are its features
         if cut is None:

@@ -163,7 +163,7 @@ def edge_list(
             weights = np.ones(len(edges))
         network = network_of(
             lookup, name or Path(path).name.split(".")[0], *(lookup.places(edges[end]) for end in ENDS),
-            directed=directed, scores=weights, duplicates=duplicates, notes=notes,
+            directed=directed, scores=weights, duplicates=duplicates, notes=notes, first_row=int(edges.index[0]) + 1,
         )  # fmt: skip
         report = replace(network.report, node_names=lookup.genes.names if nodes is None else None)
         return replace(network, weight=None if weights is None else report.scores.to(torch.float64), report=report)

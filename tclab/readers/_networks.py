@@ -136,7 +136,7 @@ def _network(
 def network_of(
     lookup: Lookup, name: str, source: np.ndarray, target: np.ndarray, *, directed: bool,
     scores: np.ndarray | None = None, duplicates: str = "max", dropped: Mapping[str, int] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), first_row: int = 1,
 ) -> Network:  # fmt: skip
     """Return the network of a file's rows, without weights; the scores are in its report.
 
@@ -150,7 +150,7 @@ def network_of(
     - `scores`: [rows], numbers.
     - `duplicates`: what an edge that appears several times has for a score, as for `edge_list`.
     - `dropped`: rows that the reader left out before, by reason.
-    - `notes`: of the report.
+    - `notes`: of the report. `first_row`: the number of the first row, for errors.
 
     **Raises:** `ValueError` where more rows are lost than the lookup's limit allows, and for `duplicates="error"`.
     """
@@ -163,8 +163,8 @@ def network_of(
     groups = rows.groupby(ENDS)
     edge = groups.ngroup()
     if duplicates == "error" and edge.duplicated().any():
-        first, again = edge.index[edge == edge[edge.duplicated()].iloc[0]][:2]
-        raise ValueError(f"row {again + 1} has the edge of row {first + 1} again; duplicates= 'max' or 'sum' merges")
+        first, again = edge.index[edge == edge[edge.duplicated()].iloc[0]][:2] + first_row
+        raise ValueError(f"row {again} has the edge of row {first} again; duplicates= 'max' or 'sum' merges")
     counts = {"times": ("score", "size"), "backward": ("mirrored", "sum")}
     edges = groups.agg(**counts, highest=("score", "max"), lowest=("score", "min")).reset_index()
     loops, twice = edges["source"] == edges["target"], int(edges["backward"].between(1, edges["times"] - 1).sum())

@@ -90,7 +90,8 @@ def read_perturbations(
 
     **A table of one's own** has the columns `sample`, `node` and `target`, and a row for each node that a sample
     deletes; samples may delete different numbers. A sample that deletes nothing has one row with an empty `node`. All
-    rows of a sample have its target. Nodes are names of the graph's, or else positions from 0. Nothing is left out.
+    rows of a sample have its target. Nodes are names of the graph's; or, if none is a name and no name is a number,
+    positions from 0. Nothing is left out.
 
     **A genetic interaction screen** is a table of Kuzmin et al. 2018 and 2020, Costanzo et al. 2016, or the trigenic
     one of the SGA scoring pipeline.
@@ -121,7 +122,7 @@ def read_perturbations(
     with _text_of(path) as content:
         table = sniff(content, separator=tab_or_comma)
         if len({*map(plain_name, table.columns)} & {*_OWN}) > 1:
-            return _own_samples(path, table, names, graph.num_nodes[graph.deleted_type], graph.deleted_type)
+            return _own_samples(path, table, names or (), graph.num_nodes[graph.deleted_type], graph.deleted_type)
         kind = _format_of(table)
         if names is None and not graph.source.startswith("synthetic"):
             nameless = f"the graph {graph.source!r} has no names for its {graph.deleted_type} nodes"
@@ -153,7 +154,7 @@ def _text_of(path: str | Path) -> Iterator[bytes]:
     suffix = Path(path).suffix.lower()
     if suffix == ".parquet":
         with guarded(path, "a table of samples", ReadError):
-            yield pd.read_parquet(path).to_csv(index=False).encode()
+            yield (frame := pd.read_parquet(path)).to_csv(index=any(frame.index.names)).encode()
     else:
         what = "a table of samples or a genetic interaction screen"
         with opened(path, what, ReadError, archive=suffix == ".xlsx") as content:
@@ -161,34 +162,37 @@ def _text_of(path: str | Path) -> Iterator[bytes]:
 
 
 def _own_samples(
-    path: str | Path, table: Table, names: Sequence[str] | None, num_nodes: int, kind: str
+    path: str | Path, table: Table, names: Sequence[str], num_nodes: int, kind: str
 ) -> ScreenPerturbations:
     """Return the samples of a table that has a row for each node that a sample deletes, or one without a node."""
     columns = {name: Column(table.column(name), kind, -_LARGEST_SCORE, _LARGEST_SCORE) for name, kind in _OWN.items()}
-    frame = table._replace(loose=True).read(columns)  # quotes around a cell, and blanks, are no part of it
+    # quotes around a cell, and blanks, are no part of it
+    frame = table._replace(loose=True).read(columns, missing=_MISSING)
     texts = list(frame["node"].cat.categories)
-    index = {name: i for i, name in enumerate(names or ())}
-    if not index.keys() & {*texts}:  # none is a name, so they are positions; pandas writes 3 beside a gap as 3.0
-        index = {f"{i}{end}": i for i in range(num_nodes) for end in ("", ".0")}
+    numbered = any(name.removesuffix(".0").isdecimal() for name in names)  # then a number is a name, not a position
+    known = names if numbered or {*names} & {*texts} else [str(i) for i in range(num_nodes)]
+    beside_a_gap = {f"{name}.0": i for i, name in enumerate(known) if name.isdecimal()}  # as pandas writes numbers
+    index = beside_a_gap | {name: i for i, name in enumerate(known)}
     node_of_text = np.array([index.get(text, _NO_GENE if text else -1) for text in texts])
     nodes, (samples, of_samples) = node_of_text[frame["node"].cat.codes.to_numpy()], pd.factorize(frame["sample"])
     targets = frame["target"].to_numpy(np.float32)
     first = np.unique(samples, return_index=True)[1]
     others = np.bincount(samples)[samples] > 1
     pairs = pd.DataFrame({"sample": samples, "node": nodes})
-    expected = f"0 to {num_nodes - 1}" + (f", or a name such as {quoted(names[0])}" if names else "")
+    allowed = ([] if numbered else [f"0 to {num_nodes - 1}"]) + [f"a name such as {quoted(name)}" for name in names[:1]]
     faults = {  # what is wrong with a row → where, and how it is said
         "the sample has no name": frame["sample"].astype(str) == "",
-        f"{{node}} is not a {kind} node of the graph, expected {expected}": nodes == _NO_GENE,
+        f"{{node}} is not a {kind} node of the graph, expected {', or '.join(allowed)}": nodes == _NO_GENE,
         "{sample} has {node} already, expected each node once": pairs.duplicated() & (nodes >= 0),
         "{sample} has a row without a node beside other rows, expected it alone": (nodes < 0) & others,
+        "{sample} has no target, expected a number": np.isnan(targets),
         "{sample} has another target in its first row, expected one target": targets != targets[first][samples],
     }
     for words, holds in faults.items():
         if np.any(holds):
             i = int(np.argmax(holds))
             sample, node, _ = map(quoted, frame.iloc[i])
-            near = get_close_matches(frame["node"].iloc[i], names or (), n=1) if nodes[i] == _NO_GENE else []
+            near = get_close_matches(frame["node"].iloc[i], names, n=1) if nodes[i] == _NO_GENE else []
             said = words.replace("{node}", f"node {node}").replace("{sample}", f"sample {sample}")
             raise ValueError(f"row {i + 1}: {said}" + (f"; did you mean {near[0]!r}?" if near else ""))
     deleted = np.bincount(samples[nodes >= 0], minlength=len(of_samples))

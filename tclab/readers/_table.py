@@ -157,8 +157,8 @@ def sniff(
 
 
 def tab_or_comma(first: str) -> str:
-    """Return what is between the cells of a line: a tab, or a comma where it has none."""
-    return "\t" if "\t" in first else ","
+    """Return what is between the cells of a line: a tab, or else a comma, or else a semicolon."""
+    return next((sign for sign in "\t,;" if sign in first), ",")
 
 
 def cells_of(line: str, separator: str, loose: bool) -> list[str]:

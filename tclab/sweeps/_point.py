@@ -178,7 +178,7 @@ def _perturbations(name: str, value: Any) -> int | str:
     if isinstance(number, Real) and not isinstance(number, bool):
         return int(checked(name, number, AtLeast0))
     if hasattr(value, "to_csv"):  # a DataFrame
-        text = value.to_csv(index=False)
+        text = value.to_csv(index=any(value.index.names))  # a named index is a column
         file = cache_folder() / "samples" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.csv"
         return keep(file, lambda path: atomic_write(path, text))
     return _path(name, value, "how many nodes a sample deletes, or a DataFrame or a file of samples")

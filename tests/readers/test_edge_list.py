@@ -360,7 +360,7 @@ def test_an_edge_of_several_rows_has_the_strongest_weight_or_the_sum_and_the_rul
     assert summed.weight.tolist() == pytest.approx([total])
     assert "1 edges appear in several rows: each has the sum" in str(summed.report)
     assert ("each has the largest of their weights" in str(of_rows(write, rows).report)) == ("7" not in rows)
-    with pytest.raises(ReadError, match="row 2 has the edge of row 1 again"):
+    with pytest.raises(ReadError, match="row 3 has the edge of row 2 again"):  # the header is row 1
         of_rows(write, rows, duplicates="error")
 
 
@@ -416,6 +416,9 @@ def test_a_row_is_found_again_in_the_edges_of_both_directions(write):
         assert {pairs[forward[row]], pairs[backward[row]]} == {ends, ends[::-1]}
     assert forward[3] == backward[3]
     assert once.report.edge_of_row.tolist()[:2] == [0, 0]
+    with pytest.warns(UserWarning, match="5 of 5 rows"):
+        nothing = edge_list(path, ["Basel"], unknown_limit=1.0).in_both_directions()
+    assert nothing.report.edge_of_row.tolist() == [[-1] * 5] * 2
 
 
 # any text that ends no cell and no line, is no byte order mark, no comment, and has no quote
