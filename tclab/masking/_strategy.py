@@ -198,13 +198,9 @@ def is_users(name: str) -> bool:
 
 
 def view(
-    graph: CellGraph,
-    deletions: DeletedNodes,
-    strategy: str = "node_mask",
-    *,
-    device: torch.device | str = "cpu",
-    depth: int | None = None,
-) -> View:
+    graph: CellGraph, deletions: DeletedNodes, strategy: str = "node_mask", *, device: torch.device | str = "cpu",
+    depth: int | None = None
+) -> View:  # fmt: skip
     """Return the view of some node-deleted copies, made by a strategy, from samples to the device.
 
     **Arguments:**
@@ -226,14 +222,9 @@ def view(
 
 
 def views(
-    graph: CellGraph,
-    batches: Iterable[DeletedNodes],
-    strategy: str,
-    *,
-    device: torch.device | str,
-    collation: str,
-    **options: int,
-) -> Iterator[View]:
+    graph: CellGraph, batches: Iterable[DeletedNodes], strategy: str, *, device: torch.device | str, collation: str,
+    **options: int
+) -> Iterator[View]:  # fmt: skip
     """Yield the view of each batch of deletions, all made by the same two objects of a strategy; see `view`."""
     kind = get(strategy)
     require("graph", graph, CellGraph, "a tclab.CellGraph")

@@ -62,13 +62,9 @@ class ChangedRows:
     """
 
     def __init__(
-        self,
-        x: Tensor,
-        deletions: Deletions | Iterable[Sequence[int] | Tensor],
-        *,
-        pairs: Tensor | None = None,
-        values: Tensor | None = None,
-    ) -> None:
+        self, x: Tensor, deletions: Deletions | Iterable[Sequence[int] | Tensor], *, pairs: Tensor | None = None,
+        values: Tensor | None = None
+    ) -> None:  # fmt: skip
         require("x", x, Tensor, "a tensor [N, F], the whole graph's rows")
         if x.dim() != 2 or not x.is_floating_point():
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [N, F] of floats; pairs= has rows of samples")

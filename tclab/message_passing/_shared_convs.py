@@ -435,14 +435,10 @@ class SharedHeteroConv(nn.Module):
             conv.reset_parameters()  # type: ignore[operator]
 
     def forward(
-        self,
-        x_dict: Mapping[str, Any],
-        shared_dict: Mapping[EdgeType, SharedGraph],
-        keep_dict: Mapping[str, Tensor | None] | None = None,
-        *,
-        cut_dict: Mapping[EdgeType, Tensor] | None = None,
-        **others: object,
-    ) -> dict[str, Any]:
+        self, x_dict: Mapping[str, Any], shared_dict: Mapping[EdgeType, SharedGraph],
+        keep_dict: Mapping[str, Tensor | None] | None = None, *, cut_dict: Mapping[EdgeType, Tensor] | None = None,
+        **others: object
+    ) -> dict[str, Any]:  # fmt: skip
         """Return for each node type that something goes into its rows.
 
         **Arguments:**
@@ -471,12 +467,9 @@ class SharedHeteroConv(nn.Module):
         return {target: self._grouped(parts) for target, parts in found.items()}
 
     def _changed(
-        self,
-        x_dict: Mapping[str, ChangedRows],
-        shared_dict: Mapping[EdgeType, SharedGraph],
-        keep_dict: object,
-        cuts: Mapping[EdgeType, Tensor],
-    ) -> dict[str, ChangedRows]:
+        self, x_dict: Mapping[str, ChangedRows], shared_dict: Mapping[EdgeType, SharedGraph], keep_dict: object,
+        cuts: Mapping[EdgeType, Tensor]
+    ) -> dict[str, ChangedRows]:  # fmt: skip
         """Return `forward` for rows that differ: of each node type those that any of its relations can change."""
         if keep_dict is not None:
             raise InputError("keep_dict is given, expected None: ChangedRows say which nodes each sample deletes")

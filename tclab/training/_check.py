@@ -90,13 +90,10 @@ def _result_text(result: EquivalenceResult) -> str:
 
 
 def check(
-    model: nn.Module | ModelKind | str | Build,
-    graph: CellGraph,
-    *,
+    model: nn.Module | ModelKind | str | Build, graph: CellGraph, *,
     strategies: str | type[Strategy] | Iterable[str | type[Strategy]] = "auto",
-    deletions: Sequence[Sequence[int]] | None = None,
-    seed: int = 0,
-) -> Check:
+    deletions: Sequence[Sequence[int]] | None = None, seed: int = 0
+) -> Check:  # fmt: skip
     """Run the equivalence check on a model, a graph and strategies.
 
     >>> import torch, tclab
