@@ -187,7 +187,7 @@ def test_a_strategy_of_ones_own_is_compared_on_the_whole_graph_too(monkeypatch, 
     assert wrong.fp64_error < 1e-10  # on the part
     assert re.match("on the whole graph in float64, 2 of 2 predictions are off; worst: sample [01], ", wrong.where)
     assert "ids_in_a_byte FAILED: on the whole graph in float64, 2 of 2" in words_of(found)
-    assert "in fp32; on the whole graph passed" in words_of(found)
+    assert "subgraph's error; on the whole graph passed" in words_of(found)
     induced = tclab.CellGraph.induced
 
     def runs_out(graph, nodes):
