@@ -9,7 +9,7 @@ tclab race-commands --base main --head HEAD -- python bench.py
 
 Every command has `--help` and, except profile and panel, `--json`. The exit code is 0 if all is done; 1 if a setting
 failed, was not run or does not fit, if none has a time, or if a race of commands says SLOWER; 2 if an argument is
-wrong; 3 if a race of commands says UNDECIDED. A setting is skipped if its values cannot be combined, which is no
+wrong; 3 if a race of commands says UNDECIDED. A setting is skipped if its values cannot be combined, which is not a
 failure if another setting has a time. `tclab --install-completion` makes the shell complete commands and options.
 """
 
