@@ -142,7 +142,7 @@ def _words(pair: Pair) -> Iterator[str]:
         if pair.differ:
             yield (
                 f"the {pair.processes} processes differ from one another, so a longer race will not help: use more "
-                "processes, or this one alone (processes=None, --processes 0)"
+                "processes, or this process alone (processes=None, --processes 0)"
             )
         elif pair.runs is None:
             yield f"a race of {needs} may decide" if needs else f"a race {_MOST_LONGER} times as long would not decide"
@@ -157,7 +157,7 @@ def _words(pair: Pair) -> Iterator[str]:
         yield f"from {pair.runs[0]} and {counted(pair.runs[1], 'run')}"
     if pair.period is not None:
         calls, seconds = pair.period
-        yield f"work repeats every {calls} calls, but blocks had fewer; a race of about {about(seconds)} s has enough"
+        yield f"work repeats every {calls} calls, but blocks had fewer; a race of about {about(seconds)} s suffices"
 
 
 def about(value: float) -> str:
