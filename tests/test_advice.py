@@ -359,3 +359,14 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open(capsys)
     assert done.missing == ("what 'two' gives when it runs: no such device",)
     assert "--measure" in str(advice)
     assert "--measure" not in str(done)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_races_without_a_ratio_leave_changes_in_the_order_of_their_predictions(order):
+    """As `measure` races them, or as the panel does, one by one and some of them again."""
+    changes = [Suggestion(name, "it ran", ratio, None, MEASURED) for name, ratio in (("less", 0.5), ("more", 0.8))]
+    advice = Advice("of a test", (changes[0],), unsure=(changes[1],))
+    for i in order:
+        advice = advice.with_race(changes[i], Pair("changed", "now", UNDECIDED))
+    assert [(change.change, bool(change.measured)) for change in advice.suggestions] == [("less", True), ("more", True)]
+    assert advice.unsure == ()

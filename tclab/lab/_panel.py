@@ -9,7 +9,6 @@ import shlex
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from html import escape
 from pathlib import Path
@@ -41,7 +40,7 @@ from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import Rows, frame, point_of
 from tclab.sweeps._sweep import Foresight, rough, sweep
-from tclab.timing._advice import Advice, Suggestion, ranked
+from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._environment import gpu_free_bytes
 from tclab.timing._verdict import sentence_of
 
@@ -645,10 +644,7 @@ class PanelView:
         pair = one.race(budget_seconds=self._seconds(one), clock=self._race_clock)
         if self._race_stops.is_set() and not pair.kept:
             return
-        raced = replace(one, measured=pair)
-        rest = [each for each in self._advice.suggestions if each is not one]
-        unsure = tuple(each for each in self._advice.unsure if each is not one)
-        self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=unsure)
+        self._advice = self._advice.with_race(one, pair)
         self._raced[self._advised] = self._advice
 
     def _race_clock(self) -> int:
