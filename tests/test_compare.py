@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from stage_rows import row
+from stage_rows import drawn, row
 
 import tclab
 from tclab import InputError, Point, lab
@@ -110,6 +110,18 @@ def test_runs_of_one_each_have_a_ratio_and_no_verdict_however_far_apart():
     assert "1 of 1 settings ran once on a side. Run tclab.sweep(…, repeats=3) into each folder." in " ".join(
         found.cautions
     )
+
+
+def test_two_runs_of_a_side_that_differ_much_tell_nothing_and_the_words_say_what_to_do():
+    """Their interval is [1.5e-06, 6.5e+05] or so, which is neither printed nor drawn."""
+    found = tclab.compare(*(rows(step(seconds=0.1), step(seconds=0.1 * more)) for more in (3, 2)))
+    line = " ".join(str(found.pairs[0]).split())
+    why = "runs of the same side differ too much to tell anything: measure more of them, on a quiet machine;"
+    assert f"UNDECIDED, 0.8165× the time {why}" in line
+    (dot,) = drawn(lab.charts.result_chart(found), "sure")
+    assert (dot["low"], dot["high"]) == (None, None)
+    often = tclab.compare(*(rows(*(step(seconds=took) for took in (0.1, 0.104))) for _ in "ab"))
+    assert "[" in str(often)
 
 
 def test_among_many_settings_a_difference_that_may_be_chance_is_none():

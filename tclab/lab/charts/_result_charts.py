@@ -29,11 +29,11 @@ _LEFT = "logarithmic; left is faster"
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
     """Return pairs as rows of `ratios`, each with its verdict as words; without a ratio there are the words alone."""
     columns = ["line", "kind", "value", "low", "high", "sure", "text", "why"]
-    found = [
-        (name, pair.a, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
-         f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", explain(pair))
-        for name, pair in pairs
-    ]  # fmt: skip
+    found = []
+    for name, pair in pairs:
+        low, high = (not pair.tells_nothing and pair.interval) or (None, None)
+        text = f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio"
+        found.append((name, pair.a, pair.ratio, low, high, pair.verdict != UNDECIDED, text, explain(pair)))
     return pd.DataFrame(found, columns=columns)
 
 
