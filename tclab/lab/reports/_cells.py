@@ -10,7 +10,7 @@ import pandas as pd
 
 from tclab.errors import require
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs, undisturbed
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -20,7 +20,7 @@ from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import BUSY, Pair
 from tclab.training._step import MODES
 
-_CELL = ["model", "networks", "network_names", "batch_size"]
+_CELL = ["networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]  # apart: runs of a point
 _CHARTED = ("strategy", "batch_size", "networks")  # axes of charts
@@ -90,22 +90,21 @@ def fullest(rows: pd.DataFrame) -> pd.DataFrame:
     its chart.
     """
     named = rows.assign(network_names=rows["network_names"].fillna(""))
-    of = ["model", "setting"] if "setting" in rows else ["model"]
-    cell = [*of, *_CELL[1:]]
     ok = named[(named["status"] == "ok") & (named["stage"] == "step")]
     exact = ok["exact"].fillna(True).astype(bool)
     ok = ok[exact] if exact.any() else ok
-    counts = ok.groupby(cell)["strategy"].nunique().reset_index()
-    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby(of).tail(1)
-    return named.merge(best[cell], on=cell)
+    return _with_most("strategy", named, ok, ["model", "setting"] if "setting" in rows else ["model"], _CELL)
+
+
+def _with_most(column: str, rows: pd.DataFrame, counted: pd.DataFrame, of: list[str], cell: list[str]) -> pd.DataFrame:
+    """Return, for each group, the rows of the cell that has the most values of a column, the largest of them."""
+    counts = counted.groupby([*of, *cell])[column].nunique().reset_index()
+    best = counts.sort_values([column, "networks", "batch_size"]).groupby(of).tail(1)
+    return rows.merge(best[[*of, *cell]], on=[*of, *cell])
 
 
 def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run.
-
-    Runs that other programs disturbed are among them only if the point has no other.
-    """
-    rows = undisturbed(rows)
+    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run."""
     modes = list(rows[rows["status"] == "ok"]["mode"].dropna().unique())
     return rows[rows["mode"] == ("step" if "step" in modes else modes[0])] if modes else rows
 
@@ -212,10 +211,7 @@ def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
     ok = rows[(rows["status"] == "ok") & rows["overheads"].fillna("").eq("")]
     if ok.empty:
         return ok.assign(label="")
-    size = ["model", "strategy", "batch_size", "networks"]
-    modes = ok.groupby(size)["mode"].nunique().reset_index()
-    best = modes.sort_values(["mode", "batch_size", "networks"]).groupby(["model", "strategy"]).tail(1)
-    ok = ok.merge(best[size], on=size)
+    ok = _with_most("mode", ok, ok, _POINT[1:], ["batch_size", "networks"])
     seeds = ok["seed"].fillna(0)
     ok = ok[seeds == seeds.groupby([ok[name] for name in _POINT]).transform("min")]
     return pd.concat([one_run_each(with_labels(group)) for _, group in ok.groupby(_POINT, sort=False)])
