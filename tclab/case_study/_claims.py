@@ -65,8 +65,7 @@ def published_ratios(rows: Runs, figures: str | Path) -> pd.DataFrame:
     """
     measured = measured_ratios(rows_of(rows)).rename(columns={"strategy": "figure"})
     both = pd.concat([measured.assign(standing="measured here", caveat=""), ratios_of_figures(figures)])
-    order = {mode: place for place, mode in enumerate(MODES)}
-    return both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+    return both.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
 
 
 def ratios_of_figures(figures: str | Path) -> pd.DataFrame:

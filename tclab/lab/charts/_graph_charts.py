@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from math import atan2, cos, degrees, pi, sin
 from typing import Any
 
 import altair as alt
@@ -127,9 +126,14 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
 
 
 def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
-    at = [(sin(2 * pi * node / len(states)), cos(2 * pi * node / len(states))) for node in range(len(states))]
-    arrows = [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges]
-    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"])
+    angles = 2 * np.pi * np.arange(len(states)) / len(states)
+    at = list(zip(np.sin(angles), np.cos(angles), strict=True))
+    arrows = [(*at[source], *at[target], state) for source, target, state in edges]
+    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "state"])
+    right, up = lines["x2"] - lines["x"], lines["y2"] - lines["y"]
+    # nearer to the end: crossing lines have theirs apart
+    lines = lines.assign(head_x=lines["x"] + 0.7 * right, head_y=lines["y"] + 0.7 * up)
+    lines["angle"] = np.degrees(np.arctan2(right.astype(float), up.astype(float)))
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
     legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300)
@@ -149,12 +153,6 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], p
         points.mark_point(filled=True, size=90, opacity=1),
     ]
     return alt.layer(*layers).properties(width=_SIZE, height=_SIZE, title=title)
-
-
-def _arrow(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
-    """Return a line with its arrow's head, nearer to its end: crossing lines have theirs apart."""
-    head = {"head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))}
-    return {"x": x, "y": y, "x2": x2, "y2": y2} | head
 
 
 # ---- how far a deletion reaches

@@ -233,20 +233,17 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages;
     `accounted`, the share of the timeline's clock that its stages account for, missing where it has no clock.
     """
-    found: list[tuple[Any, ...]] = []
     of = ["label", *_POINT]
     chosen = points_of_modes(rows)
     steps = chosen[chosen["stage"] == "step"].set_index(of)
-    for key, group in chosen.groupby([*of, "where"], sort=False):
-        *point, where = key
-        parts = group[~group["stage"].isin([*SUMS, *_OF_RANKS])]
-        whole = float(parts[parts["stage"] != "idle"]["mean_seconds"].sum())
-        accounted = steps.at[tuple(point), f"{where}_accounted"] if f"{where}_accounted" in steps else None
-        for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
-            found.append((*point, where, stage, float(seconds), whole, accounted))
-    made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
-    made["accounted"] = made["accounted"].astype("Float64")
-    return made.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
+    parts = chosen[chosen["where"].notna() & ~chosen["stage"].isin([*SUMS, *_OF_RANKS])]
+    parts = parts[[*of, "where", "stage"]].assign(seconds=parts["mean_seconds"].astype(float))
+    busy = parts["seconds"].where(parts["stage"] != "idle", 0.0)
+    parts["whole_seconds"] = busy.groupby([parts[name] for name in (*of, "where")]).transform("sum")
+    clocks = [(tuple(key), f"{where}_accounted") for *key, where in keys_of(parts, (*of, "where"))]
+    parts["accounted"] = [steps.at[key, clock] if clock in steps else None for key, clock in clocks]
+    parts["accounted"] = parts["accounted"].astype("Float64")
+    return parts.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
 
 
 def adds_up(accounted: float | None) -> bool:

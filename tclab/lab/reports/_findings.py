@@ -47,15 +47,9 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
-    label = ranks_text(ok)
-    # where some points have one rank, a sentence names its own setting
-    end = f" ({label})." if label and (ok["ranks"] > 1).all() else "."
-    *answers, checked = (
-        s if not s or label in s else s.removesuffix(".") + end for s in (*answer(rows), _equivalence(rows))
-    )
     swept = [by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any()]
     axes = [sentence for by in swept for sentence in axis_sentences(rows, by)]
-    return [*answers, *dict.fromkeys(axes), *without_time(rows), busy_text(rows), checked]
+    return [*dict.fromkeys([*answer(rows), *axes]), *without_time(rows), busy_text(rows), _equivalence(rows)]
 
 
 def answer(rows: pd.DataFrame) -> list[str]:
@@ -80,7 +74,9 @@ def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
     ran_once = all(pair.obstacle == ONCE and pair.runs == (1, 1) for pair in pairs.values())
     text, advice = (_once if ran_once else _judged)(fast, f"{speeds[fast]} samples/s", pairs)
     row, beside = quiet.iloc[0], _beside(pairs[reference])
-    machine = "this machine" if of_this_machine(row) else where_measured(quiet)
+    machine = where_measured(quiet)
+    if of_this_machine(row):
+        machine = f"this machine ({ranks_text(quiet)})" if row["ranks"] > 1 else "this machine"
     size = f"at batch {row['batch_size']} with {counted(row['networks'], 'network')}"
     carried = quiet.groupby("strategy")["batch_bytes"].median().map(bytes_text, na_action="ignore")[[fast, reference]]
     batch = "" if carried.isna().any() else f"A batch has {carried[fast]} ({reference}: {carried[reference]})"
