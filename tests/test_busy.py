@@ -116,6 +116,7 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     for chart in (lab.charts.race_chart(made, "a"), *charts):
         assert this_machine() in titles(chart)
         assert "· busy" in titles(chart)
+    assert "line: 90 % interval of the prediction" in titles(charts[0])
     there = titles(lab.charts.race_chart(calm, "a", where="cuda · H200"))
     assert ("cuda · H200" in there, "busy" in there) == (True, False)
 

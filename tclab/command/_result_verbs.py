@@ -1,4 +1,4 @@
-"""Verbs that need no point: they read rows and traces, race commands, profile a script, open the panel."""
+"""Verbs that need no setting: they read rows and traces, race commands, profile a script, open the panel."""
 
 from __future__ import annotations
 
