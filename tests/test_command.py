@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from inspect import cleandoc
 
 import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
@@ -13,7 +14,8 @@ from test_compare import rows, step
 
 import tclab
 from tclab import Point, lab
-from tclab.command import main
+from tclab._display import bullets
+from tclab.command import _point_verbs, _result_verbs, main
 from tclab.command._point_verbs import _end, _points
 
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
@@ -45,13 +47,22 @@ print({"torch", "pandas", "pyarrow", "altair"} & {*sys.modules})"""
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_explains_itself(verb, capsys):
+def test_a_verb_explains_itself_with_all_that_its_docstring_says(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
     assert main([verb, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"Usage: tclab {verb}" in shown
+    name = verb.replace("-", "_")
+    told = cleandoc(getattr(_point_verbs, name, getattr(_result_verbs, name, None)).__doc__)
+    assert [paragraph[:3] for paragraph in told.split("\n\n")[1:]] == ["- `"]  # no help shows another
+    for text in bullets(told).values():
+        assert text.replace("`", "") in shown
+    codes = {"race-commands": "1 for SLOWER, 2 if a command fails, and 3 for", "profile": "exit with the script's code"}
+    assert codes.get(verb, "") in shown
     if verb in ("sweep", "run", "race", "fits"):
         assert "--dtype" in shown
         assert '"float32", "float64" or "bfloat16"' in shown
+        assert ("for strategies it is all that are exact" in shown) == (verb == "sweep")
 
 
 @pytest.mark.parametrize(("end", "code", "last"), [("3", 3, ""), ("'the end'", 1, "the end\n")])
