@@ -210,7 +210,7 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
                 results.write(rows, run.name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 why = str(error)
-                warnings.warn(f"{why}. The sweep returns what it measured, and runs no other setting", stacklevel=3)
+                warnings.warn(f"{why}. The sweep returns what it measured, and runs no other point", stacklevel=3)
         left = _seconds_left([one for one in runs[i + 1 :] if one.name not in kept], foresight, end)
         options.report(Progress(i + 1, len(runs), run.point, rows, is_kept, left, varying))
     return tables
