@@ -133,12 +133,10 @@ class LiveSweep:
 
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
+        if self._begin is None and not self._local:
+            return counted(len(self.points), "setting")
         if self._begin is None:
-            return (
-                outlook(self.points, self.results, self._repeats)
-                if self._local
-                else counted(len(self.points), "setting")
-            )
+            return outlook(self.points, self.results, self._repeats)
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
