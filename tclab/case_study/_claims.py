@@ -244,11 +244,8 @@ class _Steps:
         The share is total over total; a verdict needs its 95 % interval on one side of a half, of at least 6 steps.
         """
         share, (low, high) = self.times._replace(stages={"part": part}).share("part")
-        verdict = UNDECIDED
-        if len(self.whole) >= MIN_OBSERVATIONS and low > _MOST:
-            verdict = HOLDS
-        if len(self.whole) >= MIN_OBSERVATIONS and high < _MOST:
-            verdict = FAILS
+        decides = len(self.whole) >= MIN_OBSERVATIONS and not low <= _MOST <= high
+        verdict = UNDECIDED if not decides else HOLDS if low > _MOST else FAILS
         return verdict, f"{share:.1%} [{low:.1%}, {high:.1%}]"
 
 

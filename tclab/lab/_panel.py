@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from html import escape
 from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
@@ -133,12 +134,10 @@ class LiveSweep:
 
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
+        if self._begin is None and not self._local:
+            return counted(len(self.points), "setting")
         if self._begin is None:
-            return (
-                outlook(self.points, self.results, self._repeats)
-                if self._local
-                else counted(len(self.points), "setting")
-            )
+            return outlook(self.points, self.results, self._repeats)
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
@@ -189,16 +188,15 @@ class LiveSweep:
         finally:
             atexit.unregister(self._close)
             self._end = monotonic()
-            tell = self.listener or (lambda: print(self.status(), flush=True))
-            tell()
+            self._tell(self.status())
 
     def _on_progress(self, progress: Progress) -> None:
         self.tables.append(progress.rows)
         self.last = progress
-        if self.listener is None:
-            print(progress, flush=True)
-        else:
-            self.listener()
+        self._tell(progress)
+
+    def _tell(self, line: object) -> None:
+        (self.listener or partial(print, line, flush=True))()
 
 
 # ---- the panel
@@ -210,19 +208,20 @@ _SMALL = {
     "scale": 0.1, "strategies": "subgraph,edge_mask,node_mask,delta", "batch_sizes": "1,2,4", "networks": 9,
     "gpus": "auto", "steps": 12,
 }  # fmt: skip
+_DECLARED = {declared.grid: declared for declared in declarations(Point).values()}  # by the name of its parameter
 _SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
 Value = str | bool
 
 
 def parameter_defaults() -> dict[str, Value]:
     """Return the parameters of a panel, each with its value unless given, as a field of the form holds it."""
-    of_point = {one.grid: one.default for one in declarations(Point).values() if one.panel}
+    of_point = {name: declared.default for name, declared in _DECLARED.items() if declared.panel}
     return {name: _as_typed(value) for name, value in {**of_point, **_SMALL, **_OF_SWEEP}.items()}
 
 
 def known_parameters() -> tuple[str, ...]:
     """Return all that a panel takes: the parameters of its form, any other of `tclab.grid`, options of a sweep."""
-    of_grid = [one.grid for one in declarations(Point).values() if one.grid != "ranks"]
+    of_grid = [name for name in _DECLARED if name != "ranks"]
     return tuple(dict.fromkeys([*parameter_defaults(), *of_grid, *OPTIONS, "imports"]))
 
 
@@ -449,8 +448,8 @@ class _Field:
     """The widget of one parameter, and a line below it for what is wrong with its value."""
 
     def __init__(self, name: str, value: Value) -> None:
-        declared = {one.grid: one for one in declarations(Point).values()}.get(name)
-        tips = {one.grid: one.meaning for one in declarations(Point).values()} | bullets(sweep.__doc__) | _TIPS
+        declared = _DECLARED.get(name)
+        tips = {grid_name: one.meaning for grid_name, one in _DECLARED.items()} | bullets(sweep.__doc__) | _TIPS
         common = {
             "description": "" if name == "strategies" else name.replace("_", " "),
             "tooltip": tips[name].replace("`", ""),

@@ -180,9 +180,8 @@ def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
 
     def place(change: Suggestion) -> tuple[int, bool, float, float]:
         pair, predicted = change.measured, change.ratio or inf
-        if pair is None:
-            return _VERDICTS.index(None), change.basis == AT_BEST, predicted, predicted
-        return _VERDICTS.index(pair.verdict), False, pair.ratio or inf, predicted
+        ratio = predicted if pair is None else pair.ratio or inf
+        return _VERDICTS.index(pair and pair.verdict), pair is None and change.basis == AT_BEST, ratio, predicted
 
     return tuple(sorted(suggestions, key=place))
 

@@ -53,10 +53,6 @@ def _finding(named: Sequence[tuple[str, Pair]], against: str, nouns: str) -> str
     return f"{subject} {words} {against}{figures}"
 
 
-def _band(margin: float) -> tuple[float, float]:
-    return 1 / (1 + margin), 1 + margin
-
-
 def race_chart(
     pairs: Race | Races | Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None
 ) -> Any:
@@ -88,7 +84,7 @@ def race_chart(
     margin = max(pair.margin for pair in chosen)
     more = f"with the interval that decides; grey band: the margin of ±{margin:.1%}"
     heading = chart_title(title or _finding(named, against, "candidates"), machine_text(where, pairs), more)
-    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", band=_band(margin))
+    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", band=(1 / (1 + margin), 1 + margin))
 
 
 def _comparison_chart(comparison: Comparison) -> Any:
@@ -103,7 +99,8 @@ def _comparison_chart(comparison: Comparison) -> Any:
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
     title = chart_title(_finding(timed, first, f"settings of {second}"), *said)
     axis = f"{comparison.stage}: time of {second} over {first} ({_LEFT})"
-    return ratios(_ratio_rows(timed).assign(kind=""), title, axis=axis, colours=_NEUTRAL, band=_band(margin))
+    rows = _ratio_rows(timed).assign(kind="")
+    return ratios(rows, title, axis=axis, colours=_NEUTRAL, band=(1 / (1 + margin), 1 + margin))
 
 
 def _ledger_chart(ledger: Ledger) -> Any:

@@ -74,9 +74,8 @@ def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
     ran_once = all(pair.obstacle == ONCE and pair.runs == (1, 1) for pair in pairs.values())
     text, advice = (_once if ran_once else _judged)(fast, f"{speeds[fast]} samples/s", pairs)
     row, beside = quiet.iloc[0], _beside(pairs[reference])
-    machine = where_measured(quiet)
-    if of_this_machine(row):
-        machine = f"this machine ({ranks_text(quiet)})" if row["ranks"] > 1 else "this machine"
+    ranks = f" ({ranks_text(quiet)})" if row["ranks"] > 1 else ""
+    machine = f"this machine{ranks}" if of_this_machine(row) else where_measured(quiet)
     size = f"at batch {row['batch_size']} with {counted(row['networks'], 'network')}"
     carried = quiet.groupby("strategy")["batch_bytes"].median().map(bytes_text, na_action="ignore")[[fast, reference]]
     batch = "" if carried.isna().any() else f"A batch has {carried[fast]} ({reference}: {carried[reference]})"
@@ -103,9 +102,7 @@ def _once(fast: str, words: str, pairs: Mapping[str, Pair]) -> tuple[str, str]:
     """Return which strategy had the highest throughput in single runs, and what to do, as none is called faster."""
     n = len(pairs) + 1
     second, pair = max(pairs.items(), key=lambda item: item[1].ratio or 0.0)
-    text = f"In one run each, {fast} had the highest throughput, {words}"
-    if pair.ratio is not None:
-        text += f"; {second} {1 - pair.ratio:.0%} less"
+    text = f"In one run each, {fast} had the highest throughput, {words}; {second} {1 - (pair.ratio or 1.0):.0%} less"
     caution = f"The best of {n} looks better than it is" if n > 2 else "One run each decides nothing"
     return text, f"{caution}: repeat them, or race {fast} and {second}"
 
