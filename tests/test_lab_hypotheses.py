@@ -119,8 +119,10 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
 
 def test_the_chart_of_mistakes_names_the_largest_error():
     wrong, right = {"12.5: readings": 0.05, "875: nested": 2.0}, {"12.5: readings": 0.8, "875: nested": 1.5}
-    title = case_study.artefacts_chart(wrong, right, frame(table(point_rows("node_mask")))).to_dict()["title"]
-    assert title["text"] == "The largest of 2 errors turns a ratio of 0.8× into 0.05× (12.5: readings)"
+    chart = case_study.artefacts_chart(wrong, right, frame(table(point_rows("node_mask"))))
+    assert (
+        chart.to_dict()["title"]["text"] == "The largest of 2 errors turns a ratio of 0.8× into 0.05× (12.5: readings)"
+    )
 
 
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
