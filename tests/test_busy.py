@@ -80,7 +80,10 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     _end(made, False)  # what a sweep by the command prints
     assert " ".join(capsys.readouterr().out.split()).count(sentence) == 1
     none = "Other programs used the CPU, so no strategy is named the fastest: measure again on a quiet machine."
-    assert answer(made) == axis_sentences(made) == [none]
+    assert axis_sentences(made) == [none]
+    figures = "Unreliable samples/s at batch 4 with 2 networks, hetero_cell, threads 2: node_mask 40, edge_mask 40."
+    assert answer(made)[:2] == [none, figures]
+    assert " ".join(lab.findings(made)).count(none) == 1
     # measured again on a quiet machine: these runs alone count, in the answer, the charts and the advice
     again = [ran(4.0, strategy=name, threads=n, measured_at="2026-01-02T00:00:00+00:00", seconds=seconds)
              for name, n, seconds in (("node_mask", 2, 0.05), ("dense", 1, 0.2))]  # fmt: skip
@@ -88,7 +91,7 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     assert "node_mask had the highest throughput, 80 samples/s" in axis_sentences(both)[0]
     assert "busy" not in str(lab.charts.throughput(both).to_dict()["title"])
     assert not [one for one in (*lab.findings(both), tclab.advise(both).busy) if "other programs" in one]
-    assert answer(rows(ran(5.0), ran(99.0, strategy="edge_mask", seconds=0.2))) == [none]  # nothing to compare with
+    assert answer(rows(ran(5.0), ran(99.0, strategy="edge_mask")))[0] == none  # nothing is left to compare with
     runs = [ran(busy, strategy=name, measured_at=f"2026-01-0{i}T00:00:00+00:00", seconds=0.01 * i + shift)
             for i in (1, 2, 3)
             for name, shift, busy in (("node_mask", 0.1, 9), ("edge_mask", 0.4, 9), ("dense", 0.2, 99))]  # fmt: skip

@@ -291,8 +291,8 @@ def _judged_by(steps: _Steps) -> str:
 def _data_pipeline(steps: _Steps | None) -> tuple[str, list[str]]:
     if steps is None or not {"data_wait", "transfer"} <= {*steps.stages}:
         return NOT_MEASURED, [_NO_STEP]
-    wait, transfer = steps.stages["data_wait"], steps.stages["transfer"]
-    step, (verdict, share) = steps.mean(steps.whole), steps.judge(wait + transfer)
+    step = steps.mean(steps.whole)
+    verdict, share = steps.judge(steps.stages["data_wait"] + steps.stages["transfer"])
     text = f"Waiting for the loader and the transfer are {share} of a step of {seconds_text(step)}."
     evidence = [_judged_by(steps), text]
     workers, batch = steps.times.workers, steps.times.batch_seconds
@@ -400,9 +400,8 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
 def _log_ratios(row: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the logarithm of each step's time, or each cycle's, over that of the same step without the overhead."""
     steps, cycle = min(row["n"], row["n_without"]), max(row["cycle_steps"], row["cycle_steps_without"])
-    both = row["samples_seconds"], row["samples_seconds_without"]
-    own, without = (cycle_means(np.asarray(seconds)[:steps], cycle) for seconds in both)
-    return np.log(own / without)
+    means = (cycle_means(np.asarray(row[f"samples_seconds{side}"])[:steps], cycle) for side in ("", "_without"))
+    return np.log(np.divide(*means))
 
 
 def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:

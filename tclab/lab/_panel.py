@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from html import escape
 from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
@@ -196,7 +195,7 @@ class LiveSweep:
         self._tell(progress)
 
     def _tell(self, line: object) -> None:
-        (self.listener or partial(print, line, flush=True))()
+        (self.listener or (lambda: print(line, flush=True)))()
 
 
 # ---- the panel
@@ -208,7 +207,8 @@ _SMALL = {
     "scale": 0.1, "strategies": "subgraph,edge_mask,node_mask,delta", "batch_sizes": "1,2,4", "networks": 9,
     "gpus": "auto", "steps": 12,
 }  # fmt: skip
-_DECLARED = {declared.grid: declared for declared in declarations(Point).values()}  # by the name of its parameter
+# by the name of its parameter
+_DECLARED = {declared.grid: declared for declared in declarations(Point).values() if declared.grid != "ranks"}
 _SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
 Value = str | bool
 
@@ -221,8 +221,7 @@ def parameter_defaults() -> dict[str, Value]:
 
 def known_parameters() -> tuple[str, ...]:
     """Return all that a panel takes: the parameters of its form, any other of `tclab.grid`, options of a sweep."""
-    of_grid = [name for name in _DECLARED if name != "ranks"]
-    return tuple(dict.fromkeys([*parameter_defaults(), *of_grid, *OPTIONS, "imports"]))
+    return tuple(dict.fromkeys([*parameter_defaults(), *_DECLARED, *OPTIONS, "imports"]))
 
 
 def _as_typed(value: Any) -> Value:

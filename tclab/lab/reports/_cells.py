@@ -241,8 +241,8 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     busy = parts["seconds"].where(parts["stage"] != "idle", 0.0)
     parts["whole_seconds"] = busy.groupby([parts[name] for name in (*of, "where")]).transform("sum")
     clocks = [(tuple(key), f"{where}_accounted") for *key, where in keys_of(parts, (*of, "where"))]
-    parts["accounted"] = [steps.at[key, clock] if clock in steps else None for key, clock in clocks]
-    parts["accounted"] = parts["accounted"].astype("Float64")
+    accounted = [steps.at[key, clock] if clock in steps else None for key, clock in clocks]
+    parts["accounted"] = pd.Series(accounted, parts.index, "Float64")
     return parts.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
 
 

@@ -54,7 +54,9 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
 
 def answer(rows: pd.DataFrame) -> list[str]:
     """Return which strategy is the fastest, in full: one text for each model and setting where strategies compare."""
-    return [text.full for text in axis_texts(rows, "strategy") if text.full]
+    texts = axis_texts(rows, "strategy")
+    none = [f"{_BUSY}."] if any(_BUSY in text.clauses for text in texts) else []
+    return [*none, *(text.full for text in texts if text.full)]
 
 
 def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
@@ -64,19 +66,21 @@ def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
     strategies ran once each, none is called faster. Sweeps run points one after the other, which the full text says.
     """
     quiet, left_out = _quiet(cell), _left_out(cell, "strategy")
+    timed = cells.one_run_each(cell if quiet.empty else quiet).sort_values("mean_seconds").set_index("strategy")
+    row, speeds = timed.iloc[0], timed["samples_per_second"].map(cells.figure_text)
+    size = f"at batch {row['batch_size']} with {counted(row['networks'], 'network')}"
     if quiet.empty:
-        return AxisText(of, (_BUSY,), full=f"{_BUSY}.")
-    speeds = cells.one_run_each(quiet).set_index("strategy")["samples_per_second"].map(cells.figure_text)
+        every = ", ".join(f"{name} {speed}" for name, speed in speeds.items())
+        return AxisText(of, (_BUSY,), full=f"Unreliable samples/s {size}, {of}: {every}.")
     if len(speeds) == 1:
         return AxisText(of, (f"{speeds.index[0]} alone was measured: {speeds.iloc[0]} samples/s{once}",), left_out)
     fast, pairs = cells.against_the_fastest(quiet)
     reference = cells.reference_of(list(pairs))
     ran_once = all(pair.obstacle == ONCE and pair.runs == (1, 1) for pair in pairs.values())
     text, advice = (_once if ran_once else _judged)(fast, f"{speeds[fast]} samples/s", pairs)
-    row, beside = quiet.iloc[0], _beside(pairs[reference])
+    beside = _beside(pairs[reference])
     ranks = f" ({ranks_text(quiet)})" if row["ranks"] > 1 else ""
     machine = f"this machine{ranks}" if of_this_machine(row) else where_measured(quiet)
-    size = f"at batch {row['batch_size']} with {counted(row['networks'], 'network')}"
     carried = quiet.groupby("strategy")["batch_bytes"].median().map(bytes_text, na_action="ignore")[[fast, reference]]
     batch = "" if carried.isna().any() else f"A batch has {carried[fast]} ({reference}: {carried[reference]})"
     said = (f"On {machine}, {size}, {of}: {text}", advice, beside, batch, left_out)
