@@ -549,8 +549,8 @@ class PanelView:
         )  # fmt: skip
         wrapped = widgets.Layout(flex_flow="row wrap")
         buttons = widgets.HBox([self.run_button, self.stop_button, self.bar, self.status], layout=wrapped)
-        next_steps = widgets.HBox([self.again_button, self.race_button, self.offer], layout=wrapped)
-        self._results = widgets.VBox([self.answer, next_steps, self.below, tabs])
+        next_steps = widgets.HBox([self.again_button, self.race_button, self.offer, self.below], layout=wrapped)
+        self._results = widgets.VBox([self.answer, next_steps, tabs])
         return widgets.VBox([widgets.HTML(_STYLE), form, self._more, buttons, self.message, self._results])
 
     # ---- fields

@@ -82,7 +82,7 @@ def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
     ranks = f" ({ranks_text(quiet)})" if row["ranks"] > 1 else ""
     machine = f"this machine{ranks}" if of_this_machine(row) else where_measured(quiet)
     carried = quiet.groupby("strategy")["batch_bytes"].median().map(bytes_text, na_action="ignore")[[fast, reference]]
-    batch = "" if carried.isna().any() else f"A batch has {carried[fast]} ({reference}: {carried[reference]})"
+    batch = "" if carried.isna().any() else f"A batch of {fast} has {carried[fast]} ({reference}: {carried[reference]})"
     said = (f"On {machine}, {size}, {of}: {text}", advice, beside, batch, left_out)
     full = f"{'. '.join(filter(None, said))}. Settings were measured one after another; race them to confirm."
     return AxisText(of, tuple(filter(None, (text, beside))), left_out, full)
@@ -108,7 +108,7 @@ def _once(fast: str, words: str, pairs: Mapping[str, Pair]) -> tuple[str, str]:
     second, pair = max(pairs.items(), key=lambda item: item[1].ratio or 0.0)
     text = f"In one run each, {fast} had the highest throughput, {words}; {second} {1 - (pair.ratio or 1.0):.0%} less"
     caution = f"The best of {n} looks better than it is" if n > 2 else "One run each decides nothing"
-    return text, f"{caution}: repeat them, or race {fast} and {second}"
+    return text, f"{caution}: set repeats=3, or race {fast} and {second}"
 
 
 def _beside(pair: Pair) -> str:
@@ -118,7 +118,7 @@ def _beside(pair: Pair) -> str:
     if pair.verdict == FASTER and pair.interval:
         least, measured = (cells.figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
         return f"{pair.a} is at least {least}× as fast as {pair.b} ({measured}× as measured)"
-    once = ", once each" if pair.obstacle == ONCE else ""
+    once = ", with one run each" if pair.obstacle == ONCE else ""
     return f"{pair.a} ran {cells.figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
 
 
