@@ -178,7 +178,7 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
     changing = [one for name in ("delta", "node_mask") for one in thrice(name, 0.5, steady="not steady")]
     unsteady = tclab.advise(rows(*here, *changing))
     assert unsteady.suggestions == ()
-    assert tclab.advise(rows(step(status="oom"))).refusal == "no point in mode step was measured"
+    assert tclab.advise(rows(step(status="oom"))).refusal == "no setting in mode step was measured"
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
     changes = "delta instead of edge_mask, node_mask instead of edge_mask"
     assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
@@ -282,7 +282,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     advice = tclab.advise(made)
     assert advice.suggestions == ()
     assert advice.busy.startswith("1 of 2 runs shared the CPU with other programs")
-    assert "instead of edge_mask: other programs used the CPU while the present point ran" in said(advice)
+    assert "instead of edge_mask: other programs used the CPU while the present setting ran" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED
     chart = lab.charts.throughput(made).to_dict()
@@ -359,3 +359,14 @@ def test_what_is_listed_first_is_raced_first_and_then_what_is_still_open(capsys)
     assert done.missing == ("what 'two' gives when it runs: no such device",)
     assert "--measure" in str(advice)
     assert "--measure" not in str(done)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_races_without_a_ratio_leave_changes_in_the_order_of_their_predictions(order):
+    """As `measure` races them, or as the panel does, one by one and some of them again."""
+    changes = [Suggestion(name, "it ran", ratio, None, MEASURED) for name, ratio in (("less", 0.5), ("more", 0.8))]
+    advice = Advice("of a test", (changes[0],), unsure=(changes[1],))
+    for i in order:
+        advice = advice.with_race(changes[i], Pair("changed", "now", UNDECIDED))
+    assert [(change.change, bool(change.measured)) for change in advice.suggestions] == [("less", True), ("more", True)]
+    assert advice.unsure == ()

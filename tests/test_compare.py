@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from stage_rows import row
+from stage_rows import drawn, row
 
 import tclab
 from tclab import InputError, Point, lab
@@ -112,6 +112,18 @@ def test_runs_of_one_each_have_a_ratio_and_no_verdict_however_far_apart():
     )
 
 
+def test_two_runs_of_a_side_that_differ_much_tell_nothing_and_the_words_say_what_to_do():
+    """Their interval is [1.5e-06, 6.5e+05] or so, which is neither printed nor drawn."""
+    found = tclab.compare(*(rows(step(seconds=0.1), step(seconds=0.1 * more)) for more in (3, 2)))
+    line = " ".join(str(found.pairs[0]).split())
+    why = "runs of the same side differ too much to tell anything: measure more of them, on a quiet machine;"
+    assert f"UNDECIDED, 0.8165× the time {why}" in line
+    (dot,) = drawn(lab.charts.result_chart(found), "sure")
+    assert (dot["low"], dot["high"]) == (None, None)
+    often = tclab.compare(*(rows(*(step(seconds=took) for took in (0.1, 0.104))) for _ in "ab"))
+    assert "[" in str(often)
+
+
 def test_among_many_settings_a_difference_that_may_be_chance_is_none():
     """Two runs a side whose interval just lies beyond the margin, alone and among settings that are alike."""
     near = [thrice(seconds=0.1, batch_size=2)[:2], thrice(seconds=0.096, batch_size=2)[1:]]
@@ -143,7 +155,7 @@ def test_other_machines_get_no_verdict_unless_nothing_else_differs():
 def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     apart = tclab.compare(sweep(), rows(step("dense"), step("delta")))
     assert apart.pairs == ()
-    assert "No point is in both. No value of strategy is." in str(apart)
+    assert "No setting is in both. No value of strategy is." in str(apart)
     assert len(apart.only["first"]) == 4
     assert lab.charts.result_chart(apart).to_dict()
     dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))

@@ -62,7 +62,7 @@ def test_words_are_no_surer_than_the_rows():
     assert "it is not certainly faster than gpu_mask" in close
     assert "fastest" not in close
     assert said(row("node_mask", 0.01) | {"status": "failed: x"}) == [
-        "No point of this sweep was measured, so there is nothing to compare.",
+        "No setting of this sweep was measured, so there is nothing to compare.",
         "1 setting (hetero_cell node_mask, batch 4): failed: x.",
     ]
 
@@ -106,12 +106,14 @@ def test_of_six_equal_strategies_in_one_run_each_none_is_called_faster():
 
 def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     seconds = {"node_mask": {1: 0.1, 2: 0.1, 8: 0.1}, "dense": {1: 0.1, 2: 0.15, 8: 0.4}, "edge_mask": {1: 0.1, 8: 0.8}}
-    rows = [row(name, took, batch_size=size) for name, each in seconds.items() for size, took in each.items()]
+    rows = [row(name, took, batch_size=size, samples_seconds=[took] * 8)
+            for name, each in seconds.items() for size, took in each.items()]  # fmt: skip
     few = [(name, count) for name in ("node_mask", "dense") for count in (1, 3)]
     rows += [row(name, 0.01 * count, batch_size=8, networks=count) for name, count in few]
     made = framed(*rows, row("khop_1", 0.001, batch_size=8, exact=False), lost("subgraph", "oom"))
     (first,) = axis_sentences(made)
-    assert first == "node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10, one run each."
+    beside = "dense 75% less; node_mask ran 8× as fast as edge_mask, once each."
+    assert first == f"In one run each, node_mask had the highest throughput, 80 samples/s; {beside}"
     (sizes,) = axis_sentences(made, "batch_size")
     ahead = "from batch 2 on node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10 at batch 8"
     assert sizes == f"At batch 1 all 3 strategies are level; {ahead}, one run each."
@@ -119,16 +121,22 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     level = "At 1 network and 3 networks node_mask and dense are level"
     assert counts.startswith(f"{level}; at 9 networks node_mask has the highest throughput: 80 ")
     assert [*lab.findings(made)][1:3] == [sizes, counts]
+    assert first.partition(";")[0] in lab.findings(made)[0]
     for by, sentence in (("strategy", first), ("batch_size", sizes), ("networks", counts)):
         title = lab.charts.throughput(made, by).to_dict()["title"]["text"]
         assert " ".join(" ".join(title).split()) == sentence
     lone = framed(row("node_mask", 0.1))
     assert axis_sentences(lone) == ["node_mask alone was measured: 40 samples/s, one run each."]
-    (level,) = axis_sentences(framed(row("node_mask", 0.1), row("edge_mask", 0.101)))
-    assert level == "node_mask and edge_mask are level: 40 samples/s, 39.6 with edge_mask, one run each."
-    stalled = row("gpu_mask_loop", 0.5, low_seconds=0.07, high_seconds=1.0)  # one of its steps took 2.4 s
-    (ahead,) = axis_sentences(framed(row("node_mask", 0.1), row("edge_mask", 0.2), stalled))
-    assert ahead.startswith("node_mask has the highest throughput: 40 samples/s")
+    close = [("node_mask", 0.1), ("edge_mask", 0.101)]
+    two = framed(*(row(name, took, batch_size=size) for name, took in close for size in (1, 2)))
+    (level,) = axis_sentences(two, "batch_size")
+    ends = "20 samples/s, 19.8 with edge_mask at batch 2, one run each."
+    assert level == f"At every batch size node_mask and edge_mask are level: {ends}"
+    stalled = {"low_seconds": 0.07, "high_seconds": 1.0}  # one of its steps took 2.4 s
+    three = [("node_mask", 0.1, {}), ("edge_mask", 0.2, {}), ("gpu_mask_loop", 0.5, stalled)]
+    by_size = framed(*(row(name, took, batch_size=size, **more) for name, took, more in three for size in (2, 4)))
+    (ahead,) = axis_sentences(by_size, "batch_size")
+    assert ahead.startswith("At every batch size node_mask has the highest throughput: 40 samples/s")
     thrice = framed(*(row("node_mask", 0.1, seed=seed) for seed in range(3)))
     assert axis_sentences(thrice) == ["node_mask alone was measured: 40 samples/s."]
     alone = "Measured at 9 networks alone; a line over the number of networks needs others: networks 1,3,9."
@@ -258,8 +266,11 @@ def test_bars_have_a_panel_for_each_mode_and_a_bar_for_each_timeline_on_one_axis
     assert {line["bar"].split(" · ")[-1] for line in found} == {"worker", "host"}
     assert "accounted for: 100.0%" in str(chart.to_dict())
     fast, slow = chart.to_dict()["title"]["text"]  # what the chart shows, not what it is of
-    assert fast.startswith("dango · indices: backward is the largest stage, 40% of a step's 4")
-    assert slow.startswith("hetero_cell · edge_mask: data_wait is the largest stage, 6")
+    assert fast.startswith("dango with indices: a step takes 4")
+    assert " of the host's time, backward 4" in fast
+    assert slow.startswith("hetero_cell with edge_mask: a step takes ")
+    steps = [line for line in lab.findings(rows, "steps") if "a step takes" in line]
+    assert [fast, slow] == [steps[0], steps[-1]]
 
 
 def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
@@ -267,7 +278,9 @@ def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
     host = [line for line in drawn(lab.charts.stages(made), "part") if line["bar"].endswith("host")]
     assert {line["value"] for line in host} == {0.0}
     assert "does not add up: stages add up to 97.9% of its clock" in {line["text"] for line in host}
-    assert "does not add up" not in str(lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict())
+    near = lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict()
+    assert "does not add up" not in str(near)
+    assert near["title"]["text"][0].startswith("hetero_cell with edge_mask: a step takes 98 ms")
 
 
 def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():

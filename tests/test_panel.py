@@ -276,7 +276,7 @@ def view_of_rows(folder, monkeypatch, made, *races):
     monkeypatch.setattr("tclab.lab._panel.advise", lambda _: replace(found, suggestions=tuple(changes), unsure=()))
     view = view_of(folder)
     assert view.again_button.disabled
-    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    monkeypatch.setattr(view.panel, "measured", lambda: made)
     view.choice.value = view.choice.options[1]
     return drawn(view)
 
@@ -300,7 +300,7 @@ def test_what_may_pay_is_raced_by_a_click_for_as_long_as_decides_and_what_a_race
 
     view = view_of_rows(tmp_path, monkeypatch, made, race)
     assert view.offer.value == "1 change may pay: race it, about 0:01:45"  # a hundred of the slower's steps
-    assert "<b>node_mask has the highest throughput: 40 samples/s" in view.answer.value
+    assert "<b>In one run each, node_mask had the highest throughput, 40 samples/s" in view.answer.value
     raced(view)
     assert view.offer.value.endswith("<br>1 change may pay: race it again, about 0:02:35")
     assert raced(view).offer.value == f"node_mask instead of edge_mask: {sentence_of(race(9, int)).partition(': ')[2]}"
@@ -309,10 +309,10 @@ def test_what_may_pay_is_raced_by_a_click_for_as_long_as_decides_and_what_a_race
     said, before = view.offer.value, view.fields["scale"].widget.value
     set_to(view, "scale", "-1")
     assert "tclab-stale" in view._results._dom_classes
-    monkeypatch.setattr(view.panel, "rows", lambda: made.head(0))
+    monkeypatch.setattr(view.panel, "measured", lambda: made.head(0))
     set_to(view, "scale", "0.5")
     assert view.offer.value == ""
-    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    monkeypatch.setattr(view.panel, "measured", lambda: made)
     assert set_to(view, "scale", before).offer.value == said
     assert "tclab-stale" not in view._results._dom_classes
     started = []
@@ -350,16 +350,29 @@ def test_stop_ends_a_race_and_keeps_what_was_decided_and_an_error_costs_only_its
     assert view.stop_button.disabled
 
 
+def test_the_panel_says_which_cells_to_run_again_until_they_are(tmp_path, monkeypatch):
+    view, before, after = view_of(tmp_path), rows(step()), rows(step(measured_at="2026-01-02T00:00:00+00:00"))
+    monkeypatch.setattr(view.panel, "measured", lambda: before)
+    assert set_to(view, "steps", "2").below.value == ""  # no cell has asked for rows
+    view.panel.rows()
+    monkeypatch.setattr(view.panel, "measured", lambda: after)
+    words = "The cells below show other rows: run them again, from the one with panel.rows() on."
+    assert set_to(view, "steps", "3").below.value == words
+    assert "rows = panel.rows()" in (FOLDER / "explore.ipynb").read_text()
+    view.panel.rows()
+    assert view.below.value == ""
+
+
 def test_a_chart_is_chosen_and_an_error_of_drawing_is_shown(tmp_path, monkeypatch):
     view = view_of(tmp_path)
     assert "Nothing to show" in title_of(view)
     made = rows(*(step(name, batch_size=size) for name in ("edge_mask", "node_mask") for size in (1, 4)))
-    monkeypatch.setattr(view.panel, "rows", lambda: made)
+    monkeypatch.setattr(view.panel, "measured", lambda: made)
     view.choice.value = view.choice.options[1]
     by_size = title_of(drawn(view))
     view.choice.value = view.choice.options[0]
     assert title_of(drawn(view)) != by_size
-    monkeypatch.setattr(view.panel, "rows", lambda: 1 / 0)
+    monkeypatch.setattr(view.panel, "measured", lambda: 1 / 0)
     view.choice.value = view.choice.options[1]
     assert "ZeroDivisionError" in drawn(view).message.value
 

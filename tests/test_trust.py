@@ -19,10 +19,21 @@ def pair(a, b, verdict, cell=None):
 
 def test_a_race_is_told_against_one_of_its_arms_and_a_pair_from_the_other_ones_side():
     pairs = [pair("edge_mask", "node_mask", "SLOWER"), pair("gpu_filter", "edge_mask", "SAME"), pair("a", "b", "SAME")]
-    told = {row["line"]: row for row in drawn(lab.charts.race_chart(pairs, "edge_mask"), "line")}
+    chart = lab.charts.race_chart(pairs, "edge_mask")
+    told = {row["line"]: row for row in drawn(chart, "line")}
     verdicts = {line: row["text"].split()[-1] for line, row in told.items()}
     assert verdicts == {"node_mask": "FASTER", "gpu_filter": "SAME"}
     assert [told["node_mask"][end] for end in ("low", "value", "high")] == pytest.approx([0.5 / 1.1, 0.5, 0.5 / 0.9])
+    said = "1 of 2 candidates is faster than edge_mask: node_mask takes 0.5× the time"
+    assert chart.to_dict()["title"]["text"] == said
+    for chosen, said in (
+        (pairs[:1], "node_mask is faster than edge_mask: it takes 0.5× the time"),
+        (pairs[1:], "gpu_filter is as fast as edge_mask"),
+        ([pair("x", "edge_mask", "UNDECIDED"), pairs[0].flipped()], "1 of 2 candidates is faster than edge_mask: "),
+        ([pair("x", "edge_mask", "UNDECIDED")], "x is not told apart from edge_mask"),
+        ([pair(name, "edge_mask", "SLOWER") for name in "xy"], "2 of 2 candidates are slower than edge_mask: "),
+    ):
+        assert lab.charts.race_chart(chosen, "edge_mask").to_dict()["title"]["text"].startswith(said)
 
 
 def test_several_cells_of_a_race_are_lines_by_their_names():

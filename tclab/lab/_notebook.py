@@ -78,11 +78,9 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
         shell.display_formatter.formatters["text/plain"].for_type(pd.DataFrame, _table_text)
         # what a log of papermill has of a chart: its title, not `alt.LayerChart(...)`
         shell.display_formatter.formatters["text/plain"].for_type(alt.TopLevelMixin, _chart_text)
-    if not (has_front_end() if live is None else live):
-        alt.renderers.enable("png", scale_factor=scale_factor)
-        return
     alt.renderers.register("tclab", _chart_and_picture)
-    alt.renderers.enable("tclab", scale_factor=scale_factor)
+    interactive = has_front_end() if live is None else live
+    alt.renderers.enable("tclab" if interactive else "png", scale_factor=scale_factor)
 
 
 def _table_html(frame: pd.DataFrame) -> str:

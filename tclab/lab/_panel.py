@@ -9,7 +9,6 @@ import shlex
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from html import escape
 from pathlib import Path
@@ -20,6 +19,7 @@ import ipywidgets as widgets
 import pandas as pd
 import pyarrow as pa
 
+from tclab import masking, models
 from tclab._display import Sentences, bullets, bytes_text, counted
 from tclab._io import atomic_write, writing
 from tclab._limits import memory_available_bytes
@@ -28,11 +28,8 @@ from tclab.lab._notebook import drawn_by_jupyter, has_front_end, import_own, pro
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, throughput
 from tclab.lab.reports._cells import records
 from tclab.lab.reports._findings import AXES, axis_sentences, findings
-from tclab.masking import get as strategy_of
-from tclab.masking import names as strategy_names
-from tclab.models import get as model_of
-from tclab.models import names as model_names
 from tclab.sweeps._advise import advise
+from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._fields import declarations, text_value
 from tclab.sweeps._grid import KEY, grid, listed
 from tclab.sweeps._point import Point, Points, points_of, varying_fields
@@ -41,11 +38,11 @@ from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
 from tclab.sweeps._row_files import Results
 from tclab.sweeps._rows import Rows, frame, point_of
 from tclab.sweeps._sweep import Foresight, rough, sweep
-from tclab.timing._advice import Advice, Suggestion, ranked
+from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._environment import gpu_free_bytes
 from tclab.timing._verdict import sentence_of
 
-STOPPING = "stopping: the point under way takes a moment to end"
+STOPPING = "stopping: the setting under way takes a moment to end"
 
 
 def outlook(points: Iterable[Point], results: Path, repeats: int) -> str:
@@ -136,12 +133,10 @@ class LiveSweep:
 
     def status(self) -> str:
         """Return how far the sweep is, the time that is left or that it took, and what to do about points left."""
+        if self._begin is None and not self._local:
+            return counted(len(self.points), "setting")
         if self._begin is None:
-            return (
-                outlook(self.points, self.results, self._repeats)
-                if self._local
-                else counted(len(self.points), "setting")
-            )
+            return outlook(self.points, self.results, self._repeats)
         done = f"{len(self.tables)} of {counted(self.runs, 'setting' if self.runs == len(self.points) else 'run')}"
         if self._end is None:
             left = None if self.last is None else self.last.seconds_left
@@ -192,16 +187,15 @@ class LiveSweep:
         finally:
             atexit.unregister(self._close)
             self._end = monotonic()
-            tell = self.listener or (lambda: print(self.status(), flush=True))
-            tell()
+            self._tell(self.status())
 
     def _on_progress(self, progress: Progress) -> None:
         self.tables.append(progress.rows)
         self.last = progress
-        if self.listener is None:
-            print(progress, flush=True)
-        else:
-            self.listener()
+        self._tell(progress)
+
+    def _tell(self, line: object) -> None:
+        (self.listener or (lambda: print(line, flush=True)))()
 
 
 # ---- the panel
@@ -213,20 +207,21 @@ _SMALL = {
     "scale": 0.1, "strategies": "subgraph,edge_mask,node_mask,delta", "batch_sizes": "1,2,4", "networks": 9,
     "gpus": "auto", "steps": 12,
 }  # fmt: skip
+# by the name of its parameter
+_DECLARED = {declared.grid: declared for declared in declarations(Point).values() if declared.grid != "ranks"}
 _SAVED = "panel.json"  # in the results folder: what the last sweep of a panel was set to
 Value = str | bool
 
 
 def parameter_defaults() -> dict[str, Value]:
     """Return the parameters of a panel, each with its value unless given, as a field of the form holds it."""
-    of_point = {one.grid: one.default for one in declarations(Point).values() if one.panel}
+    of_point = {name: declared.default for name, declared in _DECLARED.items() if declared.panel}
     return {name: _as_typed(value) for name, value in {**of_point, **_SMALL, **_OF_SWEEP}.items()}
 
 
 def known_parameters() -> tuple[str, ...]:
     """Return all that a panel takes: the parameters of its form, any other of `tclab.grid`, options of a sweep."""
-    of_grid = [one.grid for one in declarations(Point).values() if one.grid != "ranks"]
-    return tuple(dict.fromkeys([*parameter_defaults(), *of_grid, *OPTIONS, "imports"]))
+    return tuple(dict.fromkeys([*parameter_defaults(), *_DECLARED, *OPTIONS, "imports"]))
 
 
 def _as_typed(value: Any) -> Value:
@@ -278,6 +273,8 @@ class Panel:
         self._imports = import_own(str(self.parameters.get("imports", "")))
         self.points()
         self.sweep: LiveSweep | None = None  # the last that was started
+        self.taken: list[str] | None = None  # when the rows were measured that a cell took last
+        self.on_taken: Callable[[], object] = lambda: None  # called whenever one does
         self._swept: dict[str, Value] = {}  # the parameters that it was started with
 
     @property
@@ -342,7 +339,14 @@ class Panel:
         return [rows for run in runs if (rows := results.read_point(*run)) is not None]
 
     def rows(self) -> pd.DataFrame:
-        """Return the rows that the panel shows: those of its points that have been measured."""
+        """Return the rows that the panel shows, for a cell: those of its points that have been measured."""
+        rows = self.measured()
+        self.taken = list(rows["measured_at"].astype(str))
+        self.on_taken()
+        return rows
+
+    def measured(self) -> pd.DataFrame:
+        """Return the rows that the panel shows."""
         return frame(*self.tables())
 
     def take_over(self) -> None:
@@ -417,11 +421,12 @@ _STYLE = """<style>.tclab-stale {opacity: 0.35} .tclab-text, .tclab-text * {line
 .tclab-chart svg.marks {max-width: 100%; height: auto}</style>"""
 _REST_SECONDS = 0.3  # between two drawings: a browser takes three a second
 _ERROR = "var(--jp-error-color1, #d55e00)"
+_BELOW = "The cells below show other rows: run them again, from the one with panel.rows() on."
 _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one comes
 _COLUMNS = {  # title → fields; the others are behind "More"
     "Strategies": ("strategies",),
     "Swept as well": ("batch_sizes", "networks", "models"),
-    "The same for every point": ("graph", "scale", "steps", "gpus", "results"),
+    "The same for every setting": ("graph", "scale", "steps", "gpus", "results"),
 }
 _IN_SIGHT = [name for names in _COLUMNS.values() for name in names]
 _TIPS = {
@@ -435,15 +440,15 @@ _TIPS = {
 
 def _strategies() -> list[str]:
     """Return the names of all strategies, those that matter first: a list shows eleven."""
-    return list(dict.fromkeys([*KEY, *strategy_names()]))
+    return list(dict.fromkeys([*KEY, *masking.names()]))
 
 
 class _Field:
     """The widget of one parameter, and a line below it for what is wrong with its value."""
 
     def __init__(self, name: str, value: Value) -> None:
-        declared = {one.grid: one for one in declarations(Point).values()}.get(name)
-        tips = {one.grid: one.meaning for one in declarations(Point).values()} | bullets(sweep.__doc__) | _TIPS
+        declared = _DECLARED.get(name)
+        tips = {grid_name: one.meaning for grid_name, one in _DECLARED.items()} | bullets(sweep.__doc__) | _TIPS
         common = {
             "description": "" if name == "strategies" else name.replace("_", " "),
             "tooltip": tips[name].replace("`", ""),
@@ -452,10 +457,10 @@ class _Field:
         }
         self.lists = name in ("strategies", "models")
         if self.lists:
-            known = model_names()
+            known = models.names()
             if name == "strategies":
                 known = _strategies()
-                lines = (f"{one}: {(strategy_of(one).__doc__ or '').partition(chr(10))[0]}" for one in known)
+                lines = (f"{one}: {(masking.get(one).__doc__ or '').partition(chr(10))[0]}" for one in known)
                 common["tooltip"] = "\n".join(["Several with Ctrl or Shift.", *lines])
             chosen = [str(one) for one in listed(name, value)]
             self.widget = widgets.SelectMultiple(options=[*dict.fromkeys([*known, *chosen])], value=chosen, **common)
@@ -494,12 +499,13 @@ class PanelView:
         self.panel = panel
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
         self.run_button = _button("Run", "play", "primary", "measure the settings that the results folder lacks")
-        self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
+        self.again_button = _button("Measure again", "refresh", "", "one more run of each setting: repeats tell more")
         self.race_button = _button("Race", "flag-checkered", "", "race what may pay with the present setting, by turns")
         self.stop_button = _button("Stop", "stop", "danger", "end the sweep or the race; what is measured is kept")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status, self.message = widgets.Label(), widgets.HTML()
         self.answer, self.table, self.findings = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.below = widgets.Label()  # that the cells below have other rows
         self.advice, self.offer = widgets.HTML(), widgets.HTML()  # what may pay; how many changes, and what races said
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
         self.chart = widgets.Output(layout=widgets.Layout(min_height="400px", overflow="auto"))
@@ -511,6 +517,8 @@ class PanelView:
         self._advised: tuple[Any, ...] = ()  # when the rows were measured that it is of
         self._raced: dict[tuple[Any, ...], Advice] = {}  # those rows → the advice with what races said
         self._least_seconds = _RACE_SECONDS
+        self._measured: list[str] = []  # when the rows were that it shows
+        panel.on_taken = self._show_below
         self._drawing, self._draw_waits = threading.Lock(), False
         for field in self.fields.values():
             field.widget.observe(self._on_change, names="value")
@@ -525,7 +533,7 @@ class PanelView:
         self._on_progress()
 
     def _laid_out(self) -> Any:
-        for name in ("status", "message", "answer", "table", "findings", "chart", "advice", "offer"):
+        for name in ("status", "message", "answer", "table", "findings", "chart", "advice", "offer", "below"):
             getattr(self, name).add_class(f"tclab-{name}").add_class("tclab-text")
         third, wide = widgets.Layout(width="33%"), "repeat(auto-fill, minmax(300px, 1fr))"
         columns = {title: [self.fields[name].box for name in names] for title, names in _COLUMNS.items()}
@@ -541,7 +549,7 @@ class PanelView:
         )  # fmt: skip
         wrapped = widgets.Layout(flex_flow="row wrap")
         buttons = widgets.HBox([self.run_button, self.stop_button, self.bar, self.status], layout=wrapped)
-        next_steps = widgets.HBox([self.again_button, self.race_button, self.offer], layout=wrapped)
+        next_steps = widgets.HBox([self.again_button, self.race_button, self.offer, self.below], layout=wrapped)
         self._results = widgets.VBox([self.answer, next_steps, tabs])
         return widgets.VBox([widgets.HTML(_STYLE), form, self._more, buttons, self.message, self._results])
 
@@ -555,9 +563,9 @@ class PanelView:
 
     def _offer_strategies(self) -> None:
         """Offer the strategies that serve one of the chosen models, and choose the first where none is left."""
-        kinds = [model_of(name) for name in self.fields["models"].widget.value if name in model_names()]
+        kinds = [models.get(name) for name in self.fields["models"].widget.value if name in models.names()]
         widget = self.fields["strategies"].widget
-        serving = [name for name in _strategies() if any(kind.served_by(strategy_of(name)) for kind in kinds)]
+        serving = [name for name in _strategies() if any(kind.served_by(masking.get(name)) for kind in kinds)]
         chosen = [name for name in widget.value if name in serving or name == "auto"]
         if kinds:
             widget.options = [*(["auto"] if "auto" in chosen else []), *serving]
@@ -628,28 +636,21 @@ class PanelView:
 
     def _race_once(self) -> None:
         able = self._able()
-        for i, one in enumerate(able, start=1):
-            seconds = timedelta(seconds=round(self._seconds(one)))
-            words = f"racing {one.change} ({i} of {len(able)}) for {seconds} once its processes have started"
-            self.offer.value = escape(words)
+        for i, change in enumerate(able, start=1):
+            seconds = self._seconds(change)
+            words = f"racing {change.change} ({i} of {len(able)}) for {timedelta(seconds=round(seconds))}"
+            self.offer.value = escape(f"{words} once its processes have started")
             with self._shown():
-                self._take_race(one)
+                assert self._advice is not None
+                assert change.race is not None
+                pair = change.race(budget_seconds=seconds, clock=self._race_clock)
+                if pair.kept or not self._race_stops.is_set():
+                    self._advice = self._raced[self._advised] = self._advice.with_race(change, pair)
             if self._race_stops.is_set():
                 break
-        self._racing = False
-        self._show_advice()
-
-    def _take_race(self, one: Suggestion) -> None:
-        assert self._advice is not None
-        assert one.race is not None
-        pair = one.race(budget_seconds=self._seconds(one), clock=self._race_clock)
-        if self._race_stops.is_set() and not pair.kept:
-            return
-        raced = replace(one, measured=pair)
-        rest = [each for each in self._advice.suggestions if each is not one]
-        unsure = tuple(each for each in self._advice.unsure if each is not one)
-        self._advice = replace(self._advice, suggestions=ranked([*rest, raced]), unsure=unsure)
-        self._raced[self._advised] = self._advice
+        with self._drawing:  # which shows the advice, too
+            self._racing = False
+            self._show_advice()
 
     def _race_clock(self) -> int:
         """Return nanoseconds; a race reads them after each round, and is to end as by Ctrl-C, with what it measured."""
@@ -670,6 +671,11 @@ class PanelView:
         self.offer.value = "<br>".join(map(escape, lines))
         self.advice.value = "" if advice is None else advice._repr_html_()
         self._show_buttons()
+
+    def _show_below(self) -> None:
+        """Say at rest if the cells below have other rows than the panel shows: nothing else would."""
+        stale = self.panel.taken not in (None, self._measured) and not self.panel.running
+        self.below.value = _BELOW * stale
 
     def _stop(self) -> None:
         self.stop_button.disabled = True  # a click is seen before the point or the round has ended
@@ -720,7 +726,10 @@ class PanelView:
             points, repeats = panel.points(), panel._options()["repeats"]
             self.status.value = outlook(points, panel.folder, repeats)
             self.bar.max, self.bar.value = len(points) * repeats, len(panel.tables())
-        rows = panel.rows()
+        measured = panel.measured()
+        self._measured = list(measured["measured_at"].astype(str))
+        self._show_below()
+        rows = undisturbed(measured)  # which the chart, the table, the sentences and the advice are of
         chart = drawn_by_jupyter(SWEEP_CHARTS[self.choice.value](rows).to_dict())
         self.chart.outputs = ({"output_type": "display_data", "data": chart, "metadata": {}},)
         self.table.value = Rows(rows)._repr_html_() if len(rows) else ""
@@ -728,11 +737,11 @@ class PanelView:
         answers = [sentence for by in ("strategy", *AXES) for sentence in axis_sentences(rows, by)] if found else []
         bold = "<br>".join(map(escape, dict.fromkeys(answers or found[:1])))
         self.answer.value = f"<b>{bold}</b>" if found else ""
-        self.findings.value = Sentences(dict.fromkeys([*answers, *found]))._repr_html_()
-        measured = tuple(rows["measured_at"]) if found else ()
-        if measured != self._advised:  # or a race's results would be gone
-            self._advice = self._raced.get(measured) or (advise(rows) if found else None)
-            self._advised = measured
+        self.findings.value = Sentences(found)._repr_html_()
+        advised = tuple(rows["measured_at"].astype(str)) if found else ()
+        if advised != self._advised:  # or a race's results would be gone
+            self._advice = self._raced.get(advised) or (advise(rows) if found else None)
+            self._advised = advised
             self._least_seconds = max([_RACE_SECONDS, *(_RACE_STEPS * rows["mean_seconds"].dropna())]) if found else 0.0
             self._show_advice()
 

@@ -165,7 +165,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
     """
     checked("steps", steps, AtLeast1)
     if not points:
-        raise InputError("there are no points, expected at least one")
+        raise InputError("there are no settings, expected at least one")
     return pd.concat([_frame_of(point, steps) for point in points], ignore_index=True)
 
 

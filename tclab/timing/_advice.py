@@ -123,21 +123,32 @@ class Advice(Shown):
         - `budget_seconds`: wall time for all of them together; making the arms comes on top.
         - `options`: further arguments of each suggestion's `race`; `progress` is True unless given.
         """
-        every, failures = [*self.suggestions, *self.unsure], []
-        most = n or max(1, int(budget_seconds // _RACE_SECONDS))
-        able = [(i, one.race) for i, one in enumerate(every) if one.race is not None][:most]
+        able = [(change, change.race) for change in (*self.suggestions, *self.unsure) if change.race is not None]
+        able = able[: n or max(1, int(budget_seconds // _RACE_SECONDS))]
         if able:
             say(f"{counted(len(able), 'race')} in {budget_seconds:g} s; making the candidates of each comes on top")
             options = {"budget_seconds": budget_seconds / len(able), "progress": True, **options}
-        for i, race in able:
+        advice = self
+        for change, race in able:
             try:
-                every[i] = replace(every[i], measured=race(**options))
+                advice = advice.with_race(change, race(**options))
             except Exception as error:  # one change must not cost the others' results
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                failures.append(f"what {every[i].change!r} gives when it runs: {why}")
-        unsure = [one for one in every[len(self.suggestions) :] if one.measured is None]
-        suggestions = ranked([one for one in every if one not in unsure])
-        return replace(self, suggestions=suggestions, unsure=tuple(unsure), missing=(*self.missing, *failures))
+                failed = f"what {change.change!r} gives when it runs: {why}"
+                advice = replace(advice, missing=(*advice.missing, failed))
+        return advice
+
+    def with_race(self, change: Suggestion, pair: Pair) -> Advice:
+        """Return the advice with what a race of one of its changes said: a suggestion, where it was unsure before.
+
+        **Arguments:**
+
+        - `change`: one of `suggestions` or `unsure`.
+        - `pair`: the change compared with the current setting.
+        """
+        others = [other for other in self.suggestions if other is not change]
+        unsure = tuple(other for other in self.unsure if other is not change)
+        return replace(self, suggestions=ranked([*others, replace(change, measured=pair)]), unsure=unsure)
 
     def _display(self) -> Display:
         reasons: dict[str, list[str]] = {}  # → changes
@@ -161,11 +172,16 @@ class Advice(Shown):
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
-    """Return suggestions by verdict, FASTER first, and by gain, the largest first; predictions that are bounds last."""
+    """Return suggestions by verdict, FASTER first, and by gain, the largest first; predictions that are bounds last.
 
-    def place(one: Suggestion) -> tuple[int, bool, float]:
-        verdict, ratio = (one.measured.verdict, one.measured.ratio) if one.measured else (None, one.ratio)
-        return _VERDICTS.index(verdict), verdict is None and one.basis == AT_BEST, ratio or inf
+    Where races found no ratio, or the same one, the prediction is the best that is known: it decides, and not which
+    race was the last.
+    """
+
+    def place(change: Suggestion) -> tuple[int, bool, float, float]:
+        pair, predicted = change.measured, change.ratio or inf
+        ratio = predicted if pair is None else pair.ratio or inf
+        return _VERDICTS.index(pair and pair.verdict), pair is None and change.basis == AT_BEST, ratio, predicted
 
     return tuple(sorted(suggestions, key=place))
 

@@ -35,6 +35,7 @@ MARGIN = 0.02  # a smaller difference is of no interest, unless another margin i
 _OF_AN_ORDER = 4  # rounds; of fewer, one that is wild would move all others
 _MANY = 500  # values
 _MOST_LONGER = 100  # times this race's seconds, beyond which no length is named
+_WIDE = 10.0  # high end over low end of runs' interval, beyond which it says nothing of use
 _SPARE = 2.0  # a race that is just long enough decides every other time, so twice as much is asked for
 
 
@@ -96,6 +97,12 @@ class Pair(Shown):
         """The share above which differences are excluded: 0.031 if `a` takes at most 3.1 % more or less than `b`."""
         return None if self.interval is None else max(self.interval[1] - 1, 1 - self.interval[0])
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether two runs of a side differ so much that nothing is decided, and the interval is of no use either."""
+        wide = self.interval is not None and self.interval[1] > _WIDE * self.interval[0]
+        return wide and self.runs is not None and self.verdict == UNDECIDED
+
     def _display(self) -> Display:
         return pairs_display([self])
 
@@ -113,10 +120,10 @@ def decide(low: float, high: float, margin: float) -> str:
 
 
 def ratio_text(pair: Pair) -> str:
-    """Return the ratio and its interval: "0.523× the time [0.51, 0.54]"; "no ratio" without one."""
+    """Return the ratio and its interval: "0.523× the time [0.51, 0.54]", without one that tells nothing; "no ratio"."""
     if pair.ratio is None:
         return "no ratio"
-    ends = f" [{pair.interval[0]:.4g}, {pair.interval[1]:.4g}]" if pair.interval else ""
+    ends = f" [{pair.interval[0]:.4g}, {pair.interval[1]:.4g}]" if pair.interval and not pair.tells_nothing else ""
     return f"{pair.ratio:.4g}× the time{ends}"
 
 
@@ -137,6 +144,8 @@ def _words(pair: Pair) -> Iterator[str]:
         yield pair.reason
     elif pair.interval is None:
         yield f"{counted(pair.kept, 'round')} ran, at least {pair.least} are needed: a race of {needs} may decide"
+    elif pair.tells_nothing:
+        yield "runs of the same side differ too much to tell anything: measure more of them, on a quiet machine"
     elif pair.verdict == UNDECIDED:
         yield f"the interval crosses {edge}"
         if pair.differ:

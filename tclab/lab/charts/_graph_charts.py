@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from math import atan2, cos, degrees, pi, sin
 from typing import Any
 
 import altair as alt
@@ -127,9 +126,14 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
 
 
 def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
-    at = [(sin(2 * pi * node / len(states)), cos(2 * pi * node / len(states))) for node in range(len(states))]
-    arrows = [_arrow(*at[a], *at[b]) | {"state": state} for a, b, state in edges]
-    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"])
+    angles = 2 * np.pi * np.arange(len(states)) / len(states)
+    at = list(zip(np.sin(angles), np.cos(angles), strict=True))
+    arrows = [(*at[source], *at[target], state) for source, target, state in edges]
+    lines = pd.DataFrame(arrows, columns=["x", "y", "x2", "y2", "state"])
+    right, up = lines["x2"] - lines["x"], lines["y2"] - lines["y"]
+    # nearer to the end: crossing lines have theirs apart
+    lines = lines.assign(head_x=lines["x"] + 0.7 * right, head_y=lines["y"] + 0.7 * up)
+    lines["angle"] = np.degrees(np.arctan2(right.astype(float), up.astype(float)))
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
     legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300)
@@ -149,12 +153,6 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], p
         points.mark_point(filled=True, size=90, opacity=1),
     ]
     return alt.layer(*layers).properties(width=_SIZE, height=_SIZE, title=title)
-
-
-def _arrow(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
-    """Return a line with its arrow's head, nearer to its end: crossing lines have theirs apart."""
-    head = {"head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))}
-    return {"x": x, "y": y, "x2": x2, "y2": y2} | head
 
 
 # ---- how far a deletion reaches
@@ -194,19 +192,21 @@ def reach_rows(
     return pd.DataFrame(found, columns=["graph", "sample", "layer", "rows", "messages", "recomputed"])
 
 
-_SHARES = {
-    "rows": "rows that differ",
-    "messages": "edges a delta sends again",
-    "recomputed": "edges read to recompute them",
-}
+# column → its panel
+_SHARES = {"rows": "rows that differ", "messages": "messages of delta", "recomputed": "recomputed: edges read"}
 
 
 def reach_chart(rows: pd.DataFrame) -> Any:
-    """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles."""
-    frame = rows.melt(["graph", "layer", "sample"], list(_SHARES), "share_of", "share")
-    shares = frame.groupby(["share_of", "graph", "layer"], sort=False)["share"]
-    quartiles = shares.quantile(np.array([0.25, 0.5, 0.75])).unstack()
-    spread = quartiles.set_axis(["low", "y", "high"], axis=1).reset_index()
-    points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
-    title = chart_title("What a deletion affects", "median and quartiles over samples")
-    return lines(points, title, x="layer", y="share of all", log="", percent=True, legend=True, width=170, height=160)
+    """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles.
+
+    The title has a line for each graph: the mean share of the messages over samples and layers.
+    """
+    named = rows.rename(columns={**_SHARES, "graph": "line", "layer": "x"})
+    shares = named.melt(["line", "x", "sample"], list(_SHARES.values()), "panel", "share")
+    quartiles = shares.groupby(["panel", "line", "x"], sort=False)["share"].quantile(np.array([0.25, 0.5, 0.75]))
+    points = quartiles.unstack().set_axis(["low", "y", "high"], axis=1).reset_index()
+    sent = rows.groupby("graph", sort=False)["messages"].mean()
+    said = [f"delta sends {share:.1%} of the messages that node_mask sends ({name})" for name, share in sent.items()]
+    title = chart_title(said, f"mean over layers; below: median and quartiles of {rows['sample'].nunique()} samples")
+    axis = "share of all (less is better)"
+    return lines(points, title, x="layer", y=axis, log="", percent=True, legend=True, width=170, height=160)

@@ -17,28 +17,40 @@ from tclab.sweeps.predict import Epoch
 from tclab.timing import Ledger
 from tclab.timing._ledger import SUMS
 from tclab.timing._race import Race, Races
-from tclab.timing._verdict import UNDECIDED, Pair, explain
+from tclab.timing._verdict import FASTER, OPPOSITE, SAME, SLOWER, UNDECIDED, Pair, explain
 from tclab.trace._categories import OUTSIDE
 from tclab.trace._report import Report
 
 _NEUTRAL = {"": "#4e77c9"}  # of dots that are no strategy's
 _WITHIN = 0.10  # error that a prediction may have
 _LEFT = "logarithmic; left is faster"
+_SAID = {FASTER: "faster than", SLOWER: "slower than", SAME: "as fast as", UNDECIDED: "not told apart from"}
 
 
 def _ratio_rows(pairs: Iterable[tuple[str, Pair]]) -> pd.DataFrame:
     """Return pairs as rows of `ratios`, each with its verdict as words; without a ratio there are the words alone."""
     columns = ["line", "kind", "value", "low", "high", "sure", "text", "why"]
-    found = [
-        (name, pair.a, pair.ratio, *(pair.interval or (None, None)), pair.verdict != UNDECIDED,
-         f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio", explain(pair))
-        for name, pair in pairs
-    ]  # fmt: skip
+    found = []
+    for name, pair in pairs:
+        low, high = (not pair.tells_nothing and pair.interval) or (None, None)
+        text = f"{pair.ratio:.3g}× {pair.verdict}" if pair.ratio else f"{pair.verdict}: no ratio"
+        found.append((name, pair.a, pair.ratio, low, high, pair.verdict != UNDECIDED, text, explain(pair)))
     return pd.DataFrame(found, columns=columns)
 
 
-def _band(margin: float) -> tuple[float, float]:
-    return 1 / (1 + margin), 1 + margin
+def _finding(named: Sequence[tuple[str, Pair]], against: str, nouns: str) -> str:
+    """Return what named pairs say as a title: how many are faster than what they are against, or else slower, or alike.
+
+    `nouns` is what they are, if they are several.
+    """
+    verdict, words = next(said for said in _SAID.items() if any(pair.verdict == said[0] for _, pair in named))
+    alike = {name: pair for name, pair in named if pair.verdict == verdict}
+    most = (max if verdict == SLOWER else min)(alike, key=lambda name: alike[name].ratio or 1.0)
+    subject, it = f"{alike[most].a} is", "it"
+    if len(named) > 1:
+        subject, it = f"{len(alike)} of {len(named)} {nouns} {'is' if len(alike) == 1 else 'are'}", most
+    figures = f": {it} takes {alike[most].ratio:.3g}× the time" if verdict in OPPOSITE else ""
+    return f"{subject} {words} {against}{figures}"
 
 
 def race_chart(
@@ -54,8 +66,8 @@ def race_chart(
       `tclab.timing.verdicts_of(samples)`.
     - `against`: the arm that is 1.
     - `by`: what a cell's name is, "samples".
-    - `title`: the chart's.
-    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
+    - `title`: the chart's; what the race found, unless given.
+    - `where`: the machine, for the line below it; this one unless given, its device alone for "cpu" or "cuda".
     """
     chosen = pairs_against(pairs.pairs if isinstance(pairs, Race | Races) else pairs, against)
     named = []
@@ -63,32 +75,32 @@ def race_chart(
         noun = by.removesuffix("s") if str(pair.cell) == "1" else by
         cell = pair.cell and f"{pair.cell} {noun}".strip()
         named.append((" · ".join(filter(None, (pair.a, cell))), pair))
-    title = title or f"Each candidate against {against}"
     rows = _ratio_rows(named)
     if rows["value"].isna().all():
         reasons = "\n".join(dict.fromkeys(f"{name}: {explain(pair)}" for name, pair in named))
-        return empty_chart(f"{title}: no ratio.\n{reasons}")
+        return empty_chart(f"{title or f'Each candidate against {against}'}: no ratio.\n{reasons}")
     if chosen[0].cell is None:
         rows = rows.sort_values("value")
     margin = max(pair.margin for pair in chosen)
     more = f"with the interval that decides; grey band: the margin of ±{margin:.1%}"
-    heading = chart_title(title, machine_text(where, pairs), more)
-    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", band=_band(margin))
+    heading = chart_title(title or _finding(named, against, "candidates"), machine_text(where, pairs), more)
+    return ratios(rows, heading, axis=f"time over that of {against} ({_LEFT})", band=(1 / (1 + margin), 1 + margin))
 
 
 def _comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band."""
     first, second = comparison.names
-    rows = _ratio_rows((pair.cell or "", pair) for pair in comparison.pairs if pair.ratio).assign(kind="")
-    if rows.empty:
-        return empty_chart(f"No point of {first} and {second} has a time in both.")
+    timed = [(pair.cell or "", pair) for pair in comparison.pairs if pair.ratio]
+    if not timed:
+        return empty_chart(f"No setting of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
     said = [" and ".join(dict.fromkeys(map(str, comparison.where)))]
     said += [f"{name}: {was} → {now}"[:100] for name, (was, now) in comparison.differs.items()]
     said.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
-    title = chart_title(f"{second} against {first}", *said)
+    title = chart_title(_finding(timed, first, f"settings of {second}"), *said)
     axis = f"{comparison.stage}: time of {second} over {first} ({_LEFT})"
-    return ratios(rows, title, axis=axis, colours=_NEUTRAL, band=_band(margin))
+    rows = _ratio_rows(timed).assign(kind="")
+    return ratios(rows, title, axis=axis, colours=_NEUTRAL, band=(1 / (1 + margin), 1 + margin))
 
 
 def _ledger_chart(ledger: Ledger) -> Any:
@@ -131,8 +143,8 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     text = f"{inside} of {len(found)} epochs took the predicted time, within {_WITHIN:.0%}"
     scales = " and ".join(dict.fromkeys(f"scale {epoch.point.scale:g}" for epoch in epochs if epoch.point.scale))
     of = " · ".join(filter(None, (machine, scales)))
-    title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
-    return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic)",
+    title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: 90 % interval of the prediction")
+    return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic, 1 is right)",
                   colours=_NEUTRAL, band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
 

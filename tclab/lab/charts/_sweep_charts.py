@@ -14,8 +14,7 @@ from tclab.errors import check_known
 from tclab.lab.charts._marks import lines, ratios, stacked
 from tclab.lab.charts._style import EMPTY, STAGE_COLOURS, chart_title, empty_chart
 from tclab.lab.reports import _cells as cells
-from tclab.lab.reports._cells import ratio_of_rows, records, rows_of_points
-from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts
+from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts, largest_stages
 from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -48,7 +47,7 @@ def throughput(rows: Runs, by: str = "strategy") -> Any:
     **Raises:** `InputError` for another `by`.
     """
     check_known("axis of throughput", ["strategy", *AXES], by)
-    rows = cells.with_labels(cells.in_one_mode(rows_of(rows)))
+    rows = cells.with_labels(cells.in_one_mode(undisturbed(rows_of(rows))))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     return _overview(cells.fullest(rows)) if by == "strategy" else _over(rows, by)
@@ -63,7 +62,8 @@ def _title(rows: pd.DataFrame, by: str, width: int) -> tuple[list[str], str]:
     first = next(iter(axis_texts(rows, by)), AxisText("", ("No exact strategy was measured",)))
     text = wrap(first.sentence(*first.clauses), int(width / _LETTER))
     if len(text) > _LINES:
-        text = wrap(first.sentence(first.clauses[-1]), int(width / _LETTER), max_lines=_LINES, placeholder=" …")
+        figures = first.clauses[-1 if by in AXES else 0]
+        text = wrap(first.sentence(figures), int(width / _LETTER), max_lines=_LINES, placeholder=" …")
     return text, first.left_out
 
 
@@ -88,7 +88,8 @@ def _overview(cell: pd.DataFrame) -> Any:
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
     dots["why"], dots["kind"] = [words.get(label, "") for label in found["label"]], found["strategy"]
     once = measured["label"].is_unique and len(measured) > 1
-    beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
+    judged = bool(said.isin(["as fast", "undecided"]).any())
+    beside = "beside a row: samples/s, size of a batch" + ", verdict against the fastest" * judged
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
     title = chart_title(answer, beside, lines, left_out, rows=cell)
     return ratios(dots, title, axis="samples/s (logarithmic, more is better)", one=None)
@@ -167,7 +168,7 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     - `rows`: of a sweep.
     - `points`: of a sweep over ranks, those to draw; all unless given.
     """
-    rows = undisturbed(rows_of(rows) if points is None else rows_of_points(rows, points))
+    rows = undisturbed(rows_of(rows) if points is None else cells.rows_of_points(rows, points))
     if not (rows["status"] == "ok").any():
         return _without_figures(rows)
     cell = cells.fullest(rows)
@@ -178,8 +179,8 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})
-    found["label"] = _without_model(found) if found["model"].nunique() == 1 else found["label"]
-    parts["bar"] = found["label"] + " · " + found["where"]
+    label = _without_model(found) if found["model"].nunique() == 1 else found["label"]
+    parts["bar"] = label + " · " + found["where"]
     parts["value"], parts["text"] = found["seconds"].where(drawn, 0.0), whole.where(drawn, wrong)
     parts["mode"] = pd.factorize(found["mode"])[0]
     parts["longest"] = found.groupby(["mode", "label"])["whole_seconds"].transform("max")
@@ -187,22 +188,11 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     known = found["accounted"][drawn].dropna()
     shares = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (known.min(), known.max()))) if len(known) else ""
     accounted = f"accounted for: {shares}; " if shares else ""
-    title = chart_title(
-        _largest_stages(found[drawn]), f"mean of each stage; {accounted}bars overlap in time", rows=cell
-    )
-    return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
-
-
-def _largest_stages(found: pd.DataFrame) -> list[str]:
-    """Return the largest stage of the fastest step and of the slowest, a sentence each."""
-    for column, first in (("where", ("device", "host")), ("mode", ("step", *found["mode"]))):
-        chosen = next((value for value in first if (found[column] == value).any()), None)
-        found = found[found[column] == chosen]
-    largest = found.sort_values("seconds").groupby("label").tail(1).sort_values("whole_seconds")
-    ends = zip(*(largest[name] for name in ("label", "stage", "seconds", "whole_seconds")), strict=True)
-    said = [f"{label}: {stage} is the largest stage, {seconds / whole:.0%} of a step's {seconds_text(whole)}"
-            for label, stage, seconds, whole in ends if whole]  # fmt: skip
-    return [*said[:1], *said[1:][-1:]] or ["Where a step's time goes"]
+    of_device = found["where"].eq("device")
+    said = largest_stages(found[of_device] if of_device.any() else found)
+    fast_and_slow = [*said[:1], *said[1:][-1:]] or "No timeline's stages add up to its clock"
+    title = chart_title(fast_and_slow, f"mean of each stage; {accounted}bars overlap in time", rows=cell)
+    return stacked(parts, title, axis="time of a step, or of a worker's batch [s]", colours=STAGE_COLOURS)
 
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
@@ -215,7 +205,7 @@ SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
-    text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
+    text = [f"{number} × {status}" for status, number in statuses.items()] or ["No setting has been measured yet."]
     return empty_chart("\n".join(text[:8])).properties(title=chart_title(f"{EMPTY} yet"))
 
 
@@ -234,7 +224,7 @@ def speed_up(rows: Runs, strong: Iterable[Point], weak: Iterable[Point]) -> Any:
     - `strong`, `weak`: which of its points are of which kind, as `tclab.sweeps.config.scaling_points` returns them.
     """
     kinds = {"strong: one batch shared": strong, "weak: a batch for each rank": weak}
-    sides = {panel: rows_of_points(rows, points) for panel, points in kinds.items()}
+    sides = {panel: cells.rows_of_points(rows, points) for panel, points in kinds.items()}
     found = [one for panel, side in sides.items() for one in _speed_ups(side, panel)]
     if not found:
         return empty_chart("No two numbers of ranks were measured: there is no speed-up yet.")
@@ -261,11 +251,11 @@ def _speed_ups(rows: pd.DataFrame, panel: str) -> list[dict[str, Any]]:
     limits: dict[tuple[str, int], dict[str, Any]] = {}
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("ranks")
     for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
-        first, *more_ranks = each = records(group)
+        first, *more_ranks = each = cells.records(group)
         for row in each if more_ranks else []:
             more = row["ranks"] / first["ranks"]
             times = row["samples_per_second"] / first["samples_per_second"]
-            ratio, low, high = ratio_of_rows(first, row)  # of steps, whose samples may differ
+            ratio, low, high = cells.ratio_of_rows(first, row)  # of steps, whose samples may differ
             at = {"panel": panel, "kind": strategy, "x": row["ranks"]}
             ends = {"low": times * low / ratio, "high": times * high / ratio}
             words = f"{times / more:.0%}" if more > 1 else ""

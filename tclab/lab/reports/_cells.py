@@ -10,7 +10,7 @@ import pandas as pd
 
 from tclab.errors import require
 from tclab.masking._strategy import BASELINES
-from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs, undisturbed
+from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._row_files import Runs, rows_of
@@ -20,7 +20,7 @@ from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import BUSY, Pair
 from tclab.training._step import MODES
 
-_CELL = ["model", "networks", "network_names", "batch_size"]
+_CELL = ["networks", "network_names", "batch_size"]
 _POINT = ["mode", "model", "strategy"]
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]  # apart: runs of a point
 _CHARTED = ("strategy", "batch_size", "networks")  # axes of charts
@@ -90,22 +90,21 @@ def fullest(rows: pd.DataFrame) -> pd.DataFrame:
     its chart.
     """
     named = rows.assign(network_names=rows["network_names"].fillna(""))
-    of = ["model", "setting"] if "setting" in rows else ["model"]
-    cell = [*of, *_CELL[1:]]
     ok = named[(named["status"] == "ok") & (named["stage"] == "step")]
     exact = ok["exact"].fillna(True).astype(bool)
     ok = ok[exact] if exact.any() else ok
-    counts = ok.groupby(cell)["strategy"].nunique().reset_index()
-    best = counts.sort_values(["strategy", "networks", "batch_size"]).groupby(of).tail(1)
-    return named.merge(best[cell], on=cell)
+    return _with_most("strategy", named, ok, ["model", "setting"] if "setting" in rows else ["model"], _CELL)
+
+
+def _with_most(column: str, rows: pd.DataFrame, counted: pd.DataFrame, of: list[str], cell: list[str]) -> pd.DataFrame:
+    """Return, for each group, the rows of the cell that has the most values of a column, the largest of them."""
+    counts = counted.groupby([*of, *cell])[column].nunique().reset_index()
+    best = counts.sort_values([column, "networks", "batch_size"]).groupby(of).tail(1)
+    return rows.merge(best[[*of, *cell]], on=[*of, *cell])
 
 
 def in_one_mode(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run.
-
-    Runs that other programs disturbed are among them only if the point has no other.
-    """
-    rows = undisturbed(rows)
+    """Return the rows of mode `step`, where strategies are compared, or of the first mode where that was not run."""
     modes = list(rows[rows["status"] == "ok"]["mode"].dropna().unique())
     return rows[rows["mode"] == ("step" if "step" in modes else modes[0])] if modes else rows
 
@@ -212,10 +211,7 @@ def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
     ok = rows[(rows["status"] == "ok") & rows["overheads"].fillna("").eq("")]
     if ok.empty:
         return ok.assign(label="")
-    size = ["model", "strategy", "batch_size", "networks"]
-    modes = ok.groupby(size)["mode"].nunique().reset_index()
-    best = modes.sort_values(["mode", "batch_size", "networks"]).groupby(["model", "strategy"]).tail(1)
-    ok = ok.merge(best[size], on=size)
+    ok = _with_most("mode", ok, ok, _POINT[1:], ["batch_size", "networks"])
     seeds = ok["seed"].fillna(0)
     ok = ok[seeds == seeds.groupby([ok[name] for name in _POINT]).transform("min")]
     return pd.concat([one_run_each(with_labels(group)) for _, group in ok.groupby(_POINT, sort=False)])
@@ -237,20 +233,17 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages;
     `accounted`, the share of the timeline's clock that its stages account for, missing where it has no clock.
     """
-    found: list[tuple[Any, ...]] = []
     of = ["label", *_POINT]
     chosen = points_of_modes(rows)
     steps = chosen[chosen["stage"] == "step"].set_index(of)
-    for key, group in chosen.groupby([*of, "where"], sort=False):
-        *point, where = key
-        parts = group[~group["stage"].isin([*SUMS, *_OF_RANKS])]
-        whole = float(parts[parts["stage"] != "idle"]["mean_seconds"].sum())
-        accounted = steps.at[tuple(point), f"{where}_accounted"] if f"{where}_accounted" in steps else None
-        for stage, seconds in zip(parts["stage"], parts["mean_seconds"], strict=True):
-            found.append((*point, where, stage, float(seconds), whole, accounted))
-    made = pd.DataFrame(found, columns=[*of, "where", "stage", "seconds", "whole_seconds", "accounted"])
-    made["accounted"] = made["accounted"].astype("Float64")
-    return made.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
+    parts = chosen[chosen["where"].notna() & ~chosen["stage"].isin([*SUMS, *_OF_RANKS])]
+    parts = parts[[*of, "where", "stage"]].assign(seconds=parts["mean_seconds"].astype(float))
+    busy = parts["seconds"].where(parts["stage"] != "idle", 0.0)
+    parts["whole_seconds"] = busy.groupby([parts[name] for name in (*of, "where")]).transform("sum")
+    clocks = [(tuple(key), f"{where}_accounted") for *key, where in keys_of(parts, (*of, "where"))]
+    accounted = [steps.at[key, clock] if clock in steps else None for key, clock in clocks]
+    parts["accounted"] = pd.Series(accounted, parts.index, "Float64")
+    return parts.sort_values("mode", key=lambda modes: modes.map([*MODES].index), kind="stable").reset_index(drop=True)
 
 
 def adds_up(accounted: float | None) -> bool:
