@@ -29,8 +29,8 @@ from time import perf_counter_ns
 from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
+from tclab.timing._loader_arm import Arm
 from tclab.timing._race import Race, check_settings, last_notes, race
-from tclab.timing._race_blocks import Arm
 from tclab.timing._verdict import MARGIN, sentence_of
 
 SIDES = ("head", "base")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
@@ -126,8 +126,7 @@ class _Stage(AbstractContextManager[None]):
             import torch
 
             # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
-            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-            self.mark = mark(f"ledger: {self.name}")
+            self.mark = torch._C._profiler._RecordFunctionFast(f"ledger: {self.name}")
             self.mark.__enter__()
         ledger._open.append(self)
         ledger._cut(self.name)
@@ -200,7 +199,7 @@ class Ledger(Timer, Shown):
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -388,15 +387,11 @@ class Ledger(Timer, Shown):
 
     def seconds(self, timeline: str = "host") -> dict[str, list[float]]:
         """Return stage → its seconds in each step that had it, the whole `step` included, without pandas."""
-        return self._seconds().get(timeline, {})
-
-    def _seconds(self) -> dict[str, dict[str, list[float]]]:
-        """Return timeline → stage → its seconds in each step that had it."""
-        lines: dict[str, dict[str, list[float]]] = {}
-        for timeline, _, stage, seconds in self.rows():
-            if seconds is not None:
-                lines.setdefault(timeline, {}).setdefault(stage, []).append(seconds)
-        return lines
+        stages: dict[str, list[float]] = {}
+        for line, _, stage, seconds in self.rows():
+            if line == timeline and seconds is not None:
+                stages.setdefault(stage, []).append(seconds)
+        return stages
 
     @property
     def workers(self) -> int | None:
@@ -434,7 +429,8 @@ class Ledger(Timer, Shown):
         `idle` is in no whole.
         """
         lines = []
-        for timeline, stages in self._seconds().items():
+        for timeline in dict.fromkeys(line for line, *_ in self.rows()):
+            stages = self.seconds(timeline)
             steps = max(map(len, stages.values()))
             whole = sum(sum(seconds) for name, seconds in stages.items() if name not in (*SUMS, "idle"))
             for name, seconds in stages.items():

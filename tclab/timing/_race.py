@@ -24,7 +24,8 @@ from uuid import uuid4
 from tclab._display import Display, Shown, counted, say, seconds_text
 from tclab.errors import InputError, check_known, check_whole, shown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
+from tclab.timing._loader_arm import Arm
+from tclab.timing._race_blocks import Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
@@ -141,7 +142,7 @@ def race(
       (loader, step): `step(batch)` is called on the loader's next batch, epoch after epoch. Before each block, outside
       the clock, the batches that its workers made while other arms ran (`num_workers * prefetch_factor`) are dropped
       and a step is run; a block has a multiple of `num_workers` steps. Any iterable of batches that can be gone through
-      again is a loader. Or an `Arm` (`tclab.timing._race_blocks`), which has a period or settles before each block. Or
+      again is a loader. Or an `Arm` (`tclab.timing._loader_arm`), which has a period or settles before each block. Or
       "module:function", a factory that returns one of these, or "module:function:text", with the factory's argument.
     - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
@@ -309,8 +310,8 @@ class _Session:
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
         fits = int(seconds / max(round_seconds, 1e-9))
-        rounds = f"{counted(fits, 'round')} of {seconds_text(round_seconds)}"
-        text = f"{self.budget_seconds:g} s have room for about {rounds}, and a verdict needs {self.least}"
+        text = f"{self.budget_seconds:g} s have room for about {counted(fits, 'round')} of "
+        text += f"{seconds_text(round_seconds)}, and a verdict needs {self.least}"
         if fits < self.least:
             needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
             text += f", so it will decide nothing. A race of about {needs} s may"

@@ -25,12 +25,12 @@ from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError
-from tclab.timing._loader_arm import DRAWN, loader_arm, wait_for_workers
+from tclab.timing._loader_arm import DRAWN, Arm, loader_arm, wait_for_workers
 
 Clock = Callable[[], float]
 Sample = dict[str, Any]
@@ -44,26 +44,6 @@ ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
-
-
-class Arm(NamedTuple):
-    """One candidate of a race.
-
-    **Arguments:**
-
-    - `call`: does one unit of work.
-    - `settle`: called before each block, with its number of calls, outside the clock: what this arm's workers did while
-      other arms ran must not make its own block shorter.
-    - `period`: calls of which a block has a multiple, where the budget has room for such blocks.
-    - `returns_seconds`: a call returns its own seconds, and no clock is read.
-    - `identity`: a JSON value that the race's record keeps; only a race of the same identities resumes it.
-    """
-
-    call: Callable[[], Any]
-    settle: Callable[[int], object] | None = None
-    period: int = 1
-    returns_seconds: bool = False
-    identity: Any = None
 
 
 ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
@@ -278,7 +258,7 @@ def arm_from(given: ArmSource) -> Arm:
     if not isinstance(given, str):
         if isinstance(given, Arm):
             return given
-        return Arm(*loader_arm(*given)) if isinstance(given, tuple) else Arm(given)
+        return loader_arm(*given) if isinstance(given, tuple) else Arm(given)
     module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
     try:
