@@ -88,7 +88,7 @@ def test_what_workers_made_ahead_is_drained_whoever_wraps_their_loader(wrap, per
     _, settle, period, *_ = loader_arm(wrap(workers_loader(persistent_workers=persistent)), lambda batch: None)
     assert period in (2, 10)  # an epoch, where a wrapper says how long it is
     drained = 0
-    for _ in range(12):  # across epochs
+    for _ in range(8):  # across epochs
         before = WeakSet(running())  # one that an epoch left behind ends
         wait_for_workers()
         assert all(iterator._data_queue.qsize() == iterator._tasks_outstanding for iterator in before)
