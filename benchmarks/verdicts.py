@@ -291,8 +291,10 @@ def _functions(units: int, seconds: float) -> Pair:
     return race({"a": _work(200), "b": _work(units)}, budget_seconds=seconds).pair("a", "b")
 
 
-REAL = {"strategies": _strategies, "loaders": _loaders, "commits": _commits,
-        "functions": partial(_functions, 200), "10 % apart": partial(_functions, 220)}  # fmt: skip
+REAL: dict[str, Callable[[float], Pair]] = {
+    "strategies": _strategies, "loaders": _loaders, "commits": _commits, "functions": partial(_functions, 200),
+    "10 % apart": partial(_functions, 220),
+}  # fmt: skip
 
 
 def _plan() -> Iterator[tuple[str, Callable[[float], Pair], bool]]:

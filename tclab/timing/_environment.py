@@ -95,6 +95,15 @@ def _commit() -> str | None:
         return None
 
 
+def on_cuda(*calls: str) -> bool:
+    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
+    torch: Any = sys.modules.get("torch")
+    in_use = torch is not None and torch.cuda.is_initialized()
+    for call in calls if in_use else ():
+        getattr(torch.cuda, call)()
+    return bool(in_use)
+
+
 def environment(*, load_torch: bool = True) -> dict[str, str | int | float | None]:
     """Return the machine, the versions and the allocator's settings that a figure was measured with.
 
@@ -110,7 +119,7 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
         import torch  # noqa: F401 (found among the modules)
     loaded: Any = sys.modules.get("torch")
     gpus = None
-    if loaded is not None and (load_torch or loaded.cuda.is_initialized()):
+    if load_torch or on_cuda():
         gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
     properties = loaded.cuda.get_device_properties(0) if gpus else None
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ALLOCATOR)]

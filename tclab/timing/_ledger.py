@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import conditions, contention
+from tclab.timing._environment import conditions, contention, on_cuda
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,8 +254,7 @@ class Ledger(Timer, Shown):
             self.end()
         if self._cuts is None:
             if self.cuda is None:
-                torch = sys.modules.get("torch")
-                self.cuda = bool(torch is not None and torch.cuda.is_initialized())
+                self.cuda = on_cuda()
             self._around = self._around[:1] or [conditions()]
             self._synchronize()
             self._cuts = []

@@ -30,6 +30,7 @@ from typing import Any
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError
+from tclab.timing._environment import on_cuda
 from tclab.timing._loader_arm import DRAWN, Arm, loader_arm, wait_for_workers
 
 Clock = Callable[[], float]
@@ -65,16 +66,6 @@ def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
         as_given = False
 
 
-def _on_cuda(*calls: str) -> bool:
-    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
-    torch = sys.modules.get("torch")
-    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return False
-    for call in calls:
-        getattr(torch.cuda, call)()
-    return True
-
-
 class BlockRunner:
     """Runs the blocks of some arms in this process.
 
@@ -101,9 +92,9 @@ class BlockRunner:
             made[name].call()
             self._first_seconds[name] = self._clock() - begin
         self._arms = {name: made[name] for name in self._given}
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         gc.collect()  # garbage of loading, before the rest is frozen
-        _on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
+        on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
 
     def _timed(self, name: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
@@ -113,11 +104,11 @@ class BlockRunner:
             arm.settle(calls)
         if arm.returns_seconds:
             return float(sum(arm.call() for _ in range(calls)))
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         begin = self._clock()
         for _ in range(calls):
             arm.call()
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         return self._clock() - begin
 
     def plan(self, seconds: float, race_seconds: float) -> Plan:
@@ -174,7 +165,7 @@ class BlockRunner:
         - `first`: number of the first round in the race.
         - `round_seconds`: about how long a round is.
         """
-        for arm in self._arms.values() if _on_cuda() else ():
+        for arm in self._arms.values() if on_cuda() else ():
             arm.call()  # allocates anew what was released
         begin, i = self._clock(), first
         orders = orders_of(list(self._arms), as_given=first == 0)
@@ -195,7 +186,7 @@ class BlockRunner:
                 i += 1
         finally:
             gc.unfreeze()
-            _on_cuda("empty_cache")
+            on_cuda("empty_cache")
             wait_for_workers()  # which would take processors from the next process
 
 
