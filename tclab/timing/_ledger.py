@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -190,7 +190,9 @@ class Ledger(Timer, Shown):
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
-        self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
+        self._wall = defaultdict[str, float](
+            float
+        )  # timeline → seconds of all blocks by the raw clock, without unfinished steps
         self._cuts: list[Cut] | None = None  # of the open step
         self._begin_ns = 0  # of the open block, by the raw clock
         self._thread = threading.current_thread()  # of the loop
@@ -290,8 +292,7 @@ class Ledger(Timer, Shown):
                 self._ended = len(self._steps)
                 for line in self._timelines:
                     dropped = 0.0 if keep else sum(stage_seconds(cuts, line).values())
-                    wall = (end_ns - self._begin_ns) / 1e9 - dropped
-                    self._wall[line] = self._wall.get(line, 0.0) + wall
+                    self._wall[line] += (end_ns - self._begin_ns) / 1e9 - dropped
         self._open.clear()
         self._failed = False
 
