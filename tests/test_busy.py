@@ -107,7 +107,7 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
     made = timing.race(arms, budget_seconds=5, clock=machine.clock)
     calm, epoch = replace(made, busy_percent=None), replace(epochs()[0], busy_percent=78.4)
-    words = "the machine was busy: something waited for a processor 78 % of the time"
+    words = "the machine was busy: something waited for a processor 78% of the time"
     for shown in (made, Races({1: calm, 2: made}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words not in " ".join(str(calm).split())
