@@ -44,9 +44,9 @@ def contention_text(row: Mapping[str, Any]) -> str | None:
     cores, threads = cores_within(row.get("cores"), row.get("cpu_limit_cores")), row.get("threads")
     if threads is None:
         return None
-    ranks = row.get("ranks") or 1
-    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
-    own = (threads + (row.get("workers") or 0) + exchange) * ranks  # that can want a processor at once
+    ranks, workers = row.get("ranks") or 1, row.get("workers") or 0
+    # that can want a processor at once; several ranks have a thread each that exchanges gradients
+    own = (threads + workers + (ranks > 1)) * ranks
     crowded = load is not None and load > own and seen.busy_percent is not None
     return str(seen) if crowded or (cores is not None and own <= cores) else None
 
@@ -309,9 +309,6 @@ class Rows(Shown, pd.DataFrame):
 
     def __str__(self) -> str:
         return super().__str__() if self._is_of_steps() else pd.DataFrame.__repr__(self)
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() if self._is_of_steps() else frame_html(self)
