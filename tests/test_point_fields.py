@@ -20,8 +20,7 @@ from tclab.sweeps._fields import Options, declarations, option_choices
 from tclab.sweeps._measure import setup
 from tclab.sweeps._point import ALLOCATORS
 from tclab.sweeps._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import SCHEMA, columns_of, point_of, table
+from tclab.sweeps._rows import SCHEMA, Results, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 
 DECLARED = declarations(Point)

@@ -12,8 +12,7 @@ from tclab import InputError, Point
 from tclab.sweeps._fingerprint import import_file
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import Progress, print_progress
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import columns_of, not_measured, table
+from tclab.sweeps._rows import Results, columns_of, not_measured, table
 from tclab.sweeps._run import close_workers
 
 

@@ -19,8 +19,7 @@ from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.sweeps._point import Point, Points, points_of, varying_fields
 from tclab.sweeps._point_inputs import networks_of, resolve
 from tclab.sweeps._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import frame, not_measured
+from tclab.sweeps._rows import Results, frame, not_measured
 from tclab.sweeps._run import STOPPED, others_now, point_rows
 from tclab.sweeps._slurm import run_on_slurm
 

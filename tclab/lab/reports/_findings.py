@@ -12,8 +12,7 @@ from tclab._display import Sentences, bytes_text, counted, first_of, seconds_tex
 from tclab.errors import check_known
 from tclab.lab.reports import _cells as cells
 from tclab.sweeps._compare import undisturbed
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
+from tclab.sweeps._rows import Runs, busy_text, measured_here, ranks_text, rows_of, where_measured, without_time
 from tclab.timing._verdict import BUSY, FASTER, ONCE, SAME, UNDECIDED, Pair
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
@@ -130,7 +129,7 @@ def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
 
 
 def _machine(rows: pd.DataFrame) -> str:
-    if not of_this_machine(rows.iloc[0]):
+    if not measured_here(rows.iloc[0]):
         return f"On {where_measured(rows)}"
     return "On this machine, which was busy" if rows["contention"].notna().any() else "On this machine"
 
