@@ -238,13 +238,7 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         finally:
             del batches  # ends the workers
         largest["store_bytes"] = here.store_bytes
-    return RankMeasurement(
-        timelines=timelines(ledger, lead),
-        demands=demands,
-        accounted=ledger.accounted,
-        largest=largest,
-        conditions=around,
-    )
+    return RankMeasurement(timelines(ledger, lead), demands, ledger.accounted, largest, around)
 
 
 def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledger, int | None, list[dict[str, Any]]]:
