@@ -373,9 +373,7 @@ class Results:
     def read(self, name: str) -> pa.Table | None:
         """Return the rows of a point by its file's name, measured by the code that there is now; `None` without any."""
         path = self.folder / name
-        if not path.exists():
-            return None
-        for file in (path, *sorted(self.folder.glob(f"{path.stem}-*.parquet"))):
+        for file in (path, *sorted(self.folder.glob(f"{path.stem}-*.parquet"))) if path.exists() else ():
             if (rows := _read(file)) is not None:
                 code = code_in(rows)
                 # no process that fails to import its code says which that is
