@@ -212,7 +212,7 @@ _TAKES: dict[str, tuple[str, dict[str, Any]]] = {
         "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
         "compression": Literal["fp16", "bf16"],
         "gather_interval": AtLeast1,
-        **dict.fromkeys(("broadcast_buffers", "forward_sync_buffers", "no_sync"), bool),
+        "no_sync": bool,
     }),
 }  # fmt: skip
 
@@ -229,7 +229,8 @@ def options(name: str, value: Any) -> Options:
         return Options()
     takes, kinds = _TAKES[name]
     for key, one in signature(resolve_name(takes)).parameters.items():  # torch is imported only here
-        if isinstance(one.default, bool) and key != "drop_last":  # which is the library's own doing
+        # DDP's `…_buffers` are switches that may be None; `drop_last` is the library's own doing
+        if (isinstance(one.default, bool) or key.endswith("_buffers")) and key != "drop_last":
             kinds.setdefault(key, bool)
     check_known(f"option of {name}", kinds, *choices[0])
     return Options((key, checked(f"{key} of {name}", one, kinds[key])) for key, one in choices[0].items())
