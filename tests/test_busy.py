@@ -71,8 +71,8 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
         "2 of 3 runs shared the CPU with other programs, so the times are unreliable: "
-        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first run: in 10 s something "
-        "waited for a processor 99% of the time). Measure them again on a quiet machine (repeats=2: a quiet run "
+        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first run: over 10 s, something "
+        "waited for a processor 99% of the time). Measure them again on a quiet machine (with more repeats a quiet run "
         "replaces a disturbed one), or race them (race_points, tclab race), where all take turns. "
         "With OMP_NUM_THREADS=1 torch's threads suffer less."
     )

@@ -39,7 +39,7 @@ WRONG = 2  # the exit code if an argument is wrong
 _VERBS = {
     "sweep": ("_point_verbs", "Measure every combination of listed values (1,2,4 is a list); each is saved at once."),
     "run": ("_point_verbs", "Measure one setting."),
-    "race": ("_point_verbs", "Race strategies, or values of an option, by turns, and say which is faster."),
+    "race": ("_point_verbs", "Race strategies or an option's values (--layers 2,3) by turns, and say which is faster."),
     "race-commands": ("_result_verbs", "Race a command at two commits, or two commands; exit code 1 is SLOWER."),
     "fits": ("_point_verbs", "Estimate the memory of a setting without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),

@@ -204,9 +204,9 @@ class Point:
     **Arguments:**
 
     - `graph`: "synthetic", a folder of public files (see `tclab.readers.read_folder`), a file that `CellGraph.save`
-      wrote, or a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on
+      wrote, or a `CellGraph`, which is kept in the folder `TCLAB_CACHE` (else in the user's cache), where jobs on
       other machines must be able to read it.
-    - `scale`: the size of the synthetic graph; edges grow with its square. Null for any other.
+    - `scale`: the size of the synthetic graph; edges grow with its square. Null for other graphs.
     - `model`: a name; see `tclab.models.names()`.
     - `strategy`: a name; see `tclab.masking.names()`.
     - `batch_size`: B, the samples in a batch of one rank.
@@ -217,12 +217,12 @@ class Point:
     - `ranks`: how many processes train together.
     - `dtype`: "float32", "float64" or "bfloat16" (autocast).
     - `steps`: how many batches are timed.
-    - `warmup`: how many batches run before those.
+    - `warmup`: how many batches run before the timed ones.
     - `seed`: of graph, samples and weights.
     - `perturbations`: how many nodes each sample deletes, which are drawn at random; or deletions and targets of your
       own, a DataFrame or a file (CSV, TSV, Parquet) with the columns sample, node, target; or a file of a genetic
       interaction screen; see `tclab.readers.read_perturbations`. A DataFrame is kept as a `CellGraph` is.
-    - `metabolism`: "off", "carried" or "used".
+    - `metabolism`: the metabolic network: "off", "carried" (in the batch, but the model ignores it) or "used".
     - `hidden`: H, the model's width; `None` for the model's own.
     - `layers`: how many message-passing layers the model has; `None` for the model's own.
     - `workers`: DataLoader processes; 0 makes batches in the training process.
@@ -232,28 +232,28 @@ class Point:
     - `ddp`: options of `torch.nn.parallel.DistributedDataParallel` by its names, as those of the loader: bucket_cap_mb,
       find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16"
       or "bf16"; no_sync, whether gradients that add up over batches are exchanged in the last one alone
-      (true unless given); gather_interval, passes between the all-gathers of a loss that has them. Empty for one rank.
+      (true unless given); gather_interval, passes between a loss's all-gathers, if it has any. Empty for one rank.
     - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study's records, from
       LMDB). What a `stored_…` strategy stores for each sample is always in LMDB.
     - `collation`: "lean", each tensor is written once; "pyg", by PyG's `Batch`, for `subgraph` and strategies that mask
       in the worker; "edges", for those that mask on the device: every edge travels with each batch nevertheless.
     - `allocator`: "default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor
       has pages of its own that are given back at once: the least memory, and the slowest.
-    - `loop`: "plain" or "lightning"; `None` is plain, but Lightning's for mode "empty", which is its alone.
+    - `loop`: "plain" or "lightning"; `None` means "lightning" for mode "empty", which needs it, else "plain".
     - `loss`: one of the model's losses by name; its first unless given.
     - `optimizer`: AdamW "fused", "foreach" or "plain".
     - `accumulate`: batches whose gradients are added up for one step of the optimizer; `steps` counts batches.
-    - `overheads`: slow ways of the case study, by name; see `tclab.sweeps.config.with_each_overhead`.
+    - `overheads`: slow habits of the case study's code, by name; see `tclab.sweeps.config.with_each_overhead`.
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
-    - `capture`: on CUDA, replay each batch's step as CUDA graphs, one a stage, after the first two of its layout.
+    - `capture`: on CUDA, replay steps as CUDA graphs, one per stage; the first two batches of each layout run eagerly.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
 
     graph: str = declare("synthetic", "reference panel", check=_graph)
-    scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
+    scale: Scale | None = declare(1.0, "reference panel", unit="share of the real number of nodes")
     model: str = declare("hetero_cell", "reference panel", grid="models", check=lambda _, name: model_of(name).name)
     strategy: str = declare("node_mask", "advised panel", grid="strategies", check=lambda _, s: strategy_of(s).name)
     batch_size: AtLeast1 = declare(

@@ -216,7 +216,7 @@ class Contention(NamedTuple):
             return ""
         words = f"something waited for a processor {self.waiting:.0%} of the time"
         words += f", and a hypervisor took {self.steal:.2f} processors" if self.stolen else ""
-        return f"in {self.seconds:.3g} s {words}"
+        return f"over {self.seconds:.3g} s, {words}"
 
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
