@@ -35,7 +35,7 @@ from orphans import MARK, left_behind, marked  # noqa: E402
 
 import tclab  # noqa: E402
 from tclab._io import TemporaryFolder  # noqa: E402
-from tclab.sweeps._row_files import Results  # noqa: E402
+from tclab.sweeps._rows import Results  # noqa: E402
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}

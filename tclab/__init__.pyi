@@ -19,7 +19,7 @@ from tclab.sweeps._advise import advise as advise
 from tclab.sweeps._compare import compare as compare
 from tclab.sweeps._grid import grid as grid
 from tclab.sweeps._point import Point as Point
-from tclab.sweeps._row_files import rows as rows
+from tclab.sweeps._rows import rows as rows
 from tclab.sweeps._run import run as run
 from tclab.sweeps._sweep import sweep as sweep
 from tclab.sweeps.predict import fits as fits

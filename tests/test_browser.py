@@ -17,8 +17,7 @@ from test_notebooks import FOLDER, ROOT
 
 from tclab import lab
 from tclab.sweeps._point_inputs import resolve
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import columns_of, table
+from tclab.sweeps._rows import Results, columns_of, table
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

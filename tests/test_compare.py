@@ -8,8 +8,7 @@ from stage_rows import drawn, row
 import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps._compare import ratio_of_runs, run_means
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import frame, mean_columns, not_measured, table
+from tclab.sweeps._rows import Results, frame, mean_columns, not_measured, table
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, explain
 
 

@@ -12,10 +12,9 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import _row_files, _sweep
+from tclab.sweeps import _rows, _sweep
 from tclab.sweeps._point_inputs import resolve
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import columns_of, table
+from tclab.sweeps._rows import Results, columns_of, table
 
 POINTS = [Point(scale=0.02, batch_size=size, networks=2, device="cpu") for size in (1, 2, 3)]
 
@@ -100,7 +99,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
 
     (results.folder / Results.name(resolve(POINTS[2]))).unlink()
     (results.folder / Results.name(resolve(POINTS[0]))).unlink()
-    monkeypatch.setattr(_row_files, "atomic_write", full)
+    monkeypatch.setattr(_rows, "atomic_write", full)
     with pytest.warns(UserWarning, match=f"results is .*, which cannot be written: {os.strerror(code)}"):
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert runs == [resolve(POINTS[0])]

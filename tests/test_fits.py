@@ -70,18 +70,13 @@ def test_a_step_holds_what_was_said(strategy, more):
     assert found.step + found.batch == pytest.approx(handed_out(point), rel=0.1)
 
 
-def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
-    found = fits(point_of("edge_mask", workers=3, loader={"prefetch_factor": 4}, ranks=2, mode="data"))
+def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch_and_what_cannot_fit_is_refused():
+    many = point_of("edge_mask", workers=3, loader={"prefetch_factor": 4}, ranks=2, mode="data")
+    found = fits(many, memory_bytes=10**12)
     assert found.shared == 2 * 3 * 4 * found.batch
-    small = fits(point_of("node_mask", workers=3, mode="data"))
-    assert small.shared == 0  # such a batch goes through the pipe itself
-
-
-def test_a_point_that_cannot_fit_is_refused_with_both_numbers():
-    found = fits(point_of("edge_mask", mode="data"), memory_bytes=10**12)
-    assert found.refusal is None
-    assert str(found).splitlines()[-1] == "fits"
-    refused = fits(point_of("node_mask", mode="data"), memory_bytes=10_000_000)
+    assert (found.refusal, str(found).splitlines()[-1]) == (None, "fits")
+    refused = fits(point_of("node_mask", workers=3, mode="data"), memory_bytes=10_000_000)
+    assert refused.shared == 0  # such a batch goes through the pipe itself
     assert "of host memory, and there are 10 MB" in refused.refusal
     assert str(refused).splitlines()[-1].startswith("does not fit: needs ")
 

@@ -8,7 +8,8 @@ from test_notebooks import FOLDER, defaults
 
 import tclab
 from tclab import Point
-from tclab.sweeps._rows import columns_of, table
+from tclab.sweeps._progress import Progress, print_progress
+from tclab.sweeps._rows import columns_of, not_measured, table
 from tclab.sweeps._sweep import Foresight
 
 # Seconds a sample of all networks: two quiet cores at scale 0.1; an H100 at full size, by its recording in docs/gpu.md
@@ -86,8 +87,11 @@ def test_what_would_not_end_in_time_is_left_and_what_is_shorter_is_run(tmp_path,
     assert told[0].seconds_left == pytest.approx(1 + 9 * 0.1, abs=0.2)  # what is left to run, not of the budget
     tclab.sweep(sizes, results=tmp_path, budget_seconds=10, progress=None)  # kept rows foretell, too
     assert [point.batch_size for point in machine.ran] == [4, 5]
-    tclab.sweep(sizes, results=tmp_path, progress=None)
+    assert len(list(tmp_path.glob("*.parquet"))) == 2  # what was left is not kept
+    tclab.sweep(sizes, results=tmp_path, budget_seconds=0, progress=None)  # no limit
     assert [point.batch_size for point in machine.ran] == [4, 5, 400]
+    rows = tclab.sweep([*sizes, Point(**fixed, batch_size=6)], results=tmp_path, budget_seconds=1e-9, progress=None)
+    assert rows["status"].str.startswith("not run: the budget").tolist() == [False] * 3 + [True]  # others are read
 
 
 def test_every_file_is_looked_for_before_the_first_is_run_and_lines_name_what_varies(tmp_path, monkeypatch, capsys):
@@ -103,6 +107,9 @@ def test_every_file_is_looked_for_before_the_first_is_run_and_lines_name_what_va
     assert ", mode model, overheads print_loss: " in lines[3]
     assert "loss" not in lines[0].replace("print_loss", "")  # each model has its own
     assert "dango indices batch 4 networks 6" in lines[4]
+    assert lines[0].startswith("[1/5] hetero_cell")  # a script says how far it is
+    print_progress(Progress(1, 3, modes[0], not_measured(modes[0], "not run"), kept=False, seconds_left=130.0))
+    assert capsys.readouterr().err.endswith("not run · about 0:02:10 left\n")
 
 
 def test_options_of_a_sweep_may_be_text_and_a_wrong_one_is_a_sentence(tmp_path, monkeypatch):
@@ -110,8 +117,8 @@ def test_options_of_a_sweep_may_be_text_and_a_wrong_one_is_a_sentence(tmp_path, 
     point = Point(scale=0.02, device="cpu", networks="1")
     as_text = {"retry": "false", "budget_seconds": "30", "hang_seconds": "none", "repeats": "2"}
     assert len(tclab.sweep(point, results=tmp_path, progress=None, **as_text)) == len(machine.ran) == 2
-    for name, value in (("hang_seconds", -5), ("hang_seconds", 0), ("budget_seconds", "x"), ("retry", "maybe"),
-                        ("repeats", 1.5)):  # fmt: skip
+    for name, value in (("hang_seconds", -5), ("hang_seconds", 0), ("budget_seconds", "x"), ("budget_seconds", -1),
+                        ("retry", "maybe"), ("repeats", 1.5)):  # fmt: skip
         with pytest.raises(tclab.InputError, match=f"{name} is .*expected") as error:
             tclab.sweep(point, results=tmp_path, **{name: value})
         assert error.value.name == name

@@ -112,7 +112,7 @@ def test_each_axis_has_a_sentence_of_the_rows_that_its_chart_draws():
     rows += [row(name, 0.01 * count, batch_size=8, networks=count) for name, count in few]
     made = framed(*rows, row("khop_1", 0.001, batch_size=8, exact=False), lost("subgraph", "oom"))
     (first,) = axis_sentences(made)
-    beside = "dense 75% less; node_mask ran 8× as fast as edge_mask, once each."
+    beside = "dense 75% less; node_mask ran 8× as fast as edge_mask, with one run each."
     assert first == f"In one run each, node_mask had the highest throughput, 80 samples/s; {beside}"
     (sizes,) = axis_sentences(made, "batch_size")
     ahead = "from batch 2 on node_mask has the highest throughput: 80 samples/s, 8× edge_mask's 10 at batch 8"

@@ -15,7 +15,7 @@ from test_compare import sweep as made_by_hand
 
 from tclab import InputError, Point, lab, timing
 from tclab.lab.charts._style import empty_chart
-from tclab.sweeps._row_files import Results
+from tclab.sweeps._rows import Results
 from tclab.timing._step_means import MIN_OBSERVATIONS
 
 ROOT = Path(__file__).resolve().parents[1]

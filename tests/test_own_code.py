@@ -16,8 +16,7 @@ from tclab.sweeps import _fingerprint, _run
 from tclab.sweeps._fingerprint import loaded_code, unchanged
 from tclab.sweeps._point_inputs import cell_graph_of, screen_of
 from tclab.sweeps._race_points import _factory, race_arm
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import not_measured, with_code
+from tclab.sweeps._rows import Results, not_measured, with_code
 from tclab.timing import _environment
 
 RIGHT = """

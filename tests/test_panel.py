@@ -18,8 +18,7 @@ from tclab import InputError, Point, lab
 from tclab.lab import _notebook as front_end
 from tclab.lab._panel import PanelView
 from tclab.sweeps._point_inputs import cell_graph_of, resolve
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import columns_of, table
+from tclab.sweeps._rows import Results, columns_of, table
 from tclab.timing._verdict import sentence_of
 
 SMALL = {"scale": 0.02, "networks": 1, "steps": 1, "strategies": "edge_mask,node_mask", "batch_sizes": "1,2", "gpus": 0}

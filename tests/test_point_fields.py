@@ -20,8 +20,7 @@ from tclab.sweeps._fields import Options, declarations, option_choices
 from tclab.sweeps._measure import setup
 from tclab.sweeps._point import ALLOCATORS
 from tclab.sweeps._point_inputs import cell_graph_of, resolve, samples_of, screen_of
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import SCHEMA, columns_of, point_of, table
+from tclab.sweeps._rows import SCHEMA, Results, columns_of, point_of, table
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS
 
 DECLARED = declarations(Point)
@@ -139,6 +138,7 @@ def test_what_a_point_leaves_open_is_made_definite_and_numbers_of_numpys_are_num
     ddp = {"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True, "gather_interval": 3}
     assert Point(ranks=1, ddp=ddp) == Point()
     assert Point(ranks=2, accumulate=1, ddp={"no_sync": True}) == Point(ranks=2)
+    assert Point(ranks=2, ddp="broadcast_buffers:false,init_sync:true").ddp["broadcast_buffers"] is False
 
 
 # ---- a screen's deletions and scores, in place of synthetic ones

@@ -21,8 +21,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.lab import LiveSweep
 from tclab.sweeps import _slurm as slurm
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import not_measured
+from tclab.sweeps._rows import Results, not_measured
 
 submitit = pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
 

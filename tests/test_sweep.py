@@ -11,9 +11,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps._fingerprint import import_file
 from tclab.sweeps._point_inputs import resolve
-from tclab.sweeps._progress import Progress, print_progress
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import columns_of, not_measured, table
+from tclab.sweeps._rows import Results, columns_of, not_measured, table
 from tclab.sweeps._run import close_workers
 
 
@@ -199,21 +197,6 @@ def test_rows_of_another_machine_never_stand_in(monkeypatch):
         with monkeypatch.context() as other:
             other.setenv(variable, "17")
             assert Results.name(tiny()) != here
-
-
-def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
-    points = [tiny(batch_size=b) for b in (1, 2)]
-    with pytest.raises(InputError, match="budget_seconds is -1, expected a number from 0 up"):
-        tclab.sweep(points, results=tmp_path, budget_seconds=-1)
-    frame = tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)
-    assert frame["status"].str.startswith("not run: the budget").tolist() == [True, True]
-    assert not list(tmp_path.glob("*.parquet"))
-    capsys.readouterr()
-    assert (tclab.sweep(points, results=tmp_path, budget_seconds=0)["status"] == "ok").all()  # 0 is no limit
-    assert capsys.readouterr().err.startswith("[1/2] hetero_cell")  # a script says how far it is
-    assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
-    print_progress(Progress(1, 3, points[0], not_measured(points[0], "not run"), kept=False, seconds_left=130.0))
-    assert capsys.readouterr().err.endswith("not run · about 0:02:10 left\n")
 
 
 def test_stop_ends_a_sweep_and_the_point_under_way_and_keeps_what_was_measured(own, tmp_path):

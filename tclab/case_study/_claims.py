@@ -22,8 +22,7 @@ from tclab.masking._strategy import BASELINES
 from tclab.perturbation._deletions import steps_per_epoch
 from tclab.sweeps._advise import step_times
 from tclab.sweeps._point import OVERHEADS
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import where_measured
+from tclab.sweeps._rows import Runs, rows_of, where_measured
 from tclab.timing._step_means import MIN_OBSERVATIONS, Estimate, cycle_means, made_ahead, mean_step
 from tclab.training._step import MODES
 

@@ -136,11 +136,8 @@ def show(result: Any, *, as_json: bool) -> None:
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold of a value that is neither a plain one of Python's nor a dataclass of them."""
-    import numpy as np
-    import pandas as pd
-
-    if isinstance(value, pd.DataFrame):
-        return value.to_dict("records")
-    if isinstance(value, (np.ndarray, np.generic)):
+    if hasattr(value, "to_csv"):  # a DataFrame
+        return value.astype(object).where(value.notna(), None).to_dict("records")
+    if hasattr(value, "tolist"):  # of numpy's
         return value.tolist()
-    return None if value is pd.NA or callable(value) else str(value)
+    return None if callable(value) else str(value)

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+import tclab
+from tclab import Point
 from tclab._display import Sentences, bullets
 from tclab.command._app import Imports, import_files, show, taking
 from tclab.errors import InputError, MissingExtraError
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._grid import axis
-from tclab.sweeps._grid import grid as grid_of
-from tclab.sweeps._point import Point
-from tclab.timing._verdict import MARGIN
+from tclab.timing._verdict import MARGIN, explain
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a setting", sort_key=2)
@@ -49,8 +49,8 @@ def _field_options(named: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_POINT = _field_options("name", {})
-_DEFAULTS = {name: each.default for name, each in signature(grid_of).parameters.items()}
-_GPUS = _option(bullets(grid_of.__doc__)["gpus"], _DEFAULTS["gpus"], _USUAL)  # which says the ranks
+_DEFAULTS = {name: each.default for name, each in signature(tclab.grid).parameters.items()}
+_GPUS = _option(bullets(tclab.grid.__doc__)["gpus"], _DEFAULTS["gpus"], _USUAL)  # which says the ranks
 _OF_GRID = {**_field_options("grid", _DEFAULTS), "gpus": _GPUS}
 del _OF_GRID["ranks"]
 
@@ -83,11 +83,9 @@ def _end(rows: Any, as_json: bool) -> int:
     """Print rows and findings; a skipped setting does not count as a failure if another has a time."""
     show(rows, as_json=as_json)
     if not as_json:
+        noted = rows._display().notes  # which the rows say below their table
         with suppress(MissingExtraError):  # findings are a part of the charts, which may not be installed
-            from tclab import lab  # whose import takes a second or two
-
-            noted = rows._display().notes  # which the rows say below their table
-            print(Sentences(text for text in lab.findings(rows) if text not in noted))
+            print(Sentences(text for text in tclab.lab.findings(rows) if text not in noted))
     timed = rows["status"].eq("ok")
     return 0 if timed.any() and (timed | rows["status"].str.startswith("skipped")).all() else _SOME_FAILED
 
@@ -107,11 +105,9 @@ def sweep(
     - `hang_seconds`: end a setting that takes longer than this.
     - `slurm`: run as jobs of a cluster, with these sbatch options: partition:gpu,gpus_per_node:4,time:60
     """
-    from tclab.sweeps._sweep import sweep as sweep_points
-
     import_files(imports)
-    rows = sweep_points(
-        grid_of(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
+    rows = tclab.sweep(
+        tclab.grid(**grid), results=results, retry=retry, repeats=repeats, budget_seconds=budget_seconds,
         hang_seconds=hang_seconds, slurm=slurm,
     )  # fmt: skip
     return _end(rows, json)
@@ -123,10 +119,8 @@ def run(*, hang_seconds: float | None = None, imports: Imports = None, json: boo
 
     - `hang_seconds`: end the run if it takes longer than this.
     """
-    from tclab.sweeps._run import run as run_point
-
     import_files(imports)
-    return _end(run_point(_point(point), hang_seconds=hang_seconds), json)
+    return _end(tclab.run(_point(point), hang_seconds=hang_seconds), json)
 
 
 @taking(_OF_POINT)
@@ -143,13 +137,10 @@ def race(
     - `processes`: how many fresh processes take turns, as many as suit the machine by default; 0: this process alone.
     - `record`: a file of finished rounds, from which the same command with the same budget resumes if interrupted.
     """
-    from tclab.sweeps._race_points import race_points
-    from tclab.timing._verdict import explain
-
     import_files(imports)
-    more = {} if processes is None else {"processes": processes or None}
-    arms = _points(point, strategies)
-    raced = race_points(arms, budget_seconds=budget_seconds, margin=margin, record=record, progress=True, **more)
+    more: dict[str, Any] = {} if processes is None else {"processes": processes or None}
+    options = {"budget_seconds": budget_seconds, "margin": margin, "record": record, **more}
+    raced = tclab.sweeps.race_points(_points(point, strategies), progress=True, **options)
     show([vars(pair) | {"why": explain(pair)} for pair in raced.pairs] if json else raced, as_json=json)
     return 0
 
@@ -160,10 +151,8 @@ def fits(*, memory_bytes: int | None = None, imports: Imports = None, json: bool
 
     - `memory_bytes`: bytes that the process may use; the memory that is free now unless given.
     """
-    from tclab.sweeps.predict import fits as fits_of
-
     import_files(imports)
-    estimate = fits_of(_point(point), memory_bytes=memory_bytes)
+    estimate = tclab.fits(_point(point), memory_bytes=memory_bytes)
     sums = {"host": estimate.host, "device": estimate.device, "refusal": estimate.refusal}
     show(vars(estimate) | sums if json else estimate, as_json=json)
     return 0 if estimate.refusal is None else _SOME_FAILED

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+import tclab
 from tclab._display import say
 from tclab.command._app import Imports, helped, import_files, show
 from tclab.errors import InputError, need
-from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER
+from tclab.timing._verdict import FASTER, MARGIN, SAME, SLOWER, explain
 
 _EXIT_CODES = {FASTER: 0, SAME: 0, SLOWER: 1}  # of a race of commands
 _UNDECIDED = 3
@@ -26,9 +27,7 @@ def _rows(path: Path) -> Any:
 
     **Raises:** `InputError` if there are none: for a program an empty folder is not an answer.
     """
-    from tclab.sweeps._row_files import rows_of
-
-    rows = rows_of(path)
+    rows = tclab.rows(path)
     if rows.empty:
         raise InputError(f"no rows in {path}")
     return rows
@@ -47,10 +46,8 @@ def advise(
     - `budget_seconds`: for all races together; the setup of their candidates is not counted.
     - `margin`: a gain below this share of the time does not count.
     """
-    from tclab.sweeps._advise import advise as advise_on
-
     import_files(imports)
-    advice = advise_on(_rows(rows), now=now, margin=margin)
+    advice = tclab.advise(_rows(rows), now=now, margin=margin)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
 
@@ -64,9 +61,7 @@ def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float 
     - `stage`: step, or one stage of it.
     - `margin`: a difference below this share does not count. A verdict needs two runs of each setting.
     """
-    from tclab.sweeps._compare import compare as compare_runs
-
-    show(compare_runs(_rows(first), _rows(second), stage=stage, margin=margin), as_json=json)
+    show(tclab.compare(_rows(first), _rows(second), stage=stage, margin=margin), as_json=json)
     return 0
 
 
@@ -90,13 +85,11 @@ def race_commands(
     - `record`: a file of finished rounds, from which the same command with the same budget resumes if interrupted.
     - `markdown`: print a table for a pull request, as HTML within Markdown.
     """
-    from tclab.timing import race_commands as race
     from tclab.timing._commands_race import SIDES, answer_of
-    from tclab.timing._verdict import explain
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, it removes the worktrees
     say("making head and base ready")
-    raced = race(
+    raced = tclab.timing.race_commands(
         command, base=base, head=head, base_command=None if base_command is None else shlex.split(base_command),
         setup=setup, setup_base=setup_base, printed=printed, budget_seconds=budget_seconds,
         margin=margin, record=record, progress=True,
@@ -117,9 +110,7 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
     - `path`: a .json or .json.gz file, or a folder with one for each rank.
     - `other`: the same, of a second trace, to compare with the first.
     """
-    from tclab import trace
-
-    report: Any = trace.analyze(path) if other is None else trace.compare(path, other)
+    report: Any = tclab.trace.analyze(path) if other is None else tclab.trace.compare(path, other)
     if json and other is None:
         report = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "traces"}
     show(report, as_json=json)
@@ -133,9 +124,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     - `script`: a Python program.
     - `argv`: arguments of the script.
     """
-    from tclab import timing
-
-    seen = timing.profile(script, argv)
+    seen = tclab.timing.profile(script, argv)
     advice = seen.advice if seen.advice.suggestions else None
     print(*filter(None, (seen, seen.loaders, advice)), sep="\n")
     return seen.exit_code

@@ -35,8 +35,7 @@ from tclab.sweeps._grid import KEY, grid, listed
 from tclab.sweeps._point import Point, Points, points_of, varying_fields
 from tclab.sweeps._point_inputs import resolve
 from tclab.sweeps._progress import OPTIONS, Progress, SweepOptions
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import Rows, frame, point_of
+from tclab.sweeps._rows import Results, Rows, frame, point_of
 from tclab.sweeps._sweep import Foresight, rough, sweep
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._environment import gpu_free_bytes

@@ -19,8 +19,7 @@ from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs, undistu
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
 from tclab.sweeps._race_points import race_points
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import busy_text, keys_of, of_this_machine, point_of, python_value, where_measured
+from tclab.sweeps._rows import Runs, busy_text, keys_of, measured_here, point_of, python_value, rows_of, where_measured
 from tclab.sweeps._run import others_now
 from tclab.timing import Ledger, _advice
 from tclab.timing import advise as advise_loop
@@ -102,7 +101,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
         missing.append(
             f"what {counted(elsewhere, 'setting')} of another machine, code or OMP_NUM_THREADS would say here"
         )
-    busy = busy_text(near) or (others_now() if of_this_machine(row) else "")
+    busy = busy_text(near) or (others_now() if measured_here(row) else "")
     where = where_measured(base)
     return Advice(times.subject, ranked(found), tuple(missing), where, margin, busy, ranked(unsure), refusal)
 

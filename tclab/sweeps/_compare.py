@@ -18,8 +18,7 @@ from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, check_known
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import busy_text, graph_name, graph_text, keys_of, python_value, where_measured
+from tclab.sweeps._rows import Runs, busy_text, graph_name, graph_text, keys_of, python_value, rows_of, where_measured
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import MIN_OBSERVATIONS, NOT_STEADY, Estimate, Reals, mean_step
 from tclab.timing._verdict import ALPHA, BUSY, FASTER, MARGIN, ONCE, SLOWER, UNDECIDED, Pair, decide, pairs_display

@@ -199,25 +199,22 @@ def read_options(name: str, text: str) -> dict[str, list[str]]:
     return found
 
 
-_TAKES = {"loader": "torch.utils.data:DataLoader", "ddp": "torch.nn.parallel:DistributedDataParallel"}
-# of their arguments those that are the library's own doing, or no value that a text could say
-_OURS = {
-    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "drop_last"),
-    *("worker_init_fn", "generator", "module", "device_ids", "output_device", "dim", "process_group", "device_mesh"),
-    *("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce", "bucket_cap_mb_list"),
-}
-# of an exchange, but no argument of DDP: its methods `register_comm_hook` and `no_sync`, and what a loss gathers
-_MORE = {"ddp": ("compression", "no_sync", "gather_interval")}
-# of options whose defaults do not say what they may be; an option whose default is a switch is a switch
-_VALUES: dict[str, Any] = {
-    "prefetch_factor": AtLeast1,
-    "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
-    "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
-    "no_sync": bool,
-    "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
-    "gather_interval": AtLeast1,
-    "compression": Literal["fp16", "bf16"],
-}
+# What takes the options of a field: its switches, and others with their values. Of those of an exchange three are no
+# arguments of DDP: its methods `register_comm_hook` and `no_sync`, and what a loss gathers.
+_TAKES: dict[str, tuple[str, dict[str, Any]]] = {
+    "loader": ("torch.utils.data:DataLoader", {
+        "prefetch_factor": AtLeast1,
+        "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
+        "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
+        "pin_memory_device": str,
+    }),
+    "ddp": ("torch.nn.parallel:DistributedDataParallel", {
+        "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
+        "compression": Literal["fp16", "bf16"],
+        "gather_interval": AtLeast1,
+        "no_sync": bool,
+    }),
+}  # fmt: skip
 
 
 def options(name: str, value: Any) -> Options:
@@ -230,9 +227,10 @@ def options(name: str, value: Any) -> Options:
         raise InputError(f"{name} is {shown(value)}, expected one value for each option")
     if not choices[0]:
         return Options()
-    takes = signature(resolve_name(_TAKES[name])).parameters  # torch is imported only here
-    known = [one for one in (*takes, *_MORE.get(name, ())) if one not in _OURS]
-    check_known(f"option of {name}", known, *choices[0])
-    switches = {key: bool for key, one in takes.items() if isinstance(one.default, bool)}
-    kinds = {**dict.fromkeys(choices[0], bool | int | float | str), **switches, **_VALUES}
+    takes, kinds = _TAKES[name]
+    for key, one in signature(resolve_name(takes)).parameters.items():  # torch is imported only here
+        # DDP's `…_buffers` are switches that may be None; `drop_last` is the library's own doing
+        if (isinstance(one.default, bool) or key.endswith("_buffers")) and key != "drop_last":
+            kinds.setdefault(key, bool)
+    check_known(f"option of {name}", kinds, *choices[0])
     return Options((key, checked(f"{key} of {name}", one, kinds[key])) for key, one in choices[0].items())

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import repeat, zip_longest
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -237,13 +238,7 @@ def _train_and_time(point: Point, ranks: Ranks) -> RankMeasurement:
         finally:
             del batches  # ends the workers
         largest["store_bytes"] = here.store_bytes
-    return RankMeasurement(
-        timelines=timelines(ledger, lead),
-        demands=demands,
-        accounted=ledger.accounted,
-        largest=largest,
-        conditions=around,
-    )
+    return RankMeasurement(timelines(ledger, lead), demands, ledger.accounted, largest, around)
 
 
 def _timed(here: Setup, batches: Iterator[LoadedBatch], lead: int) -> tuple[Ledger, int | None, list[dict[str, Any]]]:
@@ -340,8 +335,7 @@ def measure(point: Point, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
 
 # ---- the rows of a measured point, made from what each process that ran it saw
 
-Samples = list[float | None]
-Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
+Timelines = dict[str, dict[str, list[float]]]  # where → stage → seconds in each step, NaN where it did not occur
 
 
 @dataclass(frozen=True)
@@ -359,17 +353,14 @@ class RankMeasurement:
 
 def timelines(ledger: Ledger, first: int = 0) -> Timelines:
     """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place."""
-    took: dict[tuple[str, str, int], float] = {}
-    ends: dict[str, int] = {}
-    for timeline, step, stage, seconds in ledger.rows():
-        where = "worker" if timeline.startswith("worker") else timeline
-        if seconds is None or (ledger.cuda and (where, stage) == ("host", "step")):
-            continue  # on CUDA the step is the device's
-        took[where, stage, step] = took.get((where, stage, step), 0.0) + seconds
-        ends[where] = max(ends.get(where, 0), step + 1)
+    frame = ledger.frame().astype({"seconds": float}).dropna()
+    frame["timeline"] = frame["timeline"].str.partition(" ")[0]
     made: Timelines = {}
-    for where, stage in dict.fromkeys((where, stage) for where, stage, step in took if step >= first):
-        made.setdefault(where, {})[stage] = [took.get((where, stage, step)) for step in range(first, ends[where])]
+    for where, seconds in frame[frame["step"] >= first].groupby("timeline", sort=False):
+        stages = seconds.pivot_table("seconds", "step", "stage", "sum", sort=False)
+        if ledger.cuda and where == "host":  # on CUDA the step is the device's
+            stages = stages.drop(columns="step")
+        made[str(where)] = {str(stage): took.tolist() for stage, took in stages.items()}
     return made
 
 
@@ -380,36 +371,37 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     several ranks, each has rows of its own besides: `where` is "rank 0", …, the stages are those of its own step,
     which is called `whole`. `every` has the columns of all rows.
     """
-    place = "device" if point.device == "cuda" else "host"
-    means = _means([measured.timelines for measured in ranks])
-    whole, waits = (np.asarray(means.get(place, {}).get(stage, [0.0]), dtype=float) for stage in ("step", "data_wait"))
+    clock = "device" if point.device == "cuda" else "host"
+    means = {}  # where → [steps, stages] seconds, the mean over ranks
+    for where in ranks[0].timelines:
+        each = [pd.DataFrame(one.timelines[where], dtype=float) for one in ranks if where in one.timelines]
+        means[where] = pd.concat(each).groupby(level=0).mean()
+    waits, whole = (np.asarray(means[clock].get(stage, [0.0]), dtype=float) for stage in ("data_wait", "step"))
     workers = point.workers if steps_wait(waits, whole) else 0
-    gathers = point.ddp.get("gather_interval") if "gather" in means.get(place, {}) else None
-    cycle = cycle_of(workers, point.accumulate, gathers)
+    cycle = cycle_of(workers, point.accumulate, "gather" in means[clock] and point.ddp.get("gather_interval"))
     rows = []
     for where, stages in means.items():
-        for stage, samples in stages.items():
-            row = {**every, **_spread(where, stage, samples, cycle)}
-            if where == place:
-                row |= ranks[0].demands.get(stage, {})
+        for stage, seconds in stages.items():
+            row = {**every, **_spread(where, str(stage), seconds, cycle)}
+            if where == clock:
+                row |= ranks[0].demands.get(str(stage), {})
             if stage == "step":
                 row |= _step_columns(point, ranks, row)
             rows.append(row)
     for rank, measured in enumerate(ranks if len(ranks) > 1 else ()):
-        for stage, samples in measured.timelines[place].items():
-            own = _spread(f"rank {rank}", "whole" if stage == "step" else stage, samples, cycle)
-            rows.append({**every, **own})
+        for stage, seconds in pd.DataFrame(measured.timelines[clock]).rename(columns={"step": "whole"}).items():
+            rows.append({**every, **_spread(f"rank {rank}", str(stage), seconds, cycle)})
     return rows
 
 
-def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
+def _spread(where: str, stage: str, seconds: pd.Series, cycle: int) -> dict[str, Any]:
     """Return a row's columns on the seconds of one stage.
 
     The mean is over all counted steps, those without the stage included, so that stages add up to the step; the median
     is of the steps that had it. Nobody knows what a worker did before its first batch: `idle` is of the others.
     """
-    samples = [took for took in seconds if took is not None]
-    full = samples if stage == "idle" else [took or 0.0 for took in seconds]
+    samples = seconds.dropna().tolist()
+    full = samples if stage == "idle" else seconds.fillna(0.0).tolist()
     return {
         "stage": stage,
         "where": where,
@@ -419,19 +411,6 @@ def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, A
         "samples_seconds": samples,
         "status": "ok",
     }
-
-
-def _means(ranks: Sequence[Timelines]) -> Timelines:
-    """Return the mean over ranks of each step's seconds."""
-    means: Timelines = {}
-    for where, stages in ranks[0].items():
-        for stage in stages:
-            each = [measured[where][stage] for measured in ranks if stage in measured.get(where, {})]
-            means.setdefault(where, {})[stage] = [
-                float(np.mean(known)) if (known := [seconds for seconds in step if seconds is not None]) else None
-                for step in zip_longest(*each)
-            ]
-    return means
 
 
 def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,9 +36,8 @@ def device_of(device: str) -> Literal["cpu", "cuda"]:
     if device != "cpu" and gpu_count():
         return "cuda"
     if device == "cuda":
-        raise InputError(
-            "device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'", name="device"
-        )
+        why = "device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'"
+        raise InputError(why, name="device")
     return "cpu"
 
 
@@ -85,7 +84,6 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "keep_pages": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776", "MALLOC_TOP_PAD_": "268435456"},
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
-_DELETIONS = 3  # genes of a synthetic sample, as in the screen that the models are for
 Names = Annotated[tuple[str, ...], Meta(min_length=1, description="names")]
 Width = Annotated[int, Meta(ge=2, le=10**9, description="a whole number of at least 2")]
 Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
@@ -156,12 +154,10 @@ def _path(name: str, value: Any, expected: str) -> str:
 
 def _networks(name: str, value: Any) -> Any:
     """Check a number of networks, or names, as a tuple or as a text with commas between; "all" is `None`."""
+    value = text_value(value.strip()) if isinstance(value, str) else value
     if isinstance(value, str):
-        value = text_value(value.strip())
-        if value in ("all", None):
-            return None
-        parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
-        value = parts if parts and all(parts) else value
+        names = tuple(part.strip() for part in value.split(","))
+        value = None if value == "all" else names if all(names) else value
     return checked(name, value, AtLeast1 | Names | None)
 
 
@@ -194,8 +190,7 @@ def _loss(name: str, value: Any) -> str:
 def _overheads(name: str, value: Any) -> tuple[str, ...]:
     """Check names of overheads, or one name as text; they are kept in the order of `OVERHEADS`, each once."""
     wanted = [value] if isinstance(value, str) else list(value)
-    for one in wanted:
-        check_known("overhead", OVERHEADS, one)
+    check_known("overhead", OVERHEADS, *wanted)
     return tuple(one for one in OVERHEADS if one in wanted)
 
 
@@ -263,9 +258,7 @@ class Point:
     graph: str = declare("synthetic", "reference panel", check=_graph)
     scale: Scale | None = declare(1.0, "reference panel", unit="share of the real number of nodes")
     model: str = declare("hetero_cell", "reference panel", grid="models", check=lambda _, name: model_of(name).name)
-    strategy: str = declare(
-        "node_mask", "advised panel", grid="strategies", check=lambda _, value: strategy_of(value).name
-    )
+    strategy: str = declare("node_mask", "advised panel", grid="strategies", check=lambda _, s: strategy_of(s).name)
     batch_size: AtLeast1 = declare(
         4, "advised panel", unit="samples", grid="batch_sizes",
         caution="The ratio is of the time of a sample. Training with another batch size gives another model.",
@@ -280,7 +273,7 @@ class Point:
     steps: AtLeast1 = declare(5, "panel", unit="batches", role="amount")
     warmup: AtLeast0 = declare(2, unit="batches", role="amount")
     seed: AtLeast0 = declare(0, "reference panel", role="repetition")
-    perturbations: int | str = declare(_DELETIONS, "panel", check=_perturbations)
+    perturbations: int | str = declare(3, "panel", check=_perturbations)  # as in the screen that the models are for
     metabolism: Literal["off", "carried", "used"] = declare("off", "reference")
     hidden: Width | None = declare(None, "reference panel", unit="features")
     layers: AtLeast1 | None = declare(None, "reference panel", unit="layers")
@@ -369,8 +362,7 @@ def _settled(values: dict[str, Any]) -> dict[str, Any]:
     from tclab.graph._synthetic_graph import NETWORK_SIZES
 
     kept = dict(values)
-    collations = strategy_of(kept["strategy"]).collations
-    check_known("collation", collations, kept["collation"])
+    check_known("collation", strategy_of(kept["strategy"]).collations, kept["collation"])
     if kept["graph"] != "synthetic":
         kept["scale"] = None
     elif kept["scale"] is None:

@@ -30,7 +30,7 @@ def resolve(point: Point) -> Point:
     """
     check_files(point)
     every, networks = point.kind.default_networks, point.networks
-    if networks is not None and _networks_of(point) == every(network_names(point)):
+    if networks is not None and networks_of(point) == every(network_names(point)):
         networks = None
     return replace(absolute(point), device=device_of(point.device), networks=networks)
 
@@ -73,7 +73,7 @@ def check_files(point: Point) -> None:
         if not (os.path.exists if name == "graph" else os.path.isfile)(path):
             raise InputError(f"{name} is {path!r}, expected {what} that exists", name=name)
     if point.graph != "synthetic" and point.networks is not None:
-        _networks_of(point)
+        networks_of(point)
 
 
 def file_stamps(point: Point) -> dict[str, Stamp]:
@@ -94,11 +94,11 @@ def network_names(point: Point) -> list[str]:
 
 def cell_graph_of(point: Point) -> CellGraph:
     """Return the graph that a point runs on, on the CPU."""
-    graph = _whole(point).select(_networks_of(point))
+    graph = _whole(point).select(networks_of(point))
     return graph.without_metabolism() if point.metabolism == "off" else graph
 
 
-def _networks_of(point: Point) -> list[str]:
+def networks_of(point: Point) -> list[str]:
     """Return the names of the networks that a point runs on, those that its model reads first."""
     every = network_names(point)
     read = point.kind.default_networks(every)

@@ -102,7 +102,6 @@ class SweepOptions:
 
     def stands(self, rows: pa.Table | None) -> bool:
         """Return whether rows that are kept stand in for a new measurement."""
-        if rows is None:
-            return False
-        bad = any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
-        return not (self.retry and bad)
+        statuses = [] if rows is None else rows["status"].to_pylist()
+        bad = any(status == "oom" or status.startswith("failed") for status in statuses)
+        return rows is not None and not (self.retry and bad)

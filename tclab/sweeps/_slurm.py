@@ -25,8 +25,7 @@ from tclab.sweeps._fingerprint import import_user_modules, imports_of
 from tclab.sweeps._point import Point
 from tclab.sweeps._point_inputs import absolute, resolve
 from tclab.sweeps._progress import Progress, SweepOptions
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import not_measured
+from tclab.sweeps._rows import Results, not_measured
 from tclab.sweeps._run import STOPPED, close_workers, point_rows
 from tclab.timing._environment import SOFTWARE, environment
 

@@ -17,10 +17,9 @@ import pyarrow as pa
 from tclab.errors import InputError
 from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.sweeps._point import Point, Points, points_of, varying_fields
-from tclab.sweeps._point_inputs import resolve
+from tclab.sweeps._point_inputs import networks_of, resolve
 from tclab.sweeps._progress import Progress, SweepOptions, print_progress
-from tclab.sweeps._row_files import Results
-from tclab.sweeps._rows import frame, not_measured
+from tclab.sweeps._rows import Results, frame, not_measured
 from tclab.sweeps._run import STOPPED, others_now, point_rows
 from tclab.sweeps._slurm import run_on_slurm
 
@@ -37,10 +36,10 @@ _PROCESS_BYTES = 600_000_000
 
 def rough(point: Point) -> tuple[float, float] | None:
     """Return roughly the seconds and the bytes that a setting of a synthetic graph needs at most, before any is run."""
-    if point.graph != "synthetic" or point.scale is None:
+    if point.scale is None:
         return None
-    names = point.networks if isinstance(point.networks, tuple) else [*NETWORK_SIZES][: point.networks or None]
-    edges = sum(NETWORK_SIZES[name].edges for name in names if name in NETWORK_SIZES) * point.scale**2
+    names = networks_of(point)
+    edges = sum(NETWORK_SIZES[name].edges for name in names) * point.scale**2
     wide = (point.hidden or 64) / 64 * (point.layers or 3) / 3
     seconds = _FIXED_SECONDS + _batches(point) * point.batch_size * edges * wide * _EDGE_SECONDS[point.device]
     held = point.batch_size * (_EDGE_BYTES * edges + _NODE_BYTES * NUM_GENES * point.scale * len(names)) * wide
@@ -168,9 +167,9 @@ class _Run(NamedTuple):
 
 def _run_here(points: Points, results: Results, options: SweepOptions) -> list[pa.Table]:
     """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
-    budget, foresight = options.budget_seconds, Foresight()
-    end = inf if budget is None else monotonic() + budget
-    why: str | None = None  # no other point is run
+    foresight, unwritten = Foresight(), ""  # why no other point is run
+    end = monotonic() + (options.budget_seconds or inf)
+    spent = f"not run: the budget of {options.budget_seconds or inf:g} s was spent"
     definite = list(map(resolve, points))  # a file that is missing is said before the first is run
     # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
     runs = [_Run(point, exact, results.name(exact, repeat))
@@ -189,29 +188,29 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
     for i, run in enumerate(runs):
         if i >= len(points) and _status(tables[i % len(points)]) != "ok":
             continue  # its first run has no time, and no other would have one
+        is_kept, begin, reason = run.name in kept, monotonic(), ""
         if options.stop.is_set():
-            tables.append(not_measured(run.point, STOPPED))
-            continue
-        rows = kept.get(run.name)
-        if rows is None and (reason := why or _beyond(run, foresight, end, budget)):
-            tables.append(not_measured(run.point, f"not run: {reason}"))
-            continue
-        if rows is None:
-            begin = monotonic()
-            rows = point_rows(run.definite, **limits)
-            foresight.learn(run.definite, rows, monotonic() - begin)
+            reason = STOPPED
+        elif not is_kept:
+            late = not run.definite.skipped() and begin + (foresight.seconds(run.definite) or 0.0) > end
+            reason = unwritten or spent * late
+        if is_kept and not reason:
+            rows = kept[run.name]
+        else:
+            rows = not_measured(run.point, reason) if reason else point_rows(run.definite, **limits)
         tables.append(rows)
         if _status(rows).startswith("not run"):
             continue
-        is_kept = run.name in kept
         if not is_kept:
+            foresight.learn(run.definite, rows, monotonic() - begin)
             kept[run.name] = rows  # also for a point that is the same once it is resolved
             try:
                 results.write(rows, run.name)
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                why = str(error)
-                warnings.warn(f"{why}. The sweep returns what it measured, and runs no other point", stacklevel=3)
-        left = _seconds_left([one for one in runs[i + 1 :] if one.name not in kept], foresight, end)
+                unwritten = f"not run: {error}"
+                warnings.warn(f"{error}. The sweep returns what it measured, and runs no other point", stacklevel=3)
+        waiting = [one.definite for one in runs[i + 1 :] if one.name not in kept and not one.definite.skipped()]
+        left = _seconds_left([foresight.seconds(point) for point in waiting], end)
         options.report(Progress(i + 1, len(runs), run.point, rows, is_kept, left, varying))
     return tables
 
@@ -220,20 +219,11 @@ def _status(rows: pa.Table) -> str:
     return str(rows["status"][0].as_py())
 
 
-def _beyond(run: _Run, foresight: Foresight, end: float, budget: float | None) -> str:
-    """Return why a run is not begun, where it would not end within the budget; empty where it would."""
-    if run.definite.skipped() or monotonic() + (foresight.seconds(run.definite) or 0.0) <= end:
-        return ""
-    return f"the budget of {budget:g} s was spent"
-
-
-def _seconds_left(runs: list[_Run], foresight: Foresight, end: float) -> float | None:
+def _seconds_left(runs: list[float | None], end: float) -> float | None:
     """Return how long those of some runs will take that the budget has time for; `None` where nothing tells."""
     until = now = monotonic()
-    for run in runs:
-        if not run.definite.skipped():
-            took = foresight.seconds(run.definite)
-            if took is None:
-                return None
-            until += took if until + took <= end else 0.0
+    for took in runs:
+        if took is None:
+            return None
+        until += took if until + took <= end else 0.0
     return until - now

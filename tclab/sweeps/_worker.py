@@ -48,7 +48,9 @@ def main() -> None:
     """
     count, device = sys.argv[1:]
     parent, ranks = ParentPipe(), ALONE
-    _raise_oom_score()
+    # where memory runs out the system then kills this worker, whose point is "oom", and not what started it
+    with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
+        Path("/proc/self/oom_score_adj").write_text("1000")
     try:
         if int(count) > 1:
             ranks = Ranks(device)
@@ -71,16 +73,6 @@ def main() -> None:
     if ranks is not ALONE:
         gc.collect()  # a DDP model that outlives its group may wait for ever as it is freed (pytorch, issue 56297)
         distributed.destroy_process_group()
-
-
-def _raise_oom_score() -> None:
-    """Raise this process's OOM score.
-
-    Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
-    sweep that started it.
-    """
-    with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def rows_of_request(request: dict[str, Any], ranks: Ranks = ALONE) -> list[dict[str, Any]]:

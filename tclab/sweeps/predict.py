@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
 from math import sqrt
 from pathlib import Path
 from time import perf_counter, process_time
@@ -445,7 +444,7 @@ def cells(edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -
     """
     sizes = zip(_SIZES, (edges, widths, batch_sizes, removed), (*[AtLeast1] * 3, _Share), strict=True)
     found = [[checked(name, one, kind) for one in listed(name, value)] for name, value, kind in sizes]
-    return pd.DataFrame(list(product(*found)), columns=_SIZES)
+    return pd.MultiIndex.from_product(found, names=_SIZES).to_frame(index=False)
 
 
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:

@@ -17,7 +17,7 @@ from tclab.lab.reports import _cells as cells
 from tclab.lab.reports._findings import AXES, AxisText, along, axis_sentences, axis_texts, largest_stages
 from tclab.sweeps._compare import undisturbed
 from tclab.sweeps._point import Point
-from tclab.sweeps._row_files import Runs, rows_of
+from tclab.sweeps._rows import Runs, rows_of
 from tclab.timing._verdict import ONCE, SAME, UNDECIDED
 
 _COLOURED = 4  # lines of a model

@@ -13,8 +13,7 @@ from tclab.masking._strategy import BASELINES
 from tclab.sweeps._compare import OF_THE_PLACE, SETTINGS, pairs_of_runs
 from tclab.sweeps._fields import declarations
 from tclab.sweeps._point import Point
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import ENVIRONMENT_COLUMNS, cell_text, graph_name, keys_of
+from tclab.sweeps._rows import ENVIRONMENT_COLUMNS, Runs, cell_text, graph_name, keys_of, rows_of
 from tclab.timing._environment import HARDWARE, environment
 from tclab.timing._ledger import SUMS, TOLERANCE
 from tclab.timing._verdict import BUSY, Pair

@@ -12,8 +12,7 @@ from tclab._display import Sentences, bytes_text, counted, first_of, seconds_tex
 from tclab.errors import check_known
 from tclab.lab.reports import _cells as cells
 from tclab.sweeps._compare import undisturbed
-from tclab.sweeps._row_files import Runs, rows_of
-from tclab.sweeps._rows import busy_text, of_this_machine, ranks_text, where_measured, without_time
+from tclab.sweeps._rows import Runs, busy_text, measured_here, ranks_text, rows_of, where_measured, without_time
 from tclab.timing._verdict import FASTER, ONCE, SAME, UNDECIDED, Pair
 
 AXES = {"batch_size": "batch size", "networks": "number of networks"}
@@ -80,7 +79,7 @@ def _answer(cell: pd.DataFrame, of: str, once: str) -> AxisText:
     text, advice = (_once if ran_once else _judged)(fast, f"{speeds[fast]} samples/s", pairs)
     beside = _beside(pairs[reference])
     ranks = f" ({ranks_text(quiet)})" if row["ranks"] > 1 else ""
-    machine = f"this machine{ranks}" if of_this_machine(row) else where_measured(quiet)
+    machine = f"this machine{ranks}" if measured_here(row) else where_measured(quiet)
     carried = quiet.groupby("strategy")["batch_bytes"].median().map(bytes_text, na_action="ignore")[[fast, reference]]
     batch = "" if carried.isna().any() else f"A batch of {fast} has {carried[fast]} ({reference}: {carried[reference]})"
     said = (f"On {machine}, {size}, {of}: {text}", advice, beside, batch, left_out)
