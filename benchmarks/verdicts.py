@@ -287,15 +287,14 @@ def _commits(seconds: float) -> Pair:
     return race_commands(command, base=".", head=".", budget_seconds=seconds).pair("head", "base")
 
 
-def _apart(seconds: float) -> Pair:
-    return race({"a": _work(200), "b": _work(220)}, budget_seconds=seconds).pair("a", "b")
+def _functions(units: int, seconds: float) -> Pair:
+    return race({"a": _work(200), "b": _work(units)}, budget_seconds=seconds).pair("a", "b")
 
 
-def _equal(seconds: float) -> Pair:
-    return race({"a": _work(200), "b": _work(200)}, budget_seconds=seconds).pair("a", "b")
-
-
-REAL = {"strategies": _strategies, "loaders": _loaders, "commits": _commits, "functions": _equal, "10 % apart": _apart}
+REAL: dict[str, Callable[[float], Pair]] = {
+    "strategies": _strategies, "loaders": _loaders, "commits": _commits, "functions": partial(_functions, 200),
+    "10 % apart": partial(_functions, 220),
+}  # fmt: skip
 
 
 def _plan() -> Iterator[tuple[str, Callable[[float], Pair], bool]]:

@@ -178,7 +178,7 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
     changing = [one for name in ("delta", "node_mask") for one in thrice(name, 0.5, steady="not steady")]
     unsteady = tclab.advise(rows(*here, *changing))
     assert unsteady.suggestions == ()
-    assert tclab.advise(rows(step(status="oom"))).refusal == "no point in mode step was measured"
+    assert tclab.advise(rows(step(status="oom"))).refusal == "no setting in mode step was measured"
     assert all("still changing: warm up longer" in one.why for one in unsteady.unsure)
     changes = "delta instead of edge_mask, node_mask instead of edge_mask"
     assert f"still open: whether there is a gain from {changes}:" in " ".join(str(unsteady).split())
@@ -282,7 +282,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     advice = tclab.advise(made)
     assert advice.suggestions == ()
     assert advice.busy.startswith("1 of 2 runs shared the CPU with other programs")
-    assert "instead of edge_mask: other programs used the CPU while the present point ran" in said(advice)
+    assert "instead of edge_mask: other programs used the CPU while the present setting ran" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED
     chart = lab.charts.throughput(made).to_dict()

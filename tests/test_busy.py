@@ -70,8 +70,8 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
         "2 of 3 runs shared the CPU with other programs, so the times are unreliable: "
-        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first run: in 10 s something "
-        "waited for a processor 99% of the time). Measure them again on a quiet machine (repeats=2: a quiet run "
+        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first run: over 10 s, something "
+        "waited for a processor 99% of the time). Measure them again on a quiet machine (with more repeats a quiet run "
         "replaces a disturbed one), or race them (race_points, tclab race), where all take turns. "
         "With OMP_NUM_THREADS=1 torch's threads suffer less."
     )
@@ -107,7 +107,7 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.011)}
     made = timing.race(arms, budget_seconds=5, clock=machine.clock)
     calm, epoch = replace(made, busy_percent=None), replace(epochs()[0], busy_percent=78.4)
-    words = "the machine was busy: something waited for a processor 78 % of the time"
+    words = "the machine was busy: something waited for a processor 78% of the time"
     for shown in (made, Races({1: calm, 2: made}, None), epoch):
         assert words in " ".join(str(shown).split())
     assert words not in " ".join(str(calm).split())
@@ -119,6 +119,7 @@ def test_what_is_no_row_says_so_too(monkeypatch):
     for chart in (lab.charts.race_chart(made, "a"), *charts):
         assert this_machine() in titles(chart)
         assert "· busy" in titles(chart)
+    assert "line: 90 % interval of the prediction" in titles(charts[0])
     there = titles(lab.charts.race_chart(calm, "a", where="cuda · H200"))
     assert ("cuda · H200" in there, "busy" in there) == (True, False)
 

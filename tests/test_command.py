@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from inspect import cleandoc
 
 import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
@@ -13,14 +14,15 @@ from test_compare import rows, step
 
 import tclab
 from tclab import Point, lab
+from tclab._display import bullets
 from tclab.command import main
+from tclab.command._app import _VERBS, app
 from tclab.command._point_verbs import _end, _points
 
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
-VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "profile", "panel")
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
 
@@ -44,14 +46,20 @@ print({"torch", "pandas", "pyarrow", "altair"} & {*sys.modules})"""
     assert "Usage: tclab race-commands" in done.stdout
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_explains_itself(verb, capsys):
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_explains_itself_with_all_that_its_docstring_says(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
     assert main([verb, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"Usage: tclab {verb}" in shown
+    told = cleandoc(app[verb].default_command.__doc__)
+    assert [paragraph[:3] for paragraph in told.split("\n\n")[1:]] == ["- `"]  # no help shows another
+    assert all(text.replace("`", "") in shown for text in bullets(told).values())
+    codes = {"race-commands": "1 for SLOWER, 2 if a command fails, and 3 for", "profile": "exit with the script's code"}
+    assert codes.get(verb, "") in shown
     if verb in ("sweep", "run", "race", "fits"):
-        assert "--dtype" in shown
         assert '"float32", "float64" or "bfloat16"' in shown
+        assert ("for strategies it is all that are exact" in shown) == (verb == "sweep")
 
 
 @pytest.mark.parametrize(("end", "code", "last"), [("3", 3, ""), ("'the end'", 1, "the end\n")])

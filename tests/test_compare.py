@@ -155,7 +155,7 @@ def test_other_machines_get_no_verdict_unless_nothing_else_differs():
 def test_points_that_only_one_side_has_or_that_have_no_time_are_named():
     apart = tclab.compare(sweep(), rows(step("dense"), step("delta")))
     assert apart.pairs == ()
-    assert "No point is in both. No value of strategy is." in str(apart)
+    assert "No setting is in both. No value of strategy is." in str(apart)
     assert len(apart.only["first"]) == 4
     assert lab.charts.result_chart(apart).to_dict()
     dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))

@@ -57,7 +57,7 @@ def test_a_cell_that_cannot_be_is_refused():
 
 def test_a_cell_of_the_real_size_is_predicted_with_an_interval_and_says_how_far_it_is():
     model = fit_costs(made_up(SEEN, noise=0.02).assign(busy_percent=78.4))
-    assert "the machine was busy: something waited for a processor 78 % of the time" in " ".join(str(model).split())
+    assert "the machine was busy: something waited for a processor 78% of the time" in " ".join(str(model).split())
     wanted = pd.concat([cells(2_423_370, 64, 28, 0.0083), cells(100_000, 64, 8, 0.9)])
     real, seen = model.predict(wanted).to_dict("records")
     edges = 2_423_370 * 28

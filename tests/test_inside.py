@@ -112,5 +112,5 @@ def test_every_model_and_view_is_seen_part_by_part(fields, parts):
 def test_what_cannot_be_seen_into_is_refused():
     with pytest.raises(InputError, match="skipped: indices makes no masked graph"):
         inside(Point(**HOW, strategy="indices"))
-    with pytest.raises(InputError, match="there are no points"):
+    with pytest.raises(InputError, match="there are no settings"):
         inside()

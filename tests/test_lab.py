@@ -62,7 +62,7 @@ def test_words_are_no_surer_than_the_rows():
     assert "it is not certainly faster than gpu_mask" in close
     assert "fastest" not in close
     assert said(row("node_mask", 0.01) | {"status": "failed: x"}) == [
-        "No point of this sweep was measured, so there is nothing to compare.",
+        "No setting of this sweep was measured, so there is nothing to compare.",
         "1 setting (hetero_cell node_mask, batch 4): failed: x.",
     ]
 
@@ -279,7 +279,9 @@ def test_a_timeline_that_does_not_add_up_has_words_and_no_bar():
     host = [line for line in drawn(lab.charts.stages(made), "part") if line["bar"].endswith("host")]
     assert {line["value"] for line in host} == {0.0}
     assert "does not add up: stages add up to 97.9% of its clock" in {line["text"] for line in host}
-    assert "does not add up" not in str(lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict())
+    near = lab.charts.stages(framed(*point_rows("edge_mask", accounted=1.019))).to_dict()
+    assert "does not add up" not in str(near)
+    assert near["title"]["text"][0].startswith("hetero_cell with edge_mask: a step takes 98 ms")
 
 
 def test_the_whole_of_a_rank_and_what_its_backward_hides_are_no_stages_of_it():

@@ -194,6 +194,6 @@ def test_a_rank_that_fails_is_named_and_the_sweep_goes_on(own, tmp_path):
     assert len(processes_of_ranks()) == 3  # of those that failed none is left
     # the ranks are warm: all of the limit is the point's
     (hung,) = tclab.run(tiny(strategy="rank_hangs"), hang_seconds=3)["status"]
-    assert hung == "failed: the point was not through after 3 s, and its process was ended"
+    assert hung == "failed: the setting was not through after 3 s, and its process was ended"
     assert not processes_of_ranks()
     assert not kept.temporary.path.exists()

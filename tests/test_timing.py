@@ -64,7 +64,7 @@ def moments(pressure=0.0, steal=0.0, **missing):
     ("readings", "shared", "percent", "words"),
     [
         ({}, False, None, ""),
-        ({"pressure": 4.0}, True, None, "in 10 s something waited for a processor 40% of the time"),
+        ({"pressure": 4.0}, True, None, "over 10 s, something waited for a processor 40% of the time"),
         ({"pressure": 5.3}, True, 53.0, "a processor 53% of the time"),
         ({"pressure": 0.1, "steal": 2.0}, True, None, "a hypervisor took 0.20 processors"),
         ({"cpu_pressure_seconds": None}, None, None, ""),

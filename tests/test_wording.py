@@ -18,6 +18,7 @@ IDIOMS = {
     r"\bcarries\b": "holds; batch size",
     r"\b[Ww]hat of\b": "are … worth it?",
     r"\barms?\b(?! are)": "candidate",  # `arms` is a parameter
+    r"\b(?:[Nn]o|every|each|this|present) points?\b": "setting",
 }
 NAMED = re.compile(r"`[^`]*`")  # code keeps its names
 

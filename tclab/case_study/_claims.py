@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from math import exp, nan
+from math import exp, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +115,25 @@ def ratios_chart(table: pd.DataFrame, rows: Runs) -> Any:
     """
     rows = rows_of(rows)
     here = table["standing"] == "measured here"
+    published = "published " + table["figure"] + ", " + table["standing"]
     found = table.rename(columns={"ratio": "value"}).assign(
-        line=table["mode"] + " · " + table["figure"] + (", " + table["standing"]).where(~here, ""),
+        line=table["mode"] + " · " + table["figure"].where(here, published),
         kind=table["figure"],
         sure=here,
         text=table["ratio"].map(times_text),
         why=table["caveat"],
     )
+    steps, ratio = table[here & (table["mode"] == "step")], table["ratio"][~here]
+    measured = "No step of both models was measured here"
+    for row in records(steps[steps["figure"] == judged(steps["figure"])].head(1)):
+        measured = f"A step of the hetero model takes {row['ratio']:.3g}× as long as DANGO's with {row['figure']}"
     title = chart_title(
-        "Hetero against DANGO",
+        [f"{measured};", f"published: {ratio.min():.3g}× to {ratio.max():.3g}×"],
         "line: 95 % interval; here DANGO is factored; hollow: published (dense), another machine, batch size and code",
         rows=rows,
     )
     colours = {**dict.fromkeys(table["figure"], _PUBLISHED_COLOUR), **colours_of(table["figure"][here])}
-    return ratios(found, title, axis="time of a step, hetero : DANGO (logarithmic)", colours=colours)
+    return ratios(found, title, axis="time of a step of the hetero model over DANGO's (logarithmic)", colours=colours)
 
 
 def artefacts_chart(wrong: Mapping[str, float], right: Mapping[str, float], rows: Runs) -> Any:
@@ -144,8 +149,10 @@ def artefacts_chart(wrong: Mapping[str, float], right: Mapping[str, float], rows
     found = both.melt("line", var_name="kind").assign(low=None, high=None)
     found["text"], found["line"] = found["value"].map("{:.3g} ×".format), found["line"] + ", " + found["kind"]
     colours = {"wrong": "#d55e00", "right": "#009e73"}
-    title = chart_title("The same runs, five mistakes", rows=rows_of(rows))
-    return ratios(found.sort_values("line"), title, axis="times as slow (logarithmic)", colours=colours)
+    worst = max(wrong, key=lambda name: abs(log(wrong[name] / right[name])))
+    said = f"The largest of {len(wrong)} errors turns a ratio of {right[worst]:.3g}× into {wrong[worst]:.3g}× ({worst})"
+    title = chart_title(said, "names: the published ratio and its mistake; dots: measured here", rows=rows_of(rows))
+    return ratios(found.sort_values("line"), title, axis="ratio of two times (logarithmic)", colours=colours)
 
 
 def judged(strategies: Iterable[str]) -> str | None:
@@ -413,8 +420,10 @@ def overheads_chart(costs: pd.DataFrame, rows: Runs) -> Any:
         sure=costs["verdict"] != "undecided",
         text=costs["ratio"].map("{:.2f} × ".format) + costs["verdict"],
     )
-    least, most = costs["rounds"].min(), costs["rounds"].max()
-    rounds = f"in {counted(most, 'round')}" if least == most else f"in {least} to {most} rounds"
-    said = f"{rounds}; line: 95 % interval; hollow: undecided"
-    title = chart_title("What each overhead costs", said, rows=rows)
-    return ratios(found, title, axis="time of a step with the overhead : without (logarithmic)")
+    rounds = " to ".join(map(str, dict.fromkeys((costs["rounds"].min(), costs["rounds"].max()))))
+    said = f"rounds: {rounds}; line: 95 % interval; hollow: undecided"
+    sure = costs[costs["verdict"] == "costs"]["ratio"]
+    text = f"{len(sure)} of {counted(len(costs), 'overhead')} certainly cost time"
+    text += f", up to {sure.max():.2f}× the time of a step without it" if len(sure) else ""
+    title = chart_title(text, said, rows=rows)
+    return ratios(found, title, axis="time of a step with the overhead over without (logarithmic; right costs more)")

@@ -9,8 +9,9 @@ tclab race-commands --base main --head HEAD -- python bench.py
 
 Every command has `--help` and, except profile and panel, `--json`. The exit code is 0 if all is done; 1 if a setting
 failed, was not run or does not fit, if none has a time, or if a race of commands says SLOWER; 2 if an argument is
-wrong; 3 if a race of commands says UNDECIDED. A setting is skipped if its values cannot be combined, which is not a
-failure if another setting has a time. `tclab --install-completion` makes the shell complete commands and options.
+wrong; 3 if a race of commands says UNDECIDED; `tclab profile` returns the script's. A setting is skipped if its values
+cannot be combined, which is not a failure if another setting has a time. `tclab --install-completion` makes the shell
+complete commands and options.
 """
 
 # that docstring is the help of the command; a verb's module is imported when the verb is run
@@ -35,17 +36,19 @@ Imports = Annotated[
 ]
 Verb = Callable[..., int]
 WRONG = 2  # the exit code if an argument is wrong
-# verb → the module with its function, its line of help
+# verb → the module with its function, its help: the first line stands in the list of verbs
+_AUTO = "auto suits this machine; for strategies it is all that are exact, for models hetero_cell,dango."
+_RACED = "The exit code is 0 for FASTER or SAME, 1 for SLOWER, 2 if a command fails, and 3 for UNDECIDED."
 _VERBS = {
-    "sweep": ("_point_verbs", "Measure every combination of listed values (1,2,4 is a list); each is saved at once."),
-    "run": ("_point_verbs", "Measure one setting."),
-    "race": ("_point_verbs", "Race strategies, or values of an option, by turns, and say which is faster."),
-    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands; exit code 1 is SLOWER."),
+    "sweep": ("_point_verbs", f"Measure every combination of listed values (1,2,4 is a list).\n\n{_AUTO}"),
+    "run": ("_point_verbs", "Measure one setting, after the equivalence check of its strategy, and print its rows."),
+    "race": ("_point_verbs", "Race strategies or an option's values (--layers 2,3) by turns, and say which is faster."),
+    "race-commands": ("_result_verbs", f"Race a command at two commits, or two commands, by turns.\n\n{_RACED}"),
     "fits": ("_point_verbs", "Estimate the memory of a setting without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each setting."),
     "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes, or compare two traces."),
-    "profile": ("_result_verbs", "Run a script as it is, and say which of its lines take the time."),
+    "profile": ("_result_verbs", "Run a script, say which of its lines take the time; exit with the script's code."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
 }
 

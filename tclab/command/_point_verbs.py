@@ -100,10 +100,7 @@ def sweep(
 ) -> int:  # fmt: skip
     """Measure the settings of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print rows and findings.
 
-    A list is written `1,2,4`; each combination of values is a setting. `notebooks/sweep.ipynb` takes the same options
-    as parameters.
-
-    - `results`: the folder in which rows are kept; run the same command again to resume.
+    - `results`: the folder in which rows are kept, each once it is measured; run the same command again to resume.
     - `budget_seconds`: of the whole sweep; a setting that would end after it does not run.
     - `retry`: run failed settings again.
     - `repeats`: runs of each setting; `tclab compare` needs at least two for a verdict.
@@ -124,8 +121,6 @@ def sweep(
 def run(*, hang_seconds: float | None = None, imports: Imports = None, json: bool = False, **point: str) -> int:
     """Measure one setting, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
-    The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
-
     - `hang_seconds`: end the run if it takes longer than this.
     """
     from tclab.sweeps._run import run as run_point
@@ -141,10 +136,8 @@ def race(
 ) -> int:  # fmt: skip
     """Race whole steps of strategies by turns, as `tclab.sweeps.race_points` does, and print the verdicts.
 
-    If an option has several values, such as `--optimizer plain,fused`, each races with each strategy. Commits are
-    raced by `tclab race-commands`.
-
-    - `strategies`: their names; see the README.
+    - `strategies`: their names; see the README. If an option has several values, such as `--optimizer plain,fused`,
+      each races with each strategy.
     - `budget_seconds`: for all rounds of blocks; each process runs at least two rounds.
     - `margin`: a difference below this share of the time does not count.
     - `processes`: how many fresh processes take turns, as many as suit the machine by default; 0: this process alone.

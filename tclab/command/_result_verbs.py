@@ -1,4 +1,4 @@
-"""Verbs that need no point: they read rows and traces, race commands, profile a script, open the panel."""
+"""Verbs that need no setting: they read rows and traces, race commands, profile a script, open the panel."""
 
 from __future__ import annotations
 
@@ -76,10 +76,7 @@ def race_commands(
     setup_base: str | None = None, printed: bool = False, budget_seconds: float = 120.0,
     margin: float = MARGIN, record: Path | None = None, markdown: bool = False, json: bool = False,
 ) -> int:  # fmt: skip
-    """Race a command at two commits by turns, and print the verdict on head.
-
-    `tclab race-commands --base main --head HEAD -- python bench.py`. Exit codes: 0 FASTER or SAME; 1 SLOWER; 2 an
-    argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
+    """Race a command at two commits by turns, and print the verdict on head; see `tclab.timing.race_commands`.
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
     - `base`: a folder, or a revision, which is checked out into a worktree.

@@ -42,7 +42,7 @@ from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._environment import gpu_free_bytes
 from tclab.timing._verdict import sentence_of
 
-STOPPING = "stopping: the point under way takes a moment to end"
+STOPPING = "stopping: the setting under way takes a moment to end"
 
 
 def outlook(points: Iterable[Point], results: Path, repeats: int) -> str:
@@ -426,7 +426,7 @@ _UNMARKED = "1px solid transparent"  # as wide as a mark: nothing moves when one
 _COLUMNS = {  # title → fields; the others are behind "More"
     "Strategies": ("strategies",),
     "Swept as well": ("batch_sizes", "networks", "models"),
-    "The same for every point": ("graph", "scale", "steps", "gpus", "results"),
+    "The same for every setting": ("graph", "scale", "steps", "gpus", "results"),
 }
 _IN_SIGHT = [name for names in _COLUMNS.values() for name in names]
 _TIPS = {
@@ -499,7 +499,7 @@ class PanelView:
         self.panel = panel
         self.fields = {name: _Field(name, value) for name, value in panel.parameters.items()}
         self.run_button = _button("Run", "play", "primary", "measure the settings that the results folder lacks")
-        self.again_button = _button("Measure again", "refresh", "", "one more run of each point: repeats tell more")
+        self.again_button = _button("Measure again", "refresh", "", "one more run of each setting: repeats tell more")
         self.race_button = _button("Race", "flag-checkered", "", "race what may pay with the present setting, by turns")
         self.stop_button = _button("Stop", "stop", "danger", "end the sweep or the race; what is measured is kept")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))

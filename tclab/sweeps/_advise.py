@@ -70,7 +70,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = M
     ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
     steps = ok[ok["stage"] == "step"]
     if steps.empty:
-        return Advice("from no point", (), margin=margin, refusal="no point in mode step was measured")
+        return Advice("from no setting", (), margin=margin, refusal="no setting in mode step was measured")
     base = _base(steps, now)
     row = base.iloc[0]
     here = ok[_same(ok, row, OF_THE_PLACE)]
@@ -170,7 +170,7 @@ def _alternatives(
     """Return which of `_others` are faster, and those that look so and are not certain."""
     row = base.iloc[0]
     points = [(_change(name, row, rows.iloc[0]), _a_sample(base), _a_sample(rows)) for name, rows in others]
-    pairs = pairs_of_runs(points, [("the present point", "the change")] * len(points), margin=margin)
+    pairs = pairs_of_runs(points, [("the present setting", "the change")] * len(points), margin=margin)
     found, unsure = list[Suggestion](), list[Suggestion]()
     for pair, (name, rows) in zip(pairs, others, strict=True):
         other = rows.iloc[0]

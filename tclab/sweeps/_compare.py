@@ -208,7 +208,7 @@ def _caution(sides: Sequence[Sides], values: Mapping[str, list[list[str]]]) -> s
     """Return what weakens every verdict, or why there is none, given the values of each setting, side by side."""
     if not sides:
         apart = [name for name, (a, b) in values.items() if a and b and not {*a} & {*b}]
-        return " ".join(["No point is in both.", *(f"No value of {name} is." for name in apart)])
+        return " ".join(["No setting is in both.", *(f"No value of {name} is." for name in apart)])
     text = (
         "The two sides ran at different times: if the machine changed in between, that looks like a difference. In a "
         "race both take turns."

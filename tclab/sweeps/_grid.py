@@ -77,8 +77,8 @@ def grid(
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
-      CPU. `device`: "auto", "cpu" or "cuda"; with this a number is not compared with this machine's GPUs, for a
-      cluster's nodes to run.
+      CPU. With device "cuda" any number is taken, as a cluster's nodes may have more GPUs than this machine.
+    - `device`: "auto", "cpu" or "cuda".
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `steps`: timed steps a point.

@@ -208,26 +208,27 @@ class Point:
 
     **Arguments:**
 
-    - `graph`: "synthetic", a folder of public files (see `tclab.readers.read_folder`), a file that `CellGraph.save`
-      wrote, or a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on
-      other machines must be able to read it.
-    - `scale`: the size of the synthetic graph; edges grow with its square. Null for any other.
-    - `model`: a name; see `tclab.models.names()`.
-    - `strategy`: a name; see `tclab.masking.names()`.
+    - `graph`: "synthetic", a folder of public data files (see `tclab.readers.read_folder`), or a file that
+      `CellGraph.save` wrote. In Python also a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's
+      cache folder, where jobs on other machines must be able to read it.
+    - `scale`: the size of the synthetic graph; edges grow with its square. A graph of your own has none.
+    - `model`: by name; `tclab.models.names()` lists them.
+    - `strategy`: by name; `tclab.masking.names()` lists them.
     - `batch_size`: B, the samples in a batch of one rank.
-    - `networks`: n for the first n of the graph's networks, beginning with those that the model reads, or names; `None`
-      or "all" for all that it reads.
+    - `networks`: edge types: how many of those that the model reads, then of the graph's others; or their names;
+      `None` or "all" for all that the model reads.
     - `mode`: "data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.
-    - `device`: "auto" (CUDA where there is one), "cpu" or "cuda".
+    - `device`: "auto" (CUDA if there is a GPU), "cpu" or "cuda".
     - `ranks`: how many processes train together.
     - `dtype`: "float32", "float64" or "bfloat16" (autocast).
     - `steps`: how many batches are timed.
-    - `warmup`: how many batches run before those.
+    - `warmup`: how many batches run first and are not timed.
     - `seed`: of graph, samples and weights.
     - `perturbations`: how many nodes each sample deletes, which are drawn at random; or deletions and targets of your
       own, a DataFrame or a file (CSV, TSV, Parquet) with the columns sample, node, target; or a file of a genetic
       interaction screen; see `tclab.readers.read_perturbations`. A DataFrame is kept as a `CellGraph` is.
-    - `metabolism`: "off", "carried" or "used".
+    - `metabolism`: the metabolic network of reactions and metabolites: "off" leaves it out; "carried" puts it into
+      each batch, and the model does not read it; "used": the model reads it.
     - `hidden`: H, the model's width; `None` for the model's own.
     - `layers`: how many message-passing layers the model has; `None` for the model's own.
     - `workers`: DataLoader processes; 0 makes batches in the training process.
@@ -236,29 +237,31 @@ class Point:
       (on CUDA true unless given), timeout, in_order. Without workers pin_memory alone is kept.
     - `ddp`: options of `torch.nn.parallel.DistributedDataParallel` by its names, as those of the loader: bucket_cap_mb,
       find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16"
-      or "bf16"; no_sync, whether gradients that add up over batches are exchanged in the last one alone
-      (true unless given); gather_interval, passes between the all-gathers of a loss that has them. Empty for one rank.
+      or "bf16"; no_sync (true by default): with accumulate, exchange gradients in the last batch alone;
+      gather_interval: passes between the all-gathers of a loss that has them. Empty for one rank.
     - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study's records, from
       LMDB). What a `stored_…` strategy stores for each sample is always in LMDB.
-    - `collation`: "lean", each tensor is written once; "pyg", by PyG's `Batch`, for `subgraph` and strategies that mask
-      in the worker; "edges", for those that mask on the device: every edge travels with each batch nevertheless.
+    - `collation`: "lean" writes each tensor once; "pyg", for `subgraph` and strategies that mask in the worker, makes
+      a batch by PyG's `Batch`; "edges", for those that mask on the device, sends every edge with each batch though they
+      do not need it.
     - `allocator`: "default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor
       has pages of its own that are given back at once: the least memory, and the slowest.
-    - `loop`: "plain" or "lightning"; `None` is plain, but Lightning's for mode "empty", which is its alone.
-    - `loss`: one of the model's losses by name; its first unless given.
+    - `loop`: "plain" or "lightning"; by default plain, except for mode "empty", which only Lightning runs.
+    - `loss`: one of the model's losses by name; by default the model's first.
     - `optimizer`: AdamW "fused", "foreach" or "plain".
     - `accumulate`: batches whose gradients are added up for one step of the optimizer; `steps` counts batches.
-    - `overheads`: slow ways of the case study, by name; see `tclab.sweeps.config.with_each_overhead`.
+    - `overheads`: slow habits of the case study's code, by name; see `tclab.sweeps.config.with_each_overhead`.
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
       the whole batch at once.
     - `compile`: run the model through `torch.compile`.
-    - `capture`: on CUDA, replay each batch's step as CUDA graphs, one a stage, after the first two of its layout.
+    - `capture`: on CUDA, replay the step as CUDA graphs, one per stage, from the third batch of each layout (the sizes
+      of a batch's tensors) on.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
 
     graph: str = declare("synthetic", "reference panel", check=_graph)
-    scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
+    scale: Scale | None = declare(1.0, "reference panel", unit="share of the real number of nodes")
     model: str = declare("hetero_cell", "reference panel", grid="models", check=lambda _, name: model_of(name).name)
     strategy: str = declare(
         "node_mask", "advised panel", grid="strategies", check=lambda _, value: strategy_of(value).name

@@ -25,9 +25,9 @@ from tclab.sweeps._point import ALLOCATORS, Point
 from tclab.sweeps._point_inputs import file_stamps, resolved_alone
 from tclab.timing import Ledger, race
 from tclab.timing._ledger import Timer
-from tclab.timing._loader_arm import endless, loader_arm
+from tclab.timing._loader_arm import Arm, endless, loader_arm
 from tclab.timing._race import Race
-from tclab.timing._race_blocks import FIRST_PROCESS, Arm
+from tclab.timing._race_blocks import FIRST_PROCESS
 from tclab.timing._step_means import cycle_of
 
 # Each has two of a race's eight turns. An even number, as every other process makes its arms in reverse order: a small
@@ -65,10 +65,10 @@ def _arm(point: Point, opened: ExitStack, points: Collection[Point]) -> Arm:
             check_equivalence(one)
     here = opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES))
     loads = [next(here.batches())] if point.mode == "fixed_batch" else here.loads
-    call, settle, period = loader_arm(loads, lambda batch: here.run([batch], steps=1))
+    arm = loader_arm(loads, lambda batch: here.run([batch], steps=1))
     # only a race of the same points and the same code resumes its record
     identity = {"point": point.to_dict(), "code": code_of(point), "files": file_stamps(point)}
-    return Arm(call, settle, cycle_of(period, point.accumulate), identity=identity)
+    return arm._replace(period=cycle_of(arm.period, point.accumulate), identity=identity)
 
 
 def _resolved(points: Mapping[str, Point], *, here: bool) -> dict[str, Point]:
@@ -165,7 +165,7 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
     """
     checked("steps", steps, AtLeast1)
     if not points:
-        raise InputError("there are no points, expected at least one")
+        raise InputError("there are no settings, expected at least one")
     return pd.concat([_frame_of(point, steps) for point in points], ignore_index=True)
 
 

@@ -61,8 +61,8 @@ def busy_text(rows: pd.DataFrame) -> str:
     return (
         f"{len(busy)} of {counted(len(steps), 'run')} shared the CPU with other programs, so the times are "
         f"unreliable: {points_text(busy)} (the first run: "
-        f"{busy['contention'].iloc[0]}). Measure them again on a quiet machine (repeats=2: a quiet run replaces a "
-        f"disturbed one), or race them (race_points, tclab race), where all take turns.{fewer}"
+        f"{busy['contention'].iloc[0]}). Measure them again on a quiet machine (with more repeats a quiet run replaces "
+        f"a disturbed one), or race them (race_points, tclab race), where all take turns.{fewer}"
     )
 
 

@@ -204,7 +204,7 @@ class Worker(ChildProcess):
             if _is_stopped(stop):
                 return STOPPED
             if monotonic() > end:
-                return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
+                return f"failed: the setting was not through after {hang_seconds:g} s, and its process was ended"
         if answer is None:
             code = self.wait()
             ended = f"the child ended with {code}: {self.last_error_line}"

@@ -144,7 +144,7 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
         )
     point = resolve(replace(point, ranks=int(os.environ["WORLD_SIZE"])))
     if (reason := point.skipped()) is not None:
-        raise InputError(f"this point cannot be run: {reason}")
+        raise InputError(f"this setting cannot be run: {reason}")
     ranks = Ranks(point.device)
     rows = rows_of_request(request_of(point), ranks)
     gc.collect()  # as in `main`

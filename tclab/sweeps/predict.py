@@ -258,7 +258,7 @@ PROCESS_BYTES = 495 * 1024**2
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
 _NOT_COUNTED = "not counted: memory of compiled code, DDP, all-gathers, NCCL, CUDA on the host, Lightning, workers"
-_PARTS = {"process": "imports", "graph": "graph", "model": "weights", "kept": "state", "step": "step", "heap": "freed"}
+_PARTS = {"process": "imports", "graph": "graph", "model": "weights", "kept": "state", "step": "step", "heap": "unused"}
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -29,8 +29,8 @@ from time import perf_counter_ns
 from tclab._display import Display, counted, seconds_text
 from tclab._limits import number_of
 from tclab.errors import InputError
+from tclab.timing._loader_arm import Arm
 from tclab.timing._race import Race, check_settings, last_notes, race
-from tclab.timing._race_blocks import Arm
 from tclab.timing._verdict import MARGIN, sentence_of
 
 SIDES = ("head", "base")
@@ -44,7 +44,7 @@ _DROPPED = {
 }  # fmt: skip
 
 
-def _seconds_of(side: str, command: Sequence[str], folder: Path, variables: Mapping[str, str], printed: bool) -> float:
+def _seconds_of(side: str, command: tuple[str, ...], folder: Path, variables: dict[str, str], printed: bool) -> float:
     """Run a side's command and return its seconds: of the whole run, or those that it prints."""
     begin = perf_counter_ns()
     text = _run(side, command, folder, variables)
@@ -59,15 +59,14 @@ def _seconds_of(side: str, command: Sequence[str], folder: Path, variables: Mapp
     raise InputError(f"{side}: {shlex.join(command)} printed {found}, expected seconds, above 0")
 
 
-def _check_imports(side: str, command: Sequence[str], folder: Path, bytecode: Path) -> None:
+@cache
+def _check_imports(side: str, command: tuple[str, ...], folder: Path, bytecode: Path) -> None:
     """Check, by what a side's first run compiled, that it imported no other file where the side has one of that name.
 
     An editable install may have put a finder before PYTHONPATH (scikit-build-core, meson-python), and so is the folder
     of a script.
     """
-    checked, own = bytecode / "checked", (folder, bytecode.with_name(f"{side}-environment"))
-    if checked.exists():
-        return
+    own = (folder, bytecode.with_name(f"{side}-environment"))
     compiled = [Path("/", file.relative_to(bytecode)) for file in bytecode.rglob("*.pyc")]
     if not compiled and Path(command[0]).name.startswith("python"):
         said = "expected a Python that stores bytecode where it is told to (no -I, -E, -B)"
@@ -79,8 +78,6 @@ def _check_imports(side: str, command: Sequence[str], folder: Path, bytecode: Pa
         if is_of_side and not any(source.is_relative_to(each) for each in own):
             fix = "keep a script outside of both sides; setup= makes an environment for each"
             raise InputError(f"{side} imported {source}, expected its own {name}, in {folder}: {fix}")
-    bytecode.mkdir(exist_ok=True)
-    checked.touch()
 
 
 def _variables() -> dict[str, str]:
@@ -230,7 +227,7 @@ def race_commands(
                 warnings.warn(f"{side} has submodules, which a worktree leaves empty: {setups}", stacklevel=2)
             place = {"commit": commit} if commit else {"folder": str(folder)}
             identity = {"command": shlex.join(words), **place, "setup": line, "printed": printed}
-            run = partial(_seconds_of, side, words, folder, variables, printed)
+            run = partial(_seconds_of, side, tuple(words), folder, variables, printed)
             arms[side] = Arm(run, returns_seconds=True, identity=identity)
         if arms["head"].identity == arms["base"].identity:
             warnings.warn(_CONTROL, stacklevel=2)

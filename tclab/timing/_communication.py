@@ -95,21 +95,21 @@ class Communication:
         if self._cuda:
             torch.cuda.synchronize()
         steps, self._rows = self._exchanges, []
-        spans = [self._spans(exchanges) for exchanges in steps.values()]
         calls = torch.tensor([self._calls], device="cuda" if self._cuda else "cpu")
         distributed.all_reduce(calls, distributed.ReduceOp.MAX)  # ranks that had fewer steps joined as many
         mine = torch.full((2, int(calls)), torch.inf, dtype=torch.float64)  # of each all-reduce, and each step's last
-        for exchanges, (_, exposed) in zip(steps.values(), spans, strict=True):
+        for exchanges in steps.values():
             for each in exchanges:
                 mine[0, each.i] = self._seconds(each.ready, each.done)
-            mine[1, exchanges[-1].i] = exposed
+            mine[1, exchanges[-1].i] = self._spans(exchanges)[1]
         mine = mine.to(calls.device)
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         ranks = torch.stack(every).cpu()  # [ranks, 2, all-reduces]
         own = [each.i for exchanges in steps.values() for each in exchanges]
         self.late.update(ranks[:, 0, own].argmin(0).tolist())  # the last rank to join waits least
-        for (step, exchanges), (busy, exposed) in zip(steps.items(), spans, strict=True):
+        for step, exchanges in steps.items():
+            busy, exposed = self._spans(exchanges)
             shortest, sizes = float(ranks[:, 1, exchanges[-1].i].min()), [each.bytes for each in exchanges]
             row = {"step": step, "buckets": len(sizes), "bytes": sum(sizes), "exposed_seconds": exposed}
             row |= {"overlapped_seconds": max(0.0, busy - exposed), "exposed_rank_wait_seconds": exposed - shortest}

@@ -23,7 +23,7 @@ SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
 # The percentage of a measurement in which something waited for a processor. In the last ten seconds of measurements on
 # a quiet machine of 2 cores it was 3 at most for a process with 2 threads and a worker, and below 50 for one that had
 # just started or that followed 4 ranks on those cores; points whose times collapsed had 60 and more.
-BUSY_PERCENT = 50.0
+_BUSY_PERCENT = 50.0
 # What is exceeded between two moments where the processors were shared. Two torch threads of small products on 2 cores
 # wait 0.01 alone; beside a busy process, ten times as slow, 0.53.
 _WAITING, _STEAL = 0.2, 0.05
@@ -95,6 +95,15 @@ def _commit() -> str | None:
         return None
 
 
+def on_cuda(*calls: str) -> bool:
+    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
+    torch: Any = sys.modules.get("torch")
+    in_use = torch is not None and torch.cuda.is_initialized()
+    for call in calls if in_use else ():
+        getattr(torch.cuda, call)()
+    return bool(in_use)
+
+
 def environment(*, load_torch: bool = True) -> dict[str, str | int | float | None]:
     """Return the machine, the versions and the allocator's settings that a figure was measured with.
 
@@ -110,7 +119,7 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
         import torch  # noqa: F401 (found among the modules)
     loaded: Any = sys.modules.get("torch")
     gpus = None
-    if loaded is not None and (load_torch or loaded.cuda.is_initialized()):
+    if load_torch or on_cuda():
         gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
     properties = loaded.cuda.get_device_properties(0) if gpus else None
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ALLOCATOR)]
@@ -208,31 +217,28 @@ class Contention(NamedTuple):
     def busy_percent(self) -> float | None:
         """The percentage of the time in which something waited; `None` unless it is above 50, or not known."""
         percent = 100 * (self.waiting or 0.0)
-        return percent if percent > BUSY_PERCENT else None
+        return percent if percent > _BUSY_PERCENT else None
 
     def __str__(self) -> str:
         """Return a sentence where they were shared; empty where not, or not known."""
         if not self.shared:
             return ""
-        words = f"something waited for a processor {self.waiting:.0%} of the time"
-        words += f", and a hypervisor took {self.steal:.2f} processors" if self.stolen else ""
-        return f"in {self.seconds:.3g} s {words}"
+        stolen = f", and a hypervisor took {self.steal:.2f} processors" if self.stolen else ""
+        return f"over {self.seconds:.3g} s, {_waited(100 * (self.waiting or 0.0))}{stolen}"
 
 
 def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
     """Return how the processors were shared between two moments of `conditions`, such as around the timed steps."""
-
-    def grown(name: str) -> float | None:
-        begin, end = before.get(name), after.get(name)
-        return None if begin is None or end is None else float(end - begin)
-
-    seconds = grown("monotonic_seconds")
-    counts = [grown(name) for name in ("cpu_pressure_seconds", "busy_seconds", "steal_seconds")]
+    grown = {name: after[name] - begin for name, begin in before.items() if None not in (begin, after.get(name))}
+    seconds = grown.get("monotonic_seconds")
+    counts = map(grown.get, ("cpu_pressure_seconds", "busy_seconds", "steal_seconds"))
     return Contention(seconds, *(count / seconds if seconds and count is not None else None for count in counts))
 
 
 def busy_notes(percent: float | None) -> list[str]:
     """Return what to say of a busy machine, as the notes of a result; none of one that was not, or is not known."""
-    if percent is None:
-        return []
-    return [f"the machine was busy: something waited for a processor {percent:.0f} % of the time"]
+    return [] if percent is None else [f"the machine was busy: {_waited(percent)}"]
+
+
+def _waited(percent: float) -> str:
+    return f"something waited for a processor {percent:.0f}% of the time"

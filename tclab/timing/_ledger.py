@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tclab._display import Display, Shown, counted, seconds_text
 from tclab.errors import InputError
-from tclab.timing._environment import conditions, contention
+from tclab.timing._environment import conditions, contention, on_cuda
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,8 +125,7 @@ class _Stage(AbstractContextManager[None]):
             import torch
 
             # a tenth of the cost of torch.profiler.record_function, which would distort stages of microseconds
-            mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-            self.mark = mark(f"ledger: {self.name}")
+            self.mark = torch._C._profiler._RecordFunctionFast(f"ledger: {self.name}")
             self.mark.__enter__()
         ledger._open.append(self)
         ledger._cut(self.name)
@@ -192,7 +190,8 @@ class Ledger(Timer, Shown):
         self.batch_timings: list[BatchTiming] = []  # in the order of arrival
         self.begins: list[int] = []  # the first step of each block: of each loop over `steps`
         self._ended = 0  # steps of all blocks that have ended
-        self._wall: dict[str, float] = {}  # timeline → seconds of all blocks by the raw clock, without unfinished steps
+        # timeline → seconds of all blocks by the raw clock, without unfinished steps
+        self._wall = defaultdict[str, float](float)
         self._cuts: list[Cut] | None = None  # of the open step
         self._begin_ns = 0  # of the open block, by the raw clock
         self._thread = threading.current_thread()  # of the loop
@@ -200,7 +199,7 @@ class Ledger(Timer, Shown):
         self._open: list[_Stage] = []  # that were entered, innermost last
         self._failed = False  # an exception left a stage of the open step
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -256,8 +255,7 @@ class Ledger(Timer, Shown):
             self.end()
         if self._cuts is None:
             if self.cuda is None:
-                torch = sys.modules.get("torch")
-                self.cuda = bool(torch is not None and torch.cuda.is_initialized())
+                self.cuda = on_cuda()
             self._around = self._around[:1] or [conditions()]
             self._synchronize()
             self._cuts = []
@@ -293,8 +291,7 @@ class Ledger(Timer, Shown):
                 self._ended = len(self._steps)
                 for line in self._timelines:
                     dropped = 0.0 if keep else sum(stage_seconds(cuts, line).values())
-                    wall = (end_ns - self._begin_ns) / 1e9 - dropped
-                    self._wall[line] = self._wall.get(line, 0.0) + wall
+                    self._wall[line] += (end_ns - self._begin_ns) / 1e9 - dropped
         self._open.clear()
         self._failed = False
 
@@ -388,15 +385,11 @@ class Ledger(Timer, Shown):
 
     def seconds(self, timeline: str = "host") -> dict[str, list[float]]:
         """Return stage → its seconds in each step that had it, the whole `step` included, without pandas."""
-        return self._seconds().get(timeline, {})
-
-    def _seconds(self) -> dict[str, dict[str, list[float]]]:
-        """Return timeline → stage → its seconds in each step that had it."""
-        lines: dict[str, dict[str, list[float]]] = {}
-        for timeline, _, stage, seconds in self.rows():
-            if seconds is not None:
-                lines.setdefault(timeline, {}).setdefault(stage, []).append(seconds)
-        return lines
+        stages: dict[str, list[float]] = {}
+        for line, _, stage, seconds in self.rows():
+            if line == timeline and seconds is not None:
+                stages.setdefault(stage, []).append(seconds)
+        return stages
 
     @property
     def workers(self) -> int | None:
@@ -434,7 +427,8 @@ class Ledger(Timer, Shown):
         `idle` is in no whole.
         """
         lines = []
-        for timeline, stages in self._seconds().items():
+        for timeline in dict.fromkeys(line for line, *_ in self.rows()):
+            stages = self.seconds(timeline)
             steps = max(map(len, stages.values()))
             whole = sum(sum(seconds) for name, seconds in stages.items() if name not in (*SUMS, "idle"))
             for name, seconds in stages.items():

@@ -63,7 +63,16 @@ def lightning_callback(ledger: Ledger) -> Any:
             start, stop, backward, run = profiler.start, profiler.stop, strategy.backward, loop.run
 
             def starting(action: str) -> None:
-                self._enter(action)
+                stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
+                if stage == "data_wait":
+                    ledger.next_step()
+                    ledger.muted = False
+                if stage is not None:
+                    in_validation = stage == "checkpoint" and ledger.in_step
+                    with patch.object(ledger, "muted", ledger.muted and not in_validation):
+                        context = ledger.stage(stage)
+                    context.__enter__()
+                    self.entered.append((action, context))
                 start(action)
 
             def stopping(action: str) -> None:
@@ -82,18 +91,6 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.wrapped.enter_context(patch.multiple(profiler, start=starting, stop=stopping))
             self.wrapped.enter_context(patch.object(strategy, "backward", going_back))
             self.wrapped.enter_context(patch.object(loop, "run", validating))
-
-        def _enter(self, action: str) -> None:
-            stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
-            if stage == "data_wait":
-                ledger.next_step()
-                ledger.muted = False
-            if stage is not None:
-                in_validation = stage == "checkpoint" and ledger.in_step
-                with patch.object(ledger, "muted", ledger.muted and not in_validation):
-                    context = ledger.stage(stage)
-                context.__enter__()
-                self.entered.append((action, context))
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             self._end(keep=True)

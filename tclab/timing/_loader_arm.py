@@ -20,7 +20,7 @@ from itertools import compress
 from math import ceil
 from random import Random
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
 from tclab.errors import InputError, shown
@@ -33,10 +33,28 @@ DRAWN = Random()  # where blocks begin, and the orders of rounds; by the system'
 _RACED: WeakSet[Any] = WeakSet()  # torch's iterators with workers, of all loader arms of this process
 
 
-def loader_arm(
-    loader: Iterable[Any], step: Callable[[Any], Any]
-) -> tuple[Callable[[], None], Callable[[int], None] | None, int]:
-    """Return call, `settle` and period of an arm that calls `step` on a loader's next batch, epoch after epoch.
+class Arm(NamedTuple):
+    """One candidate of a race.
+
+    **Arguments:**
+
+    - `call`: does one unit of work.
+    - `settle`: called before each block, with its number of calls, outside the clock: what this arm's workers did while
+      other arms ran must not make its own block shorter.
+    - `period`: calls of which a block has a multiple, where the budget has room for such blocks.
+    - `returns_seconds`: a call returns its own seconds, and no clock is read.
+    - `identity`: a JSON value that the race's record keeps; only a race of the same identities resumes it.
+    """
+
+    call: Callable[[], Any]
+    settle: Callable[[int], object] | None = None
+    period: int = 1
+    returns_seconds: bool = False
+    identity: Any = None
+
+
+def loader_arm(loader: Iterable[Any], step: Callable[[Any], Any]) -> Arm:
+    """Return the arm that calls `step` on a loader's next batch, epoch after epoch.
 
     Its workers start here. Where it has some, a short epoch is a period, or as many steps as there are workers.
 
@@ -97,7 +115,7 @@ def loader_arm(
             draw()
         raise InputError(f"{shown(loader)} draws no further batch of its workers; expected steps that do")
 
-    return (call, settle, period) if workers else (call, None, 1)
+    return Arm(call, settle, period) if workers else Arm(call)
 
 
 def wait_for_workers() -> None:

@@ -10,7 +10,7 @@ each block and, as in any loop, within it: an arm pays for its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -24,7 +24,8 @@ from uuid import uuid4
 from tclab._display import Display, Shown, counted, say, seconds_text
 from tclab.errors import InputError, check_known, check_whole, shown
 from tclab.timing._environment import busy_notes, conditions, contention, fingerprint
-from tclab.timing._race_blocks import Arm, Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
+from tclab.timing._loader_arm import Arm
+from tclab.timing._race_blocks import Arms, BlockRunner, Clock, RaceProcess, Runner, Sample, open_record
 from tclab.timing._verdict import MARGIN, Pair, about, pairs_display, parts_for, verdicts_of
 
 CALIBRATION_SHARE = 0.04  # of the budget, in which it is found out how long blocks are
@@ -73,7 +74,7 @@ class Race(Shown):
     @property
     def spent_seconds(self) -> float:
         """Seconds of the budget that are spent, until the end of the last round."""
-        return _spent(self._samples)
+        return float(self._samples[-1]["spent_seconds"]) if self._samples else 0.0
 
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
@@ -141,7 +142,7 @@ def race(
       (loader, step): `step(batch)` is called on the loader's next batch, epoch after epoch. Before each block, outside
       the clock, the batches that its workers made while other arms ran (`num_workers * prefetch_factor`) are dropped
       and a step is run; a block has a multiple of `num_workers` steps. Any iterable of batches that can be gone through
-      again is a loader. Or an `Arm` (`tclab.timing._race_blocks`), which has a period or settles before each block. Or
+      again is a loader. Or an `Arm` (`tclab.timing._loader_arm`), which has a period or settles before each block. Or
       "module:function", a factory that returns one of these, or "module:function:text", with the factory's argument.
     - `budget_seconds`: wall time for the rounds, which begins when the arms are made and each was called once.
     - `margin`: a share of the time that is no difference worth a verdict: 0.02 is 2 %.
@@ -168,6 +169,7 @@ def race(
     with open_record(record, {"arms": said, **machine, **settings}) as (earlier, keep), ExitStack() as opened:
         now: Clock = lambda: clock() / 1e9  # noqa: E731
         session = _Session(arms, budget_seconds, processes, environment or {}, now, earlier, opened, least, progress)
+        stopped = None
         try:
             if progress:
                 say(f"making {' and '.join(arms)}, and calling each once; then {budget_seconds:g} s of rounds")
@@ -177,12 +179,12 @@ def race(
                     said_at = monotonic()
                     say(session.how_far())
         except KeyboardInterrupt:
-            session.stopped = "interrupted"
-        busy = contention(session.began, conditions()).busy_percent if session.began else None
+            stopped = "interrupted"
+        busy = contention(session.began, conditions()).busy_percent
     not_run = [Pair(a, b, margin=margin, reason="no round ran") for a, b in combinations(arms, 2)]
     pairs = verdicts_of(session.samples, margin) or not_run
     making_seconds, settings["margin"] = session.making_seconds, margin
-    return Race(tuple(arms), pairs, settings, machine, session.stopped, making_seconds, busy, tuple(session.samples))
+    return Race(tuple(arms), pairs, settings, machine, stopped, making_seconds, busy, tuple(session.samples))
 
 
 def race_cells(
@@ -242,14 +244,9 @@ def _check_arms(arms: Any, processes: int | None) -> None:
             raise InputError(f"arm {name!r} is {shown(arm)}, expected {may_be}'module:function', a factory of it")
 
 
-def _spent(samples: Sequence[Sample]) -> float:
-    """Return the seconds of the budget that were spent at the end of the last round."""
-    return float(samples[-1]["spent_seconds"]) if samples else 0.0
-
-
 @dataclass
 class _Session:
-    """One session of a race: the samples of its blocks, and the runners that run them."""
+    """One session of a race: the samples of its blocks, and which turns are left."""
 
     arms: Mapping[str, Any]
     budget_seconds: float
@@ -260,36 +257,34 @@ class _Session:
     opened: ExitStack  # ends the processes
     least: int  # rounds that a verdict needs, one in each part
     progress: bool
-    runners: list[Runner] = field(default_factory=list)
     making_seconds: float = 0.0
-    stopped: str | None = None  # why it ended before its budget
     began: Mapping[str, Any] = field(default_factory=dict)  # the machine's conditions when the arms were made
 
     def rounds(self) -> Iterator[list[Sample]]:
         """Run the turns that earlier sessions left, and yield the samples of each round."""
-        earlier, resumes = _spent(self.samples), bool(self.samples)
-        if self.budget_seconds - earlier <= self._last_seconds() / 2:
+        last = self.samples[-1] if self.samples else {}
+        before, spent = sorted([0.0, 0.0, *{sample["spent_seconds"] for sample in self.samples}])[-2:]
+        round_seconds = spent - before
+        if self.budget_seconds - spent <= round_seconds / 2:
             return
-        self._start()
-        begin, n = self.clock(), len(self.runners)
+        runners = self._start()
+        begin, planned = self.clock() - spent, 0.0
         # the first process finds out for all how long blocks are, unless earlier sessions did
         calls: Mapping[str, int] = {sample["arm"]: sample["calls"] for sample in self.samples}
-        round_seconds = self._last_seconds()
-        if not resumes:
+        if not last:
             planning = CALIBRATION_SHARE * self.budget_seconds
-            calls, round_seconds = self.runners[0].plan(planning, self.budget_seconds - planning)
-        planned = 0.0 if resumes else self.clock() - begin
-        seconds, turns = self.budget_seconds - planned, max(self.least, n)
-        enough = resumes or self._has_room(seconds, round_seconds)
-        begun = self.samples[-1].get("turn", 0) if resumes else 0
+            calls, round_seconds = runners[0].plan(planning, self.budget_seconds - planning)
+            spent = planned = self.clock() - begin
+        seconds, turns = self.budget_seconds - planned, max(self.least, len(runners))
+        enough = bool(last) or self._has_room(seconds, round_seconds)
+        begun, i = last.get("turn", 0), 1 + last.get("round", -1)
         for turn in range(begun, turns):
-            left = planned + seconds * (turn + 1) / turns - earlier - (self.clock() - begin)
-            first = 1 + max((sample["round"] for sample in self.samples), default=-1)
-            least = int(first == 0 or (enough and turn > begun and left > 0))
-            last = self._last_seconds() or round_seconds
-            rounds = self.runners[turn % n].rounds(left, calls, turn=turn, first=first, least=least, round_seconds=last)
-            for samples in rounds:
-                spent = earlier + self.clock() - begin
+            left = begin + planned + seconds * (turn + 1) / turns - self.clock()
+            least = int(i == 0 or (enough and turn > begun and left > 0))
+            how = {"turn": turn, "first": i, "least": least, "round_seconds": round_seconds}
+            for samples in runners[turn % len(runners)].rounds(left, calls, **how):
+                before, spent, i = spent, self.clock() - begin, i + 1
+                round_seconds = spent - before
                 self.samples += [{**sample, "spent_seconds": spent} for sample in samples]
                 yield self.samples[-len(samples) :]
 
@@ -299,18 +294,14 @@ class _Session:
         medians = ", ".join(f"{arm} {seconds_text(median(took))}" for arm, took in seconds.items())
         i = len(self.samples) // (2 * len(self.arms))
         needed = f" of {self.least} that a verdict needs" if i < self.least else ""
-        return f"round {i}{needed}, {_spent(self.samples):.0f} of {self.budget_seconds:g} s; median so far: {medians}"
-
-    def _last_seconds(self) -> float:
-        """Return the seconds of the last round; 0 with fewer than two."""
-        ends = sorted({sample["spent_seconds"] for sample in self.samples})[-2:]
-        return float(ends[-1] - ends[0]) if ends else 0.0
+        spent = self.samples[-1]["spent_seconds"]
+        return f"round {i}{needed}, {spent:.0f} of {self.budget_seconds:g} s; median so far: {medians}"
 
     def _has_room(self, seconds: float, round_seconds: float) -> bool:
         """Return whether there is room for the rounds that a verdict needs; if there is not, warn before the first."""
         fits = int(seconds / max(round_seconds, 1e-9))
-        rounds = f"{counted(fits, 'round')} of {seconds_text(round_seconds)}"
-        text = f"{self.budget_seconds:g} s have room for about {rounds}, and a verdict needs {self.least}"
+        text = f"{self.budget_seconds:g} s have room for about {counted(fits, 'round')} of "
+        text += f"{seconds_text(round_seconds)}, and a verdict needs {self.least}"
         if fits < self.least:
             needs = about(_SPARE * (self.least * round_seconds + self.budget_seconds - seconds))
             text += f", so it will decide nothing. A race of about {needs} s may"
@@ -320,16 +311,17 @@ class _Session:
             warnings.warn(text, stacklevel=5)
         return fits >= self.least
 
-    def _start(self) -> None:
-        """Make the arms, in each process."""
-        begin = self.clock()
+    def _start(self) -> list[Runner]:
+        """Make the arms in each process, and return what runs their blocks."""
+        begin, runners = self.clock(), list[Runner]()
         if self.processes is None:
-            self.runners.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
+            runners.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
             process = RaceProcess(self.arms, first + i, self.environment, i == 0)
-            self.runners.append(self.opened.enter_context(closing(process)))
-        for runner in self.runners:
+            runners.append(self.opened.enter_context(closing(process)))
+        for runner in runners:
             runner.make()
-        self.making_seconds += self.clock() - begin
+        self.making_seconds = self.clock() - begin
         self.began = conditions()
+        return runners

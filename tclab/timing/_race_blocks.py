@@ -25,12 +25,13 @@ from importlib import import_module
 from math import ceil, log2
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe
 from tclab._io import held, writing
 from tclab.errors import InputError
-from tclab.timing._loader_arm import DRAWN, loader_arm, wait_for_workers
+from tclab.timing._environment import on_cuda
+from tclab.timing._loader_arm import DRAWN, Arm, loader_arm, wait_for_workers
 
 Clock = Callable[[], float]
 Sample = dict[str, Any]
@@ -44,26 +45,6 @@ ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
-
-
-class Arm(NamedTuple):
-    """One candidate of a race.
-
-    **Arguments:**
-
-    - `call`: does one unit of work.
-    - `settle`: called before each block, with its number of calls, outside the clock: what this arm's workers did while
-      other arms ran must not make its own block shorter.
-    - `period`: calls of which a block has a multiple, where the budget has room for such blocks.
-    - `returns_seconds`: a call returns its own seconds, and no clock is read.
-    - `identity`: a JSON value that the race's record keeps; only a race of the same identities resumes it.
-    """
-
-    call: Callable[[], Any]
-    settle: Callable[[int], object] | None = None
-    period: int = 1
-    returns_seconds: bool = False
-    identity: Any = None
 
 
 ArmSource = Arm | Callable[[], Any] | tuple[Iterable[Any], Callable[[Any], Any]] | str  # what `arm_from` takes
@@ -83,16 +64,6 @@ def orders_of(arms: Sequence[str], *, as_given: bool) -> Iterator[list[str]]:
             rotation = [*arms[turn:], *arms[:turn]]
             yield rotation + rotation[::-1]
         as_given = False
-
-
-def _on_cuda(*calls: str) -> bool:
-    """Call functions of `torch.cuda` by their names where this process uses it, and return whether it does."""
-    torch = sys.modules.get("torch")
-    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return False
-    for call in calls:
-        getattr(torch.cuda, call)()
-    return True
 
 
 class BlockRunner:
@@ -121,9 +92,9 @@ class BlockRunner:
             made[name].call()
             self._first_seconds[name] = self._clock() - begin
         self._arms = {name: made[name] for name in self._given}
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         gc.collect()  # garbage of loading, before the rest is frozen
-        _on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
+        on_cuda("empty_cache")  # the processes of a race share the device, and one alone is at work
 
     def _timed(self, name: str, calls: int) -> float:
         """Return the seconds of so many calls of an arm."""
@@ -133,11 +104,11 @@ class BlockRunner:
             arm.settle(calls)
         if arm.returns_seconds:
             return float(sum(arm.call() for _ in range(calls)))
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         begin = self._clock()
         for _ in range(calls):
             arm.call()
-        _on_cuda("synchronize")
+        on_cuda("synchronize")
         return self._clock() - begin
 
     def plan(self, seconds: float, race_seconds: float) -> Plan:
@@ -194,7 +165,7 @@ class BlockRunner:
         - `first`: number of the first round in the race.
         - `round_seconds`: about how long a round is.
         """
-        for arm in self._arms.values() if _on_cuda() else ():
+        for arm in self._arms.values() if on_cuda() else ():
             arm.call()  # allocates anew what was released
         begin, i = self._clock(), first
         orders = orders_of(list(self._arms), as_given=first == 0)
@@ -215,7 +186,7 @@ class BlockRunner:
                 i += 1
         finally:
             gc.unfreeze()
-            _on_cuda("empty_cache")
+            on_cuda("empty_cache")
             wait_for_workers()  # which would take processors from the next process
 
 
@@ -278,7 +249,7 @@ def arm_from(given: ArmSource) -> Arm:
     if not isinstance(given, str):
         if isinstance(given, Arm):
             return given
-        return Arm(*loader_arm(*given)) if isinstance(given, tuple) else Arm(given)
+        return loader_arm(*given) if isinstance(given, tuple) else Arm(given)
     module, _, rest = given.partition(":")
     name, *text = rest.split(":", 1)
     try:

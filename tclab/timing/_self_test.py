@@ -97,16 +97,16 @@ def _trial(loop: Loop, stage: str, delay: float, most_steps: int, choices: rando
     """Run a loop until the standard error of what is recovered is 3 % of the delay, or it took `most_steps` steps."""
     grown: list[float] = []
     while not grown or (2 * len(grown) < most_steps and _error(grown) > _STANDARD_ERROR * delay):
-        ledger = _DelayedLedger(stage, delay, choices)
-        with ledger:
+        with _DelayedLedger(stage, delay, choices) as ledger:
             loop(ledger)
         own = "device" if ledger.cuda else "host"
         took = {step: s for line, step, name, s in ledger.rows() if (line, name) == (own, stage) and s is not None}
         pairs = [(2 * i + late, 2 * i + 1 - late) for i, late in enumerate(ledger.late)]
         grown += [took[late] - took[other] for late, other in pairs if late in took and other in took]
         if not grown:
-            names = [*ledger.seconds()]
-            raise InputError(f"{stage!r} is in no two steps of the loop, expected a stage such as {names}")
+            raise InputError(
+                f"{stage!r} is in no two steps of the loop, expected a stage such as {[*ledger.seconds()]}"
+            )
     return Trial(stage, delay, median(grown), len(grown))
 
 

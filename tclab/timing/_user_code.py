@@ -12,11 +12,9 @@ from types import FrameType
 # of any environment, and of code that torch.compile and PyG write
 _PACKAGES = ("site-packages", "dist-packages", "torchinductor_", "torch_geometric.")
 _CELL = "<ipython"  # as IPython of old names a cell; ipykernel's have a file
-_STANDARD = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
-_FOLDERS = tuple(
-    f"{folder}{os.sep}"
-    for folder in {*_STANDARD, *(str(Path(folder).resolve()) for folder in _STANDARD), str(Path(__file__).parents[1])}
-)
+_TCLAB = str(Path(__file__).parents[1])
+_STANDARD = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_TCLAB, *_STANDARD, *map(os.path.realpath, _STANDARD)))
 
 
 @cache

@@ -55,6 +55,10 @@ def test_reach_grows_by_one_step_a_layer():
 def test_the_reach_chart_is_of_its_rows():
     graphs = {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
     rows = reach_rows(graphs, samples=5, deleted=2)
-    (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
+    chart = charts.reach_chart(rows).to_dict()
+    (drawn,) = chart["datasets"].values()
+    share = rows[rows["graph"] == "real"]["messages"].mean()
+    assert chart["title"]["text"][0] == f"delta sends {share:.1%} of the messages that node_mask sends (real)"
+    assert {row["panel"].split()[0].strip(":") for row in drawn} == {"rows", "messages", "recomputed"}  # as the table
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["y"] <= row["high"] <= 1 for row in drawn)

@@ -192,19 +192,21 @@ def reach_rows(
     return pd.DataFrame(found, columns=["graph", "sample", "layer", "rows", "messages", "recomputed"])
 
 
-_SHARES = {
-    "rows": "rows that differ",
-    "messages": "edges a delta sends again",
-    "recomputed": "edges read to recompute them",
-}
+# column → its panel
+_SHARES = {"rows": "rows that differ", "messages": "messages of delta", "recomputed": "recomputed: edges read"}
 
 
 def reach_chart(rows: pd.DataFrame) -> Any:
-    """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles."""
-    frame = rows.melt(["graph", "layer", "sample"], list(_SHARES), "share_of", "share")
-    shares = frame.groupby(["share_of", "graph", "layer"], sort=False)["share"]
-    quartiles = shares.quantile(np.array([0.25, 0.5, 0.75])).unstack()
-    spread = quartiles.set_axis(["low", "y", "high"], axis=1).reset_index()
-    points = spread.assign(panel=spread["share_of"].map(_SHARES)).rename(columns={"graph": "line", "layer": "x"})
-    title = chart_title("What a deletion affects", "median and quartiles over samples")
-    return lines(points, title, x="layer", y="share of all", log="", percent=True, legend=True, width=170, height=160)
+    """Return the share of rows and edges that a deletion affects, layer by layer, with quartiles.
+
+    The title has a line for each graph: the mean share of the messages over samples and layers.
+    """
+    named = rows.rename(columns={**_SHARES, "graph": "line", "layer": "x"})
+    shares = named.melt(["line", "x", "sample"], list(_SHARES.values()), "panel", "share")
+    quartiles = shares.groupby(["panel", "line", "x"], sort=False)["share"].quantile(np.array([0.25, 0.5, 0.75]))
+    points = quartiles.unstack().set_axis(["low", "y", "high"], axis=1).reset_index()
+    sent = rows.groupby("graph", sort=False)["messages"].mean()
+    said = [f"delta sends {share:.1%} of the messages that node_mask sends ({name})" for name, share in sent.items()]
+    title = chart_title(said, f"mean over layers; below: median and quartiles of {rows['sample'].nunique()} samples")
+    axis = "share of all (less is better)"
+    return lines(points, title, x="layer", y=axis, log="", percent=True, legend=True, width=170, height=160)

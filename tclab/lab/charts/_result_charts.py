@@ -92,7 +92,7 @@ def _comparison_chart(comparison: Comparison) -> Any:
     first, second = comparison.names
     timed = [(pair.cell or "", pair) for pair in comparison.pairs if pair.ratio]
     if not timed:
-        return empty_chart(f"No point of {first} and {second} has a time in both.")
+        return empty_chart(f"No setting of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
     said = [" and ".join(dict.fromkeys(map(str, comparison.where)))]
     said += [f"{name}: {was} → {now}"[:100] for name, (was, now) in comparison.differs.items()]
@@ -143,8 +143,8 @@ def _epoch_chart(epochs: Sequence[Epoch]) -> Any:
     text = f"{inside} of {len(found)} epochs took the predicted time, within {_WITHIN:.0%}"
     scales = " and ".join(dict.fromkeys(f"scale {epoch.point.scale:g}" for epoch in epochs if epoch.point.scale))
     of = " · ".join(filter(None, (machine, scales)))
-    title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: nine in ten simulations")
-    return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic)",
+    title = chart_title(text, of, f"grey band: within {_WITHIN:.0%}; line: 90 % interval of the prediction")
+    return ratios(found, title, axis="predicted over measured seconds of the epoch (logarithmic, 1 is right)",
                   colours=_NEUTRAL, band=(1 - _WITHIN, 1 + _WITHIN))  # fmt: skip
 
 

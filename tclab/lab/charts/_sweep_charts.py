@@ -88,7 +88,8 @@ def _overview(cell: pd.DataFrame) -> Any:
     dots["text"] = [" · ".join(filter(pd.notna, some)) for some in zip(speed, carried, said, strict=True)]
     dots["why"], dots["kind"] = [words.get(label, "") for label in found["label"]], found["strategy"]
     once = measured["label"].is_unique and len(measured) > 1
-    beside = "beside a row: samples/s, size of a batch, verdict against the fastest"
+    judged = bool(said.isin(["as fast", "undecided"]).any())
+    beside = "beside a row: samples/s, size of a batch" + ", verdict against the fastest" * judged
     lines = "line: 95 % interval of its steps" + "; one run each, which decides nothing" * once
     title = chart_title(answer, beside, lines, left_out, rows=cell)
     return ratios(dots, title, axis="samples/s (logarithmic, more is better)", one=None)
@@ -178,8 +179,8 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     whole = found["whole_seconds"].map(seconds_text) + found["where"].eq("worker").map({True: " of work", False: ""})
     wrong = found["accounted"].map("does not add up: stages add up to {:.1%} of its clock".format, na_action="ignore")
     parts = found[["mode", "stage", "model"]].rename(columns={"mode": "panel", "stage": "part"})
-    found["label"] = _without_model(found) if found["model"].nunique() == 1 else found["label"]
-    parts["bar"] = found["label"] + " · " + found["where"]
+    label = _without_model(found) if found["model"].nunique() == 1 else found["label"]
+    parts["bar"] = label + " · " + found["where"]
     parts["value"], parts["text"] = found["seconds"].where(drawn, 0.0), whole.where(drawn, wrong)
     parts["mode"] = pd.factorize(found["mode"])[0]
     parts["longest"] = found.groupby(["mode", "label"])["whole_seconds"].transform("max")
@@ -189,9 +190,9 @@ def stages(rows: Runs, points: Iterable[Point] | None = None) -> Any:
     accounted = f"accounted for: {shares}; " if shares else ""
     of_device = found["where"].eq("device")
     said = largest_stages(found[of_device] if of_device.any() else found)
-    fast_and_slow = [*said[:1], *said[1:][-1:]] or "Where a step's time goes"
+    fast_and_slow = [*said[:1], *said[1:][-1:]] or "No timeline's stages add up to its clock"
     title = chart_title(fast_and_slow, f"mean of each stage; {accounted}bars overlap in time", rows=cell)
-    return stacked(parts, title, axis="a step or batch [s]", colours=STAGE_COLOURS)
+    return stacked(parts, title, axis="time of a step, or of a worker's batch [s]", colours=STAGE_COLOURS)
 
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
@@ -204,7 +205,7 @@ SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
-    text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
+    text = [f"{number} × {status}" for status, number in statuses.items()] or ["No setting has been measured yet."]
     return empty_chart("\n".join(text[:8])).properties(title=chart_title(f"{EMPTY} yet"))
 
 

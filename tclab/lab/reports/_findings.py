@@ -46,7 +46,7 @@ def _of_sweep(rows: pd.DataFrame) -> list[str]:
         return ["There are no rows yet: run this again when the sweep has ended."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
-        return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
+        return ["No setting of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     swept = [by for by in AXES if (ok.groupby("model")[by].nunique() > 1).any()]
     axes = [sentence for by in swept for sentence in axis_sentences(rows, by)]
     return [*dict.fromkeys([*answer(rows), *axes]), *without_time(rows), busy_text(rows), _equivalence(rows)]
