@@ -14,6 +14,7 @@ from itertools import groupby, pairwise
 from math import comb, log, sqrt
 from pathlib import Path
 from random import Random
+from time import perf_counter_ns
 from unittest.mock import Mock
 
 import numpy as np
@@ -533,6 +534,10 @@ def summing(text):
 
 def broken():
     return lambda: 1 / 0
+
+def never():
+    print(os.getpid(), "never", file=open(os.environ["NOTED"], "a"), flush=True)
+    os.read(os.pipe()[0], 1)
 """
 ARMS = {name: f"my_race_arms:summing:{name},{numbers}" for name, numbers in (("a", 4_000), ("b", 60_000))}
 
@@ -574,3 +579,13 @@ def test_a_process_that_breaks_is_told_and_none_is_left(noted):
     with pytest.raises(InputError, match="ended with 1: ZeroDivisionError: division by zero"):
         race({**ARMS, "broken": "my_race_arms:broken"}, budget_seconds=5, processes=2)
     assert alive(noted) == []
+
+
+def test_a_race_ends_while_its_processes_make_their_arms_if_its_clock_is_interrupted(noted, tmp_path):
+    def clock():
+        if (tmp_path / "noted").exists():
+            raise KeyboardInterrupt
+        return perf_counter_ns()
+
+    result = race({**ARMS, "a": "my_race_arms:never"}, budget_seconds=5, processes=1, clock=clock)
+    assert (result.stopped, result.samples(), alive(noted)) == ("interrupted", [], [])

@@ -652,7 +652,7 @@ class PanelView:
             self._show_advice()
 
     def _race_clock(self) -> int:
-        """Return nanoseconds; a race reads them after each round, and is to end as by Ctrl-C, with what it measured."""
+        """Return nanoseconds; a race reads them all the time, and is to end as by Ctrl-C, with what it measured."""
         if self._race_stops.is_set():
             raise KeyboardInterrupt
         return perf_counter_ns()
@@ -680,7 +680,7 @@ class PanelView:
         self.stop_button.disabled = True  # a click is seen before the point or the round has ended
         if self._racing:
             self._race_stops.set()
-            self.offer.value = "stopping: the round under way, or the start of the processes, takes a moment to end"
+            self.offer.value = "stopping: it takes a moment to end the processes"
         elif self.panel.sweep is not None:
             self.status.value = STOPPING
             self.panel.sweep.stop()

@@ -318,7 +318,7 @@ class _Session:
             runners.append(BlockRunner(self.arms, _THIS_PROCESS, self.clock))
         first = 1 + max((sample["process"] for sample in self.samples), default=-1)
         for i in range(self.processes or 0):
-            process = RaceProcess(self.arms, first + i, self.environment, i == 0)
+            process = RaceProcess(self.arms, first + i, self.environment, i == 0, self.clock)
             runners.append(self.opened.enter_context(closing(process)))
         for runner in runners:
             runner.make()

@@ -43,6 +43,7 @@ _MOST_ROUNDS = 2000  # blocks are not made so short that more rounds fit, since 
 # into the race's seconds, two in each of eight parts, before blocks become longer than they must be
 ROUNDS_THAT_FIT = 16
 _CALIBRATION_CHUNKS = 8
+_LOOK_SECONDS = 0.5  # between looks whether the race is to end
 VERSION = 5  # of a record; increases when a line changes its meaning
 _BEGIN = b'{"version": '  # of a record
 
@@ -204,10 +205,14 @@ class RaceProcess(ChildProcess):
     - `process`: as for `BlockRunner`; every other process makes its arms in reverse.
     - `environment`: variables in addition to this process's.
     - `is_first`: the process makes its arms before the others, and is told so by `FIRST_PROCESS`.
+    - `look`: called every so often while an answer is awaited; what it raises ends the race.
     """
 
-    def __init__(self, specs: Mapping[str, str], process: int, environment: Mapping[str, str], is_first: bool) -> None:
-        self.process = process
+    def __init__(
+        self, specs: Mapping[str, str], process: int, environment: Mapping[str, str], is_first: bool,
+        look: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self.process, self._look = process, look
         path = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
         variables = {**os.environ, "PYTHONPATH": path, **environment, FIRST_PROCESS: str(int(is_first))}
         super().__init__([__name__], variables)
@@ -229,12 +234,14 @@ class RaceProcess(ChildProcess):
     def _asked(self, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
         """Let the process call a method of its `BlockRunner`, and yield what comes of it."""
         self.send({"method": method, "arguments": arguments, "named": named})
-        while (line := self.receive()) is not None:
+        while (line := self.receive(_LOOK_SECONDS)) is not None:
             if "error" in line:
                 raise InputError(line["error"])
             if "done" in line:
                 return
-            yield line["answer"]
+            if "answer" in line:
+                yield line["answer"]
+            self._look()
         raise InputError(f"a process of the race ended with {self.wait()}: {self.last_error_line}")
 
 
