@@ -177,6 +177,22 @@ class Network(Shown, MadeOnce):
     def _unweighted(self) -> Network:
         return self._copy(weight=None)
 
+    def stacked(self, others: Sequence[Network]) -> Network:
+        """Return a network of the edges of this one and of others between the same nodes; made once.
+
+        Each goes into targets of its own, those of one after those of the other, so that one product with its matrix,
+        [K · targets, sources], is that with each of K networks.
+        """
+        made: dict[Any, Network] = vars(self).setdefault("_made_stacks", {})
+        if (key := tuple(others)) not in made:
+            networks, n = (self, *others), self.num_targets
+            ends = [each.edge_index + each.edge_index.new_tensor([[0], [i * n]]) for i, each in enumerate(networks)]
+            ones = torch.ones(max(each.num_edges for each in networks), dtype=torch.float64, device=ends[0].device)
+            weights = [ones[: each.num_edges] if each.weight is None else each.weight for each in networks]
+            changes = {"edge_index": torch.cat(ends, 1), "weight": torch.cat(weights), "num_targets": n * len(networks)}
+            made[key] = self._copy(**changes)
+        return made[key]
+
     def in_both_directions(self) -> Network:
         """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.
 

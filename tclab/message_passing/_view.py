@@ -12,7 +12,7 @@ has no meaning, and the next layer's K and `pool` leave it out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -23,6 +23,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError, check_known, require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing._stacked import each, is_stacked
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, summable, take_rows
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
@@ -138,8 +139,8 @@ class View(Shown, ABC):
 
     def convolve(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
-    ) -> Iterator[Tensor]:
-        """Yield for each relation within the deleted type a row-wise function of its `neighbour_sum`.
+    ) -> Iterable[Tensor]:
+        """Return for each relation within the deleted type a row-wise function of its `neighbour_sum`.
 
         **Arguments:**
 
@@ -150,9 +151,7 @@ class View(Shown, ABC):
 
         **Returns:** rows for the next layer or `complete`, the same ones for every relation.
         """
-        sums = self.neighbour_sums(relations, x, self_weights=self_weights)
-        for function, summed in zip(functions, sums, strict=True):
-            yield function(summed)
+        return each(functions, self.neighbour_sums(relations, x, self_weights=self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
@@ -295,16 +294,32 @@ class SharedView(View):
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
     ) -> Iterable[Tensor]:
-        """Return the sums over several relations, whose gradients are added up in one tensor."""
-        return self._sums(relations, x, self_weights)
+        """Return the sums over several relations, whose gradients are added up in one tensor.
+
+        On CUDA they are one tensor, [K, R, H] of K relations.
+        """
+        x = autocast(x)
+        if self.dense or x.element_size() == 2 or not is_stacked(x):  # tiles gather less for rows of one network
+            sums = self._sums(relations, x, self_weights)
+            return torch.stack([*sums]) if is_stacked(x) else sums
+        network, *others = (self._relation(name) for name in relations)
+        rows = kept_rows(x.unflatten(0, (self.size, -1)), self._mask(network.source))
+        wide = rows.transpose(0, 1).flatten(1)  # [N, B·H], as the product reads and writes it
+        (summed,) = spmm([network.stacked(others).matrix(x.dtype)], wide.unsqueeze(0))
+        weights = torch.cat(list(self_weights)).to(x.dtype).view(-1, 1, 1)
+        summed = torch.addcmul(summed.view(len(weights), *wide.shape), wide, weights)
+        return summed.unflatten(2, (self.size, -1)).transpose(1, 2).flatten(1, 2)
+
+    def _mask(self, kind: str) -> Tensor | None:
+        """Return which rows of a node type are left, [B, N]; `None` where all are."""
+        return self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
 
     def _sums(
         self, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor] | None, *, transpose: bool = False
     ) -> Sequence[Tensor]:
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
-        kind = networks[0].target if transpose else networks[0].source
-        keep = self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
+        keep = self._mask(networks[0].target if transpose else networks[0].source)
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
         if self.dense:
             x = kept_rows(x, keep)

@@ -37,8 +37,10 @@ class HeteroLayer(nn.Module):
     def forward(self, view: View, x: Tensor) -> Tensor:
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
-        names, weights = [gin.network for gin in gins], [1 + gin.eps for gin in gins]
-        x = self.aggregation(view.convolve(names, x, gins, weights))
+        weights = (1 + torch.cat([gin.eps for gin in gins])).split(1)
+        parts = view.convolve([gin.network for gin in gins], x, gins, weights)
+        is_ours = type(self.aggregation).__module__ == GINUpdate.__module__
+        x = self.aggregation(parts if is_ours else iter(parts))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import add_rows, under_transform
+from tclab.message_passing._stacked import each
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows, under_transform
 from tclab.perturbation import Deletions
 
 
@@ -228,7 +229,7 @@ class MetabolicConv(nn.Module):
         return x + self.norm(carried)
 
 
-# ---- aggregations: [R, H] of one [R, H] a network, which come one after the other
+# ---- aggregations: [R, H] of one [R, H] a network, which come one after the other or in one tensor, [networks, R, H]
 
 
 class Sum(nn.Module):
@@ -238,8 +239,9 @@ class Sum(nn.Module):
         super().__init__()
         self.divisor = divisor
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H], added up as the parts come, so that no more than one is held besides the total."""
+        parts = iter([parts.sum(0)] if isinstance(parts, Tensor) else parts)
         total = next(parts)
         for i, part in enumerate(parts):
             total = total + part if i == 0 else total.add_(part)  # the backward of a sum keeps nothing
@@ -254,7 +256,7 @@ class CrossAttention(nn.Module):
         self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H]."""
         tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
@@ -276,13 +278,17 @@ class Pairwise(nn.Module):
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H]."""
-        each = list(parts)
-        values = [torch.stack(each).mean(0)]
-        for (a, b), mlp in zip(self.pairs, self.mlps, strict=True):
-            values.append(mlp(torch.cat([each[a], each[b]], dim=-1)))
-        stacked = torch.stack(values, dim=1)  # [R, pairs + 1, H]
+        pairs: Any
+        if isinstance(parts, Tensor):
+            ends = torch.triu_indices(len(parts), len(parts), device=parts.device)
+            mean, pairs = parts.mean(0), torch.cat([take_rows(parts, end) for end in ends], dim=-1)
+        else:
+            rows = list(parts)
+            mean = torch.stack(rows).mean(0)
+            pairs = (torch.cat([rows[a], rows[b]], dim=-1) for a, b in self.pairs)
+        stacked = torch.stack([mean, *each(list(self.mlps), pairs)], dim=1)  # [R, pairs + 1, H]
         scores = self.scorer(stacked)  # [R, pairs + 1, 1]
         mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
         return mixed
