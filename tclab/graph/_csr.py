@@ -59,6 +59,13 @@ def csr_of(rows: Tensor, columns: Tensor, num_rows: int, values: Tensor | None =
     return Csr(ptr.int(), columns[order].int(), None if values is None else values[order])
 
 
+def matrix_of(edge_index: Tensor, num_sources: int, num_targets: int, values: Tensor | None) -> SparseMatrix:
+    """Return the adjacency [targets, sources] of `edge_index: [2, E]` int64, and its transpose; see `csr_of`."""
+    source, target = edge_index
+    by_target = csr_of(target, source, num_targets, values)
+    return SparseMatrix(by_target, csr_of(source, target, num_sources, values))
+
+
 def entries(ptr: Tensor, rows: Tensor, count: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the entries of some rows, one row after the other.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, require
-from tclab.graph._csr import Csr, Groups, MadeOnce, SparseMatrix, csr_of, group
+from tclab.graph._csr import Groups, MadeOnce, SparseMatrix, group, matrix_of
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
 
@@ -136,29 +136,17 @@ class Network(Shown, MadeOnce):
         copy.__dict__.update(self.__getstate__(), **changes)
         return copy
 
-    def csr(self, dtype: torch.dtype, *, transpose: bool = False) -> Csr:
+    def matrix(self, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
         """Return the adjacency [targets, sources], or its transpose, with values in a dtype; made once.
 
         A duplicate edge is an entry of its own. Values are left out where all are 1.
         """
-        csr = self.made_once(Network._csr, transpose)
-        return csr if csr.values is None else self.made_once(Network._csr_in, dtype, transpose)
+        matrix = self.made_once(Network._matrix, None if self.weight is None else dtype)
+        return matrix.transpose() if transpose else matrix
 
-    def _csr_in(self, dtype: torch.dtype, transpose: bool) -> Csr:
-        csr = self.made_once(Network._csr, transpose)
-        assert csr.values is not None
-        return csr._replace(values=csr.values.to(dtype))
-
-    def _csr(self, transpose: bool) -> Csr:
-        source, target = self.edge_index
-        weight = None if self.weight is None or bool((self.weight == 1).all()) else self.weight
-        if transpose:
-            return csr_of(source, target, self.num_sources, weight)
-        return csr_of(target, source, self.num_targets, weight)
-
-    def matrix(self, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
-        """Return `csr` together with its transpose."""
-        return SparseMatrix(self.csr(dtype, transpose=transpose), self.csr(dtype, transpose=not transpose))
+    def _matrix(self, dtype: torch.dtype | None) -> SparseMatrix:
+        weight = None if self.weight is None or bool((self.weight == 1).all()) else self.weight.to(dtype)
+        return matrix_of(self.edge_index, self.num_sources, self.num_targets, weight)
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the adjacency as a dense matrix [targets, sources]; made once."""

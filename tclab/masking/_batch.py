@@ -77,11 +77,9 @@ class Batch:
 
     @staticmethod
     def packed(
-        pieces: Mapping[str, Tensor | Piece],
-        deletions: Mapping[str, Deletions],
-        size: int,
-        host_values: Mapping[str, Any],
-    ) -> Batch:
+        pieces: Mapping[str, Tensor | Piece], deletions: Mapping[str, Deletions], size: int,
+        host_values: Mapping[str, Any]
+    ) -> Batch:  # fmt: skip
         """Return the batch of some tensors and deletions, all in one buffer.
 
         In a DataLoader worker the buffer lies in shared memory, as it must before it can be handed over.

@@ -104,12 +104,9 @@ class Strategy(ABC):
         return {}, {}
 
     def batch(
-        self,
-        perturbations: Perturbations,
-        indices: Sequence[int] | None = None,
-        *,
-        ends: Callable[[str], object] = lambda stage: None,
-    ) -> Batch:
+        self, perturbations: Perturbations, indices: Sequence[int] | None = None, *,
+        ends: Callable[[str], object] = lambda stage: None
+    ) -> Batch:  # fmt: skip
         """Return the batch of some samples, all of them in one: `removed_by`, `encode`, `collate`.
 
         **Arguments:**

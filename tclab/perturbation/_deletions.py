@@ -167,7 +167,7 @@ def _split(keys: list[Int64s], size: int, num_nodes: int) -> Deletions:
 
 def _dependants(network: Network, keys: Int64s) -> Int64s:
     """Return the key of each target of some sources, a target as often as it has such a source."""
-    crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
+    crow, col, _ = network.matrix(torch.float32).transposed  # each source's targets
     sample, node = np.divmod(keys, network.num_sources)
     which, position = entries(crow.cpu(), torch.from_numpy(node))
     return sample[which.numpy()] * network.num_targets + col.cpu()[position].numpy()
