@@ -156,10 +156,8 @@ class CellGraph:
         """
         if not isinstance(edges, Mapping):
             raise InputError(f"edges are a {type(edges).__name__}, expected a tensor [2, E] by the name of its network")
-        networks = {
-            name: Network(name, edge_index, node_type, node_type, num_nodes, num_nodes)
-            for name, edge_index in edges.items()
-        }
+        sides = node_type, node_type, num_nodes, num_nodes
+        networks = {name: Network(name, edge_index, *sides) for name, edge_index in edges.items()}
         return CellGraph({node_type: num_nodes}, networks, node_type)
 
     @staticmethod

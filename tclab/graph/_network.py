@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, require
-from tclab.graph._csr import Groups, MadeOnce, SparseMatrix, group, matrix_of
+from tclab.graph._csr import Groups, MadeOnce, SparseMatrix, group, matrix_of, name_of, plain_tensors
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
 
@@ -128,7 +128,7 @@ class Network(Shown, MadeOnce):
 
     def release(self, device: torch.device | str) -> None:
         """Let go of the copy that `to` made on a device."""
-        self.forget(Network._on, torch.device(device))
+        vars(self).pop(name_of(Network._on, torch.device(device)), None)
 
     def _copy(self, **changes: Any) -> Network:
         """Return this network with other fields that need no check; on a device a check makes the host wait."""
@@ -165,20 +165,21 @@ class Network(Shown, MadeOnce):
     def _unweighted(self) -> Network:
         return self._copy(weight=None)
 
-    def stacked(self, others: Sequence[Network]) -> Network:
-        """Return a network of the edges of this one and of others between the same nodes; made once.
+    def stacked(self, others: Sequence[Network], dtype: torch.dtype) -> SparseMatrix:
+        """Return the adjacencies of this network and of others between the same nodes as one matrix; made once.
 
-        Each goes into targets of its own, those of one after those of the other, so that one product with its matrix,
-        [K · targets, sources], is that with each of K networks.
+        It is [K · targets, sources] for K networks, those of one after those of the other: a product with it is all of
+        theirs.
         """
-        made: dict[Any, Network] = vars(self).setdefault("_made_stacks", {})
-        if (key := tuple(others)) not in made:
+        made: dict[Any, SparseMatrix] = vars(self).setdefault("_made_stacks", {})
+        if (key := (dtype, *others)) not in made:
             networks, n = (self, *others), self.num_targets
-            ends = [each.edge_index + each.edge_index.new_tensor([[0], [i * n]]) for i, each in enumerate(networks)]
-            ones = torch.ones(max(each.num_edges for each in networks), dtype=torch.float64, device=ends[0].device)
-            weights = [ones[: each.num_edges] if each.weight is None else each.weight for each in networks]
-            changes = {"edge_index": torch.cat(ends, 1), "weight": torch.cat(weights), "num_targets": n * len(networks)}
-            made[key] = self._copy(**changes)
+            with plain_tensors(self.edge_index):
+                targets = torch.cat([each.edge_index[1] + i * n for i, each in enumerate(networks)])
+                edge_index = torch.stack([torch.cat([each.edge_index[0] for each in networks]), targets])
+                weights = [each.edge_index[0] * 0 + 1 if each.weight is None else each.weight for each in networks]
+                stack = self._copy(edge_index=edge_index, weight=torch.cat(weights), num_targets=n * len(networks))
+                made[key] = stack._matrix(dtype)
         return made[key]
 
     def in_both_directions(self) -> Network:

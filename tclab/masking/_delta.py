@@ -122,12 +122,9 @@ class Delta(Strategy):
         """Return the view that carries what differs."""
         layers = []
         for key in (f"edge_delta/{i}" for i in range(batch.host_values["layers"])):
-            start, edges, spread = (
-                {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
-                for kind in ("start", "edges", "spread")
-            )
-            rows, changes = batch.tensors[f"{key}/rows"], _matrix(batch, f"{key}/changes")
-            layers.append(DeltaLayer(rows, changes, start, edges, spread))
+            kinds, names = ("start", "edges", "spread"), list(self.graph.networks)
+            by_kind = [{name: _matrix(batch, f"{key}/{kind}/{name}") for name in names} for kind in kinds]
+            layers.append(DeltaLayer(batch.tensors[f"{key}/rows"], _matrix(batch, f"{key}/changes"), *by_kind))
         return DeltaView(self.graph, batch.deletions, layers)
 
 

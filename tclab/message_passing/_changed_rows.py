@@ -71,11 +71,11 @@ class ChangedRows:
         if x.is_meta:
             raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
-        if not isinstance(deletions, Deletions):
+        if not isinstance(deletions, Deletions):  # lists are checked where they are, without waiting for a device
             deletions = Deletions.of(deletions, num_nodes=self.num_nodes)
-        deletions = deletions.to(x.device)
-        if bool(((deletions.nodes < 0) | (deletions.nodes >= self.num_nodes)).any()):
+        elif bool(((deletions.nodes < 0) | (deletions.nodes >= self.num_nodes)).any()):
             raise InputError(f"deletions have a node outside the {self.num_nodes} that x has")
+        deletions = deletions.to(x.device)
         self.size = len(deletions)
         self.deleted = deletions.rows(self.num_nodes).unique()  # [M] keys, sorted
         self.rows = x  # the table, or every row of every sample, [B · N, F]

@@ -32,8 +32,9 @@ def each(functions: Sequence[Callable[[Tensor], Tensor]], rows: Iterable[Tensor]
 
     Otherwise it is an iterator, which calls a function when its result is asked for.
     """
-    facts = [_facts(function) for function in functions] if isinstance(rows, Tensor) else [None]
-    if None in facts or any(other != facts[0] for other in facts) or nn.modules.module._has_any_global_hook():
+    may_stack = isinstance(rows, Tensor) and is_stacked(rows) and not nn.modules.module._has_any_global_hook()
+    facts = [_facts(function) for function in functions] if may_stack else [None]
+    if None in facts or any(other != facts[0] for other in facts):
         return map(lambda function, part: function(part), functions, rows)
     modules: Any = functions
     # of a parameter the gradient is a part of the stacked one, in the parameter's own order of memory

@@ -287,8 +287,7 @@ class SharedView(View):
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
         """Return the sum over kept edges into each row, A·(K·X); see `View.neighbour_sum`."""
-        weights = None if self_weight is None else [self_weight]
-        (summed,) = self._sums([relation], x, weights, transpose=transpose)
+        (summed,) = self._sums([relation], x, None if self_weight is None else [self_weight], transpose=transpose)
         return summed
 
     def neighbour_sums(
@@ -296,43 +295,33 @@ class SharedView(View):
     ) -> Iterable[Tensor]:
         """Return the sums over several relations, whose gradients are added up in one tensor.
 
-        On CUDA they are one tensor, [K, R, H] of K relations.
+        They are one tensor, [K, R, H] of K relations, where the view is `dense`, and on CUDA.
         """
-        x = autocast(x)
-        if self.dense or x.element_size() == 2 or not is_stacked(x):  # tiles gather less for rows of one network
-            sums = self._sums(relations, x, self_weights)
-            return torch.stack([*sums]) if is_stacked(x) else sums
-        network, *others = (self._relation(name) for name in relations)
-        rows = kept_rows(x.unflatten(0, (self.size, -1)), self._mask(network.source))
-        wide = rows.transpose(0, 1).flatten(1)  # [N, B·H], as the product reads and writes it
-        (summed,) = spmm([network.stacked(others).matrix(x.dtype)], wide.unsqueeze(0))
-        weights = torch.cat(list(self_weights)).to(x.dtype).view(-1, 1, 1)
-        summed = torch.addcmul(summed.view(len(weights), *wide.shape), wide, weights)
-        return summed.unflatten(2, (self.size, -1)).transpose(1, 2).flatten(1, 2)
-
-    def _mask(self, kind: str) -> Tensor | None:
-        """Return which rows of a node type are left, [B, N]; `None` where all are."""
-        return self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
+        return self._sums(relations, x, self_weights)
 
     def _sums(
         self, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor] | None, *, transpose: bool = False
-    ) -> Sequence[Tensor]:
+    ) -> Iterable[Tensor]:
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
-        keep = self._mask(networks[0].target if transpose else networks[0].source)
+        kind = networks[0].target if transpose else networks[0].source
+        keep = self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
-        if self.dense:
-            x = kept_rows(x, keep)
-            wide = x.transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
-            dense = [network.dense(dtype=x.dtype) for network in networks]
-            wide_sums = [(matrix.t() if transpose else matrix) @ wide for matrix in dense]
-            sums = [summed.unflatten(1, (x.size(0), -1)).transpose(0, 1) for summed in wide_sums]
-            if weights is not None:
-                sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
-        else:
+        # tiles, which sum two bytes, gather less where the rows of a block are those of one network
+        if not self.dense and (len(networks) == 1 or x.element_size() == 2 or not is_stacked(x)):
             matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
-            sums = spmm(matrices, x, self_weights=weights, sources=keep)
-        return [summed.flatten(0, 1) for summed in sums]
+            sums = [summed.flatten(0, 1) for summed in spmm(matrices, x, self_weights=weights, sources=keep)]
+            return torch.stack(sums) if is_stacked(x) else sums
+        wide = kept_rows(x, keep).transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
+        if self.dense:
+            dense = [network.dense(dtype=x.dtype) for network in networks]
+            wide_sums = torch.stack([(matrix.t() if transpose else matrix) @ wide for matrix in dense])
+        else:  # and all networks
+            wide_sums = spmm([networks[0].stacked(networks[1:], x.dtype)], wide.unsqueeze(0))[0]
+            wide_sums = wide_sums.view(len(networks), *wide.shape)
+        if weights is not None:
+            wide_sums = torch.addcmul(wide_sums, wide, weights.view(-1, 1, 1))
+        return wide_sums.unflatten(2, (self.size, -1)).transpose(1, 2).flatten(1, 2)
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32; counted once."""

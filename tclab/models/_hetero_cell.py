@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -81,9 +82,8 @@ class HeteroCell(nn.Module):
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, dropout=dropout)
-        convolutions = [
-            [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
-        ]
+        update = partial(GINUpdate, width=width, mlp_layers=mlp_layers, dropout=dropout)
+        convolutions = [[update(name) for name in networks] for _ in range(layers)]
         aggregations = [AGGREGATIONS[aggregation](width, len(networks), bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))

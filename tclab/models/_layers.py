@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.message_passing._stacked import each
-from tclab.message_passing.kernels._row_ops import add_rows, take_rows, under_transform
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows, under_transform
 from tclab.perturbation import Deletions
 
 
@@ -128,13 +128,11 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [R, H] for `x: [R, H]`, in its dtype."""
-        if x.dtype not in (torch.bfloat16, torch.float16):
-            out = super().forward(x)
-        elif under_transform():
-            weight, bias = self.weight.float(), self.bias.float()
-            out = F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
-        else:
+        if x.dtype in (torch.bfloat16, torch.float16) and not under_transform():
             out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
+        else:
+            exact, weight, bias = map(in_float32, (x, self.weight, self.bias))
+            out = F.layer_norm(exact, self.normalized_shape, weight, bias, self.eps).to(x.dtype)
         return out.relu_() if self.relu else out
 
 

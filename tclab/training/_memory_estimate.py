@@ -207,10 +207,8 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
             _optimizer_step(step, fake)
         except (DynamicOutputShapeException, DataDependentOutputException, InputError) as error:
             # a model that reads a size from a tensor, as PyG's pooling does, meets a wrong one
-            raise InputError(
-                f"the memory of {step.kind.name} cannot be estimated: the sizes of its tensors depend on values "
-                f"({error})"
-            ) from None
+            why = f"the sizes of its tensors depend on values ({error})"
+            raise InputError(f"the memory of {step.kind.name} cannot be estimated: {why}") from None
         peak = live.peak - live.now
     return MemoryEstimate(model, kept, peak, live.in_heap)
 
