@@ -479,10 +479,9 @@ class SharedHeteroConv(nn.Module):
             target, cut = relation[2], cuts.get(relation)
             part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
             found.setdefault(target, []).append(part)
-        return {
-            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2), parts[0].keys)
-            for target, parts in found.items()
-        }
+        grouped = {target: self._grouped([part.rows.unsqueeze(1) for part in parts]) for target, parts in found.items()}
+        firsts = {target: parts[0] for target, parts in found.items()}
+        return {target: first.like(grouped[target].squeeze(-2), first.keys) for target, first in firsts.items()}
 
     def _of(
         self, shared_dict: Mapping[EdgeType, SharedGraph], x_dict: Mapping[str, object]

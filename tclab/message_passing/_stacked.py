@@ -8,8 +8,7 @@ Shapes: K modules, R rows, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.func import functional_call
 from tclab.message_passing.kernels._row_ops import under_transform
 
 STACKED_ON = {"cuda"}  # types of devices
-_PLAIN = (nn.Sequential, nn.ModuleList, nn.Identity, nn.Dropout, nn.Linear, nn.LayerNorm, nn.ReLU)
+_AROUND = (nn.Sequential, nn.ModuleList, nn.Identity, nn.Dropout)
 
 
 def is_stacked(x: Tensor) -> bool:
@@ -27,7 +26,7 @@ def is_stacked(x: Tensor) -> bool:
     return x.device.type in STACKED_ON and not torch.compiler.is_compiling() and not under_transform()
 
 
-def each(functions: Sequence[Callable[[Tensor], Tensor]], rows: Iterable[Tensor]) -> Iterable[Tensor]:
+def each(functions: Sequence[Any], rows: Iterable[Tensor]) -> Iterable[Tensor]:
     """Return each function's result for its rows: [K, R, F'] for one tensor of rows [K, R, F], if modules are alike.
 
     Otherwise it is an iterator, which calls a function when its result is asked for.
@@ -36,13 +35,12 @@ def each(functions: Sequence[Callable[[Tensor], Tensor]], rows: Iterable[Tensor]
     facts = [_facts(function) for function in functions] if may_stack else [None]
     if None in facts or any(other != facts[0] for other in facts):
         return map(lambda function, part: function(part), functions, rows)
-    modules: Any = functions
     # of a parameter the gradient is a part of the stacked one, in the parameter's own order of memory
     weights = {
-        name: torch.cat([module.get_parameter(name) for module in modules]).unflatten(0, (len(modules), -1))
-        for name, _ in modules[0].named_parameters()
+        name: torch.cat([function.get_parameter(name) for function in functions]).unflatten(0, (len(functions), -1))
+        for name, _ in functions[0].named_parameters()
     }
-    return torch.vmap(partial(functional_call, modules[0]), randomness="different")(weights, rows)
+    return functional_call(functions[0], weights, rows)
 
 
 def _facts(module: Any) -> list[Any] | None:
@@ -56,7 +54,7 @@ def _facts(module: Any) -> list[Any] | None:
     for part in module.modules():
         options = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "network"}
         is_watched = any(value for name, value in vars(part).items() if name.endswith("_hooks"))
-        is_known = type(part).__module__.startswith("tclab.models.") or type(part) in _PLAIN
+        is_known = type(part).__module__.startswith("tclab.models.") or type(part) in _AROUND
         if not is_known or is_watched or part._buffers or any(map(callable, options.values())):
             return None
         weights = {name: w if w is None else (type(w), w.shape, w.dtype) for name, w in part._parameters.items()}

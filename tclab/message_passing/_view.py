@@ -311,7 +311,7 @@ class SharedView(View):
         if not self.dense and (len(networks) == 1 or x.element_size() == 2 or not is_stacked(x)):
             matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
             sums = [summed.flatten(0, 1) for summed in spmm(matrices, x, self_weights=weights, sources=keep)]
-            return torch.stack(sums) if is_stacked(x) else sums
+            return torch.stack(sums) if len(sums) > 1 and is_stacked(x) else sums
         wide = kept_rows(x, keep).transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
         if self.dense:
             dense = [network.dense(dtype=x.dtype) for network in networks]

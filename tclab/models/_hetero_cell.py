@@ -40,8 +40,8 @@ class HeteroLayer(nn.Module):
         gins: Any = list(self.convolutions)
         weights = (1 + torch.cat([gin.eps for gin in gins])).split(1)
         parts = view.convolve([gin.network for gin in gins], x, gins, weights)
-        is_ours = type(self.aggregation).__module__ == GINUpdate.__module__
-        x = self.aggregation(parts if is_ours else iter(parts))
+        # a user's takes one part after the other
+        x = self.aggregation(parts if type(self.aggregation).__module__ == GINUpdate.__module__ else iter(parts))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 

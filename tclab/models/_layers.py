@@ -33,9 +33,10 @@ class Linear(nn.Linear):
         self._rows_of_calls: deque[int] = deque(maxlen=8)  # how many rows each of the last calls had
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [*, out] for `x: [*, in]`."""
-        if not _takes_onednn(x, self.weight, self.bias):
-            out = super().forward(x)
+        """Return [*, out] for `x: [*, in]`; for K modules' weights in one, [K, R, out] for [K, R, in]."""
+        is_stacked = self.weight.dim() == 3
+        if is_stacked or not _takes_onednn(x, self.weight, self.bias):
+            out = torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT) if is_stacked else super().forward(x)
             return out.relu_() if self.relu else out
         rows = x.flatten(0, -2)
         is_usual = self._rows_of_calls.count(len(rows)) > 1
@@ -127,8 +128,8 @@ class LayerNorm(nn.LayerNorm):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [R, H] for `x: [R, H]`, in its dtype."""
-        if x.dtype in (torch.bfloat16, torch.float16) and not under_transform():
+        """Return [R, H] for `x: [R, H]`, in its dtype; for K modules' weights in one, [K, R, H] for [K, R, H]."""
+        if self.weight.dim() == 2 or (x.dtype in (torch.bfloat16, torch.float16) and not under_transform()):
             out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
         else:
             exact, weight, bias = map(in_float32, (x, self.weight, self.bias))
@@ -137,22 +138,32 @@ class LayerNorm(nn.LayerNorm):
 
 
 class _NormInFloat32(torch.autograd.Function):
-    """A layer norm in float32 that keeps the rows for its backward as they came."""
+    """A layer norm in float32 or more that keeps the rows for its backward as they came.
+
+    Where weights are stacked, [K, H], torch's own norms the rows, and makes them again for the weights' gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out, mean, rstd = torch.native_layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps)
+        w, b = in_float32(weight), in_float32(bias)
+        affine = (w, b) if weight.dim() == 1 else (None, None)
+        out, mean, rstd = torch.native_layer_norm(in_float32(x), x.shape[-1:], *affine, eps)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
-        return out.to(x.dtype)
+        ctx.eps = eps
+        return (out if weight.dim() == 1 else torch.addcmul(b.unsqueeze(1), out, w.unsqueeze(1))).to(x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, mean, rstd, weight, bias = ctx.saved_tensors
-        to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
-            grad.float(), x.float(), x.shape[-1:], mean, rstd, weight.float(), bias.float(), [True, True, True]
-        )
-        return to_x.to(x.dtype), to_weight.to(weight.dtype), to_bias.to(bias.dtype), None
+        x, mean, rstd, *affine = ctx.saved_tensors
+        exact, grad, weight, bias = map(in_float32, (x, grad, *affine))
+        differentiate, shape = torch.ops.aten.native_layer_norm_backward, x.shape[-1:]
+        if weight.dim() == 1:
+            to_x, to_weight, to_bias = differentiate(grad, exact, shape, mean, rstd, weight, bias, [True] * 3)
+        else:
+            to_weight, to_bias = (grad * F.layer_norm(exact, shape, eps=ctx.eps)).sum(1), grad.sum(1)
+            grad = grad * weight.unsqueeze(1)
+            to_x, *_ = differentiate(grad, exact, shape, mean, rstd, None, None, [True, False, False])
+        return to_x.to(x.dtype), to_weight.to(affine[0].dtype), to_bias.to(affine[1].dtype), None
 
 
 def mlp(width: int, hidden: int, out: int) -> nn.Sequential:

@@ -137,9 +137,8 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     size, num_nodes = len(deletions), graph.num_nodes
     cascading = [network for network in graph.relations.values() if network.cascades]
     # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
-    samples = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
     keys = dict.fromkeys(num_nodes, np.empty(0, dtype=np.int64))  # sorted
-    pending = {graph.deleted_type: [samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy()]}
+    pending = {graph.deleted_type: [deletions.rows(num_nodes[graph.deleted_type]).numpy()]}
     while pending:
         kind, candidates = pending.popitem()
         fresh = np.setdiff1d(np.concatenate(candidates), keys[kind])
@@ -147,11 +146,8 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
         for network in cascading:
             if network.source == kind and len(fresh):  # a key's dependants are looked up once, so that cycles end
                 pending.setdefault(network.target, []).append(_dependants(network, fresh))
-    removed = {}
-    for kind, of_kind in keys.items():
-        sample, node = np.divmod(of_kind, max(num_nodes[kind], 1))
-        removed[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
-    return removed
+    split = {kind: np.divmod(of_kind, max(num_nodes[kind], 1)) for kind, of_kind in keys.items()}
+    return {kind: Deletions.joined(node, np.bincount(sample, minlength=size)) for kind, (sample, node) in split.items()}
 
 
 def _dependants(network: Network, keys: Int64s) -> Int64s:

@@ -92,10 +92,7 @@ def _line(few: Batch, more: Batch, steps: int) -> Batch:
     for name, tensor in more.tensors.items():
         shape = [max(0, extended(*sides)) for sides in zip(few.tensors[name].shape, tensor.shape, strict=True)]
         tensors[name] = tensor.new_empty(shape)
-    values = {
-        name: extended(few.host_values[name], value) if isinstance(value, int) else value
-        for name, value in more.host_values.items()
-    }
+    values = {k: extended(few.host_values[k], v) if isinstance(v, int) else v for k, v in more.host_values.items()}
     return Batch(tensors, more.most, extended(few.size, more.size), values)
 
 
