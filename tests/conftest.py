@@ -64,7 +64,6 @@ TOGETHER = {
     "hypotheses.ipynb": "where_time_goes.ipynb",
     "test_sweep.py": "test_panel.py",
     "test_check.py": "test_compiled.py",
-    "test_degrees.py": "test_graph.py",
 }
 
 

@@ -208,8 +208,8 @@ def test_single_runs_are_told_as_that_and_are_worth_a_race_and_never_called_fast
     advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.62, seed=1), step("delta", 0.97, seed=2)))
     (one,) = advice.suggestions
     assert (one.basis, one.interval) == (ONCE_EACH, None)
-    assert one.sentence.startswith("node_mask instead of edge_mask: ran in 0.62")
-    assert "× the time of a step, once each. One run cannot show run-to-run variation." in one.sentence
+    assert one.sentence.startswith("node_mask instead of edge_mask: measured 0.62")
+    assert "× the time of a step (one run each). One run cannot show run-to-run variation." in one.sentence
     assert "gain from delta instead of edge_mask: one run each; run-to-run variation is not known" in said(advice)
     assert "faster" not in said(advice).lower()
 
@@ -281,7 +281,7 @@ def test_equal_strategies_are_not_told_apart_by_another_process_beside_the_first
     made = rows(step("edge_mask", 0.9, **beside(60)), step("node_mask", 0.1, seed=1, **beside(1)))
     advice = tclab.advise(made)
     assert advice.suggestions == ()
-    assert advice.busy.startswith("1 of 2 settings ran while other programs used the CPU")
+    assert advice.busy.startswith("1 of 2 runs shared the CPU with other programs")
     assert "instead of edge_mask: other programs used the CPU while the present point ran" in said(advice)
     (pair,) = tclab.compare(made[made["strategy"] == "edge_mask"], made[made["strategy"] == "node_mask"]).pairs
     assert pair.verdict == UNDECIDED

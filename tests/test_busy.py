@@ -63,15 +63,15 @@ def test_a_point_is_busy_where_the_processors_were_shared_during_its_timed_steps
 def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
     assert others(ran(90.0, **fields)) == [expected]
     made = rows(ran(90.0, **fields))
-    assert ("1 of 1 setting ran while other programs used" in busy_text(made)) == expected
+    assert ("1 of 1 run shared the CPU with other programs" in busy_text(made)) == expected
     assert others(ran(10.0, **fields)) == [False]
 
 
 def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
     made = rows(ran(99.4), ran(4.0, strategy="edge_mask"), ran(61.0, strategy="dense", threads=1))
     sentence = (
-        "2 of 3 settings ran while other programs used the CPU, so their times are unreliable: "
-        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first setting: in 10 s something "
+        "2 of 3 runs shared the CPU with other programs, so the times are unreliable: "
+        "hetero_cell node_mask, batch 4; hetero_cell dense, batch 4 (the first run: in 10 s something "
         "waited for a processor 99% of the time). Measure them again on a quiet machine (repeats=2: a quiet run "
         "replaces a disturbed one), or race them (race_points, tclab race), where all take turns. "
         "With OMP_NUM_THREADS=1 torch's threads suffer less."
@@ -94,7 +94,7 @@ def test_the_findings_and_the_answer_say_so_once_and_claim_no_interval(capsys):
             for i in (1, 2, 3) for name, shift in (("node_mask", 0.1), ("edge_mask", 0.4))]  # fmt: skip
     (repeated,) = answer(rows(*runs))
     assert "one run each" not in repeated.lower()
-    assert re.search("node_mask ran 2× as fast as edge_mask. (A batch has|Settings)", slow)
+    assert re.search("node_mask ran 2× as fast as edge_mask. (A batch of|Settings)", slow)
     assert "[" not in slow
     assert "busy" not in " ".join(lab.findings(rows(ran(5.0), ran(4.0, strategy="edge_mask"))))
 

@@ -74,7 +74,7 @@ def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
     texts = {name: text for names, text in found._display().lines for name in names.split(", ")}
     assert sorted(texts) == sorted(exact)
     assert texts["subgraph"] == "the reference"
-    assert re.fullmatch(r"passed: off by \S+e-1\d in fp64, by \S+ × subgraph's error in fp32", texts["node_mask"])
+    assert re.fullmatch(r"passed: error \S+e-1\d in fp64, in fp32 \S+ × subgraph's error", texts["node_mask"])
 
 
 def test_a_model_that_is_made_already_is_tried_whole_and_left_as_it_was(graph):
@@ -132,7 +132,7 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     assert re.search(r"falls FAILED with ValueError: fell over, at test_check.py:\d+", words_of(found))
     assert "removed['person'] is None, expected Deletions, as of every node type" in found.broken["lacks"]
     assert "`pack` of strategy 'packs' returns is {}, expected two dicts" in found.broken["packs"]
-    assert "khop_1 inexact, as it declares" in words_of(found)
+    assert "khop_1 inexact by design" in words_of(found)
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
@@ -187,7 +187,7 @@ def test_a_strategy_of_ones_own_is_compared_on_the_whole_graph_too(monkeypatch, 
     assert wrong.fp64_error < 1e-10  # on the part
     assert re.match("on the whole graph in float64, 2 of 2 predictions are off; worst: sample [01], ", wrong.where)
     assert "ids_in_a_byte FAILED: on the whole graph in float64, 2 of 2" in words_of(found)
-    assert "in fp32; on the whole graph passed" in words_of(found)
+    assert "subgraph's error; on the whole graph passed" in words_of(found)
     induced = tclab.CellGraph.induced
 
     def runs_out(graph, nodes):

@@ -50,7 +50,7 @@ def test_the_answer_is_the_first_finding_and_carries_the_rows_figures():
         "has the highest throughput, 100 samples/s, but it is not certainly faster than edge_mask (no time in "
         "edge_mask: " in first
     )
-    assert "A batch has 200 B (edge_mask: 1.15 GB)" in first
+    assert "A batch of node_mask has 200 B (edge_mask: 1.15 GB)" in first
     assert axis.startswith(
         "hetero_cell: at every number of networks node_mask has the highest throughput: 100 samples/s"
     )
@@ -99,7 +99,7 @@ def test_of_six_equal_strategies_in_one_run_each_none_is_called_faster():
                         for name, own in zip(names, steps, strict=True)))  # fmt: skip
         text = " ".join([*lab.findings(made), str(tclab.advise(made)), str(lab.charts.throughput(made).to_dict())])
         assert "In one run each, " in text
-        assert "The best of 6 looks better than it is: repeat them, or race " in text
+        assert "The best of 6 looks better than it is: set repeats=3, or race " in text
         assert "one run each, which decides nothing" in text
         assert not any(word in text for word in ("is the fastest:", "FASTER", "faster"))
 

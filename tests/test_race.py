@@ -247,7 +247,7 @@ def test_blocks_fit_what_a_step_costs_and_are_about_as_long_and_whole_periods():
     assert pair.ratio == pytest.approx(1 / 1.3, rel=0.05)
     period, needs = pair.period
     assert (period, 1.5 < needs / (16 * 4 * 6 * 1.9 * 1.3) < 2.5) == (6, True)  # sixteen rounds of four blocks
-    assert "work repeats every 6 calls, but blocks had fewer; in a race of about" in explain(pair)
+    assert "work repeats every 6 calls, but blocks had fewer; a race of about" in explain(pair)
     whole = race(arms, budget_seconds=needs, clock=machine.clock)
     assert {sample["calls"] % 6 for sample in whole.samples()} == {0}
     assert "period" not in explain(whole.pairs[0])

@@ -1,4 +1,4 @@
-"""How fast can a GNN train on perturbed copies of one graph?
+"""How fast can a GNN train if every sample is the same graph with a few nodes deleted?
 
 ```
 tclab sweep --strategies edge_mask,node_mask --batch-sizes 1,2,4 --scale 0.1 --results runs/mine
@@ -7,10 +7,10 @@ tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 tclab race-commands --base main --head HEAD -- python bench.py
 ```
 
-Every command has `--help` and, except profile and panel, `--json`. Exit codes: 0 done; 1 done, but a setting failed,
-was not run or does not fit, or none has a time, or a race of commands says SLOWER (3: UNDECIDED); 2 an argument is
-wrong. Skipped settings, whose values cannot be combined, do not count as failures if another setting has a time.
-`tclab --install-completion` makes the shell complete commands and options.
+Every command has `--help` and, except profile and panel, `--json`. The exit code is 0 if all is done; 1 if a setting
+failed, was not run or does not fit, if none has a time, or if a race of commands says SLOWER; 2 if an argument is
+wrong; 3 if a race of commands says UNDECIDED. A setting is skipped if its values cannot be combined, which is not a
+failure if another setting has a time. `tclab --install-completion` makes the shell complete commands and options.
 """
 
 # that docstring is the help of the command; a verb's module is imported when the verb is run
@@ -37,15 +37,15 @@ Verb = Callable[..., int]
 WRONG = 2  # the exit code if an argument is wrong
 # verb → the module with its function, its line of help
 _VERBS = {
-    "sweep": ("_point_verbs", "Measure many settings, one for each combination of the lists; saved one by one."),
+    "sweep": ("_point_verbs", "Measure every combination of listed values (1,2,4 is a list); each is saved at once."),
     "run": ("_point_verbs", "Measure one setting."),
-    "race": ("_point_verbs", "Race strategies by turns, for a verdict on which is faster."),
-    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands."),
+    "race": ("_point_verbs", "Race strategies, or values of an option, by turns, and say which is faster."),
+    "race-commands": ("_result_verbs", "Race a command at two commits, or two commands; exit code 1 is SLOWER."),
     "fits": ("_point_verbs", "Estimate the memory of a setting without running it."),
     "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each setting."),
-    "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes, or what differs between two."),
-    "profile": ("_result_verbs", "Run a script without marks, and say which of its lines take the time."),
+    "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes, or compare two traces."),
+    "profile": ("_result_verbs", "Run a script as it is, and say which of its lines take the time."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
 }
 

@@ -100,14 +100,14 @@ def sweep(
 ) -> int:  # fmt: skip
     """Measure the settings of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print rows and findings.
 
-    A list is written `1,2,4`; each combination of several values is a setting. The options are the
-    parameters of `notebooks/sweep.ipynb`, by the same names.
+    A list is written `1,2,4`; each combination of values is a setting. `notebooks/sweep.ipynb` takes the same options
+    as parameters.
 
-    - `results`: the folder that rows are kept in; run the same command again to resume.
-    - `budget_seconds`: seconds in all; a setting that would end later does not run.
+    - `results`: the folder in which rows are kept; run the same command again to resume.
+    - `budget_seconds`: of the whole sweep; a setting that would end after it does not run.
     - `retry`: run failed settings again.
-    - `repeats`: runs of each setting; their spread decides what compare calls a difference.
-    - `hang_seconds`: end a setting that takes longer.
+    - `repeats`: runs of each setting; `tclab compare` needs at least two for a verdict.
+    - `hang_seconds`: end a setting that takes longer than this.
     - `slurm`: run as jobs of a cluster, with these sbatch options: partition:gpu,gpus_per_node:4,time:60
     """
     from tclab.sweeps._sweep import sweep as sweep_points
@@ -126,7 +126,7 @@ def run(*, hang_seconds: float | None = None, imports: Imports = None, json: boo
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
 
-    - `hang_seconds`: end it if it takes longer.
+    - `hang_seconds`: end the run if it takes longer than this.
     """
     from tclab.sweeps._run import run as run_point
 
@@ -141,14 +141,14 @@ def race(
 ) -> int:  # fmt: skip
     """Race whole steps of strategies by turns, as `tclab.sweeps.race_points` does, and print the verdicts.
 
-    An option with several values, `--optimizer plain,fused`, races these, with each strategy. Commits are raced by
-    `tclab race-commands`.
+    If an option has several values, such as `--optimizer plain,fused`, each races with each strategy. Commits are
+    raced by `tclab race-commands`.
 
     - `strategies`: their names; see the README.
-    - `budget_seconds`: for the rounds; each process runs at least two.
-    - `margin`: a share of the time that does not count as a difference.
+    - `budget_seconds`: for all rounds of blocks; each process runs at least two rounds.
+    - `margin`: a difference below this share of the time does not count.
     - `processes`: how many fresh processes take turns, as many as suit the machine by default; 0: this process alone.
-    - `record`: a file with which the same command resumes after an interrupt, within the same budget.
+    - `record`: a file of finished rounds, from which the same command with the same budget resumes if interrupted.
     """
     from tclab.sweeps._race_points import race_points
     from tclab.timing._verdict import explain
@@ -165,7 +165,7 @@ def race(
 def fits(*, memory_bytes: int | None = None, imports: Imports = None, json: bool = False, **point: str) -> int:
     """Estimate the memory of a setting, as `tclab.fits` does; the exit code is 1 if it does not fit.
 
-    - `memory_bytes`: bytes that a process may use.
+    - `memory_bytes`: bytes that the process may use; the memory that is free now unless given.
     """
     from tclab.sweeps.predict import fits as fits_of
 

@@ -39,13 +39,13 @@ def advise(
     rows: Path, /, *, now: str | None = None, measure: bool = False, budget_seconds: float = 60.0,
     margin: float = MARGIN, imports: Imports = None, json: bool = False,
 ) -> int:  # fmt: skip
-    """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`.
+    """Say what to change, ranked by predicted gain, and which questions stay open; see `tclab.advise`.
 
     - `rows`: a folder of results, or a file of rows.
     - `now`: the strategy that is run now.
-    - `measure`: race what is suggested.
-    - `budget_seconds`: for all races together, without making their candidates.
-    - `margin`: a share of the time below which nothing is called better.
+    - `measure`: race the first suggestions against the present setting.
+    - `budget_seconds`: for all races together; the setup of their candidates is not counted.
+    - `margin`: a gain below this share of the time does not count.
     """
     from tclab.sweeps._advise import advise as advise_on
 
@@ -57,12 +57,12 @@ def advise(
 
 @helped
 def compare(first: Path, second: Path, /, *, stage: str = "step", margin: float = MARGIN, json: bool = False) -> int:
-    """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`.
+    """Compare runs of two commits, machines or settings; FASTER means that the second is. See `tclab.compare`.
 
     - `first`: a folder of results, or a file of rows.
-    - `second`: another.
+    - `second`: the same, for the side that the verdict is about.
     - `stage`: step, or one stage of it.
-    - `margin`: a share that does not count as a difference; if repeats differ more, their spread; without repeats 0.05.
+    - `margin`: a difference below this share does not count. A verdict needs two runs of each setting.
     """
     from tclab.sweeps._compare import compare as compare_runs
 
@@ -82,15 +82,15 @@ def race_commands(
     argument is wrong, or a command failed; 3 UNDECIDED. See `tclab.timing.race_commands` and docs/race_commits.md.
 
     - `command`: after --, the command that is timed, such as: -- python bench.py
-    - `base`: a revision, which is checked out into a worktree, or a folder.
+    - `base`: a folder, or a revision, which is checked out into a worktree.
     - `head`: the same, for the side that the verdict is about.
     - `base_command`: the command for base, if it differs: 'python old.py'.
-    - `setup`: run for each side, in its own Python environment: 'pip install .'.
+    - `setup`: a command that runs once for each side, in a Python environment of its own: 'pip install .'.
     - `setup_base`: the same for base, if it differs, to race two versions of a dependency.
     - `printed`: the command prints its seconds, one number per line; otherwise the whole command is timed.
-    - `budget_seconds`: for the timed runs, without setup and first runs.
-    - `margin`: a share that does not count as a difference.
-    - `record`: a file with which the same command resumes after an interrupt, within the same budget.
+    - `budget_seconds`: for the timed runs; setup and the first, untimed runs are not counted.
+    - `margin`: a difference below this share does not count.
+    - `record`: a file of finished rounds, from which the same command with the same budget resumes if interrupted.
     - `markdown`: print a table for a pull request, as HTML within Markdown.
     """
     from tclab.timing import race_commands as race
@@ -118,7 +118,7 @@ def trace(path: Path, other: Path | None = None, /, *, json: bool = False) -> in
     """Say where the time of a torch.profiler trace goes, in figures that add up; see `tclab.trace`.
 
     - `path`: a .json or .json.gz file, or a folder with one for each rank.
-    - `other`: another, to compare with.
+    - `other`: the same, of a second trace, to compare with the first.
     """
     from tclab import trace
 
@@ -134,7 +134,7 @@ def profile(script: Path, /, *argv: Annotated[str, Parameter(allow_leading_hyphe
     """Run a script, and say which of its lines take the time, what its DataLoaders did and what would help.
 
     - `script`: a Python program.
-    - `argv`: its own arguments.
+    - `argv`: arguments of the script.
     """
     from tclab import timing
 
@@ -150,7 +150,7 @@ def panel(
 ) -> int:
     """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep.
 
-    - `results`: the folder that rows are kept in; panel.ipynb is written there.
+    - `results`: the folder in which rows are kept; the notebook panel.ipynb is written there.
     - `jupyter`: after --, further arguments of `jupyter lab`, such as --port 9999.
     - `no_open`: write the notebook and print the command that opens it.
     """

@@ -1,5 +1,6 @@
-"""The strategies, each from a sample to a view; their registry and the batch that travels; `tclab.view` makes a view
-by one.
+"""The strategies, which make views of samples, their registry, and the batch that is sent to the device.
+
+`tclab.view` makes a view by a strategy in one call.
 """
 
 from tclab.masking._batch import Batch

@@ -56,10 +56,9 @@ class Batch:
     - `most`: node type → the largest number of its nodes that any sample removes.
     - `size`: how many samples, B.
     - `host_values`: numbers that the host knows from making the batch, so that it need not wait for the device.
-    - `buffer`: the one tensor, [bytes] uint8, that all others are views of, with its `layout`; `None` where each
-      is a tensor of its own.
-    - `slices`: the batches that make this one, sample after sample, where it was made in slices; the tensors are
-      theirs then, and it has none itself.
+    - `buffer`: [bytes] uint8, of which all tensors are views; `layout` says where each lies. `None` if each has
+      memory of its own.
+    - `slices`: if the batch was made in slices, their batches, in order. They hold the tensors, and `tensors` is empty.
     """
 
     tensors: Mapping[str, Tensor]
@@ -72,7 +71,7 @@ class Batch:
 
     @staticmethod
     def sliced(slices: Sequence[Batch]) -> Batch:
-        """Return the batch that some others make, each with its own samples."""
+        """Return one batch of the samples of several, in order."""
         return Batch({}, {}, sum(part.size for part in slices), slices=tuple(slices))
 
     @staticmethod
@@ -123,7 +122,7 @@ class Batch:
         return self.bytes_of("")
 
     def bytes_of(self, start: str) -> int:
-        """How many of them are in tensors whose name begins so: "edge", edges and their masks; "edge_mask", masks."""
+        """How many bytes are in tensors whose names begin with `start`: "edge", edges and masks; "edge_mask", masks."""
         named = (item for part in self.parts for item in part.tensors.items())
         return sum(tensor.nbytes for name, tensor in named if name.startswith(start))
 

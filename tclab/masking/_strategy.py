@@ -25,13 +25,13 @@ DeletedNodes = Iterable[Sequence[int] | Tensor]  # for each sample the ids of th
 class Strategy(ABC):
     """One way of masking, from a sample to a view.
 
-    `encode` and `collate` run where the data are loaded, usually in a worker process, for a batch at a time;
-    `view` runs on the device, inside the step: there a second object of the class, on the device's graph, makes the
-    views. A user's strategy overrides what differs and calls `tclab.masking.register`.
+    `encode` and `collate` make a batch where data are loaded, usually in a worker process. `view` runs inside the step,
+    on the device; there a second object of the class makes the views. A user's strategy overrides what differs and
+    calls `tclab.masking.register`.
 
     **Arguments:**
 
-    - `graph`: on the device that `view` makes views on; the CPU for the half that loads.
+    - `graph`: on the CPU for the object that loads, on the device for the one that makes views.
     - `collation`: one of the strategy's `collations`.
 
     **Raises:** `InputError` for a collation that the strategy does not know, and for a graph of no nodes.
@@ -91,7 +91,7 @@ class Strategy(ABC):
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return the tensors and facts that this strategy sends along; none unless overridden.
 
-        A large tensor is better a `Piece`, which is written once, straight to where it travels.
+        Give a large tensor as a `Piece`, which is written only once, straight into the batch's buffer.
 
         **Arguments:**
 
@@ -107,13 +107,13 @@ class Strategy(ABC):
         self, perturbations: Perturbations, indices: Sequence[int] | None = None, *,
         ends: Callable[[str], object] = lambda stage: None
     ) -> Batch:  # fmt: skip
-        """Return the batch of some samples, all of them in one: `removed_by`, `encode`, `collate`.
+        """Return one batch of all given samples: call `removed_by`, `encode` and `collate`.
 
         **Arguments:**
 
         - `perturbations`: the samples.
-        - `indices`: their positions in the dataset that `prepare` was given. Unless given, these samples are the
-          dataset: `prepare` writes into a folder that is then removed.
+        - `indices`: their positions in the dataset that `prepare` was given. Unless given, these samples are the whole
+          dataset, and `prepare` writes into a temporary folder.
         - `ends`: called at the end of each stage of making the batch: "sample", "mask", "collate".
 
         **Raises:** `InputError` for no sample at all.

@@ -1,6 +1,4 @@
-"""Views: B node-deleted copies of one graph, as a model reads them, `tclab.SharedGraph`, a layer of one, and PyG's
-convolutions over it.
-"""
+"""Views, which are B node-deleted copies of one graph, and PyG's convolutions over a `tclab.SharedGraph`."""
 
 from tclab.message_passing._changed_rows import ChangedRows
 from tclab.message_passing._shared_convs import (

@@ -34,11 +34,12 @@ _INSTEAD = "call rows.map(torch.relu), rows.map(torch.add, other); pool by rows.
 
 
 class ChangedRows:
-    """The rows of B samples of one graph, each without some of its nodes: the wild type's and those that differ.
+    """The rows of B samples of one graph, each without some of its nodes.
 
-    The layers `SharedGCNConv`, `SharedGINConv`, `SharedSAGEConv`, `SharedGATv2Conv` and `SharedHeteroConv` take it in
-    the place of features and a mask, and return it. What it holds is what they return for whole samples, and so are
-    gradients: of weights, of `x` through the wild type and through every sample.
+    It holds the rows of the whole graph, the wild type, once, and each sample's rows that differ from them. The layers
+    `SharedGCNConv`, `SharedGINConv`, `SharedSAGEConv`, `SharedGATv2Conv` and `SharedHeteroConv` take it instead of
+    features and a mask, and return it. Rows equal those that the layers return for whole samples; so do the gradients
+    of weights and of `x`.
 
     >>> import torch
     >>> from tclab import SharedGraph
@@ -55,8 +56,8 @@ class ChangedRows:
 
     - `x`: [N, F], the features of the whole graph.
     - `deletions`: for each sample the nodes that it deletes, or `Deletions` on the device of `x`.
-    - `pairs`: [2, n] int64, nodes and their samples: rows that differ from the start, each pair once.
-    - `values`: [n, F], what these rows hold.
+    - `pairs`: [2, n] int64, (node, sample): whose rows differ from the start. List each pair once.
+    - `values`: [n, F], these rows.
 
     **Raises:** `InputError` for what does not fit.
     """
@@ -94,15 +95,15 @@ class ChangedRows:
     def map(self, function: Callable[..., Tensor], *others: ChangedRows) -> Self:
         """Return these rows after a function of rows [R, F], which must treat each row by itself (ReLU, Linear).
 
-        It sees the wild type's rows once: what it drops out of them is dropped out of every sample. A module that has a
-        batch norm in training sees every row that each sample keeps. No function sees rows of deleted nodes.
+        It sees the wild type's rows once, so dropout drops the same numbers of these rows in every sample. A module
+        that has a batch norm in training sees every row that each sample keeps. No function sees rows of deleted nodes.
 
         **Arguments:**
 
-        - `function`: of [R, F], and of as many rows of each of `others`; it returns [R, F'].
+        - `function`: takes these rows, [R, F], and as many rows of each of `others`; returns [R, F'].
         - `others`: other rows of the same samples: `after.map(torch.add, before)` is a residual connection.
 
-        **Raises:** `InputError` for rows of other samples, or a result that has not a row for each row.
+        **Raises:** `InputError` for rows of other samples, or if the function does not return R rows.
         """
         parts = self.beside(*others)
         if any(part.keys is None for part in parts) or (isinstance(function, nn.Module) and needs_every_row(function)):
@@ -112,7 +113,9 @@ class ChangedRows:
         return self.like(_rowwise(function, [part.rows for part in parts]), parts[0].keys)
 
     def beside(self, *others: ChangedRows) -> list[ChangedRows]:
-        """Return these rows and others, with the same ones among those that differ unless some have every row.
+        """Return these rows and others, all with the same pairs (node, sample) as rows that differ.
+
+        If some hold every row of every sample, all are returned as they are.
 
         **Raises:** `InputError` for rows of other samples.
         """
@@ -125,13 +128,19 @@ class ChangedRows:
         return [part.with_rows(torch.cat(keys)) for part in parts] if 1 < len(parts) == len(keys) else parts
 
     def like(self, rows: Tensor, keys: Tensor | None) -> Self:
-        """Return other rows of the same samples: a table with those of `keys`, or all, [B · N, F], for `None`."""
+        """Return other rows of the same samples.
+
+        **Arguments:**
+
+        - `rows`: [N + D, F], the wild type's, then those of `keys`; or every row of every sample, [B · N, F].
+        - `keys`: [D] int64, sorted, sample · N + node of each row that differs; `None` for every row.
+        """
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__, rows=rows, keys=keys)
         return new
 
     def with_rows(self, keys: Tensor) -> Self:
-        """Return these rows, with those of `keys: [n]` among the ones that differ, whether they do or not."""
+        """Return these rows, with those of `keys: [n]` held for their samples even if they do not differ."""
         assert self.keys is not None
         both = torch.cat([self.keys, keys]).unique()
         if len(both) == len(self.keys):
@@ -140,7 +149,7 @@ class ChangedRows:
         return self.like(take_rows(self.rows, torch.cat([nodes, self.position(both)])), both)
 
     def position(self, keys: Tensor) -> Tensor:
-        """Return the row of the table that each node of a sample has, [n] int64, of `keys: [n]`."""
+        """Return where in `rows` each of `keys: [n]`, sample · N + node, has its row, [n] int64."""
         if self.keys is None:
             return keys
         index, found = search(keys, self.keys)
@@ -158,13 +167,13 @@ class ChangedRows:
         return kept_rows(samples, self.keep().t()).unflatten(-1, rows.shape[1:]).transpose(0, 1)
 
     def take(self, nodes: Tensor, samples: Tensor) -> Tensor:
-        """Return the rows of some nodes, each of its sample, [n, F]; zero for nodes that are deleted.
+        """Return the rows of n pairs (node, sample), [n, F]; zero for nodes that are deleted.
 
         **Arguments:**
 
         - `nodes`, `samples`: [n] int64.
 
-        **Raises:** `InputError` for what is not that, or outside the nodes and samples.
+        **Raises:** `InputError` for another shape or dtype, or an index outside the nodes and samples.
         """
         keys = self._keys("take", torch.as_tensor(nodes), torch.as_tensor(samples))
         return kept_rows(take_rows(self.rows, self.position(keys)), ~is_in(keys, self.deleted))

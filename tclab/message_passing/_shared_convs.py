@@ -66,7 +66,7 @@ def to_grid(rows: Tensor, size: int) -> Tensor:
 def to_rows(grid: Tensor) -> Tensor:
     """Return `[N, B, F]` as the rows of a PyG batch, graph after graph, [B · N, F].
 
-    Nothing is copied of what `to_grid`, a convolution of sums or a `SharedGraph`'s sum or mean returns.
+    It copies nothing if `grid` comes from `to_grid`, a layer that sums, or a `SharedGraph`'s sum or mean.
     """
     return grid.transpose(0, 1).flatten(0, 1)
 
@@ -187,20 +187,20 @@ class _SharedConv(nn.Module, ABC):
 
 
 class SharedGCNConv(_SharedConv):
-    """PyG's GCNConv over a shared graph: the weights of a sum are those of each sample's own degrees.
+    """PyG's GCNConv over a shared graph; messages are normalized by the degrees that nodes have in their sample.
 
-    Edge weights are the shared graph's, constants. A self-loop is a part of its node: a pair of masks does not cut it.
-    A bipartite graph is refused.
+    Edge weights are those of the shared graph, and constant. A pair of masks does not cut self-loops. A bipartite graph
+    is refused.
 
     **Arguments:**
 
     - `in_channels`, `out_channels`: features before and after.
-    - `improved`: a self-loop that is added weighs 2; as in PyG, where the edges have weights.
+    - `improved`: an added self-loop weighs 2 instead of 1; as in PyG, only if the edges have weights.
     - `cached`: as PyG's, for one graph that stays: degrees are the whole graph's, whatever a sample deletes or cuts.
     - `add_self_loops`: `normalize` unless given.
     - `normalize`: divide each message by the root of both degrees.
     - `bias`: add one.
-    - `others`: PyG's for all its layers (`aggr`, `flow`, …), at their defaults; any other value is refused with why.
+    - `others`: PyG's arguments of every layer (`aggr`, `flow`, …). A value other than the default is refused with why.
     """
 
     def __init__(
@@ -250,15 +250,15 @@ class SharedGCNConv(_SharedConv):
 
 
 class SharedGINConv(_SharedConv):
-    """PyG's GINConv over a shared graph: `nn` of a node's row times 1 + eps and the sum over its neighbours.
+    """PyG's GINConv over a shared graph: `nn` of 1 + eps times a node's row plus the sum over its neighbours.
 
     Where the shared graph has weights, messages are multiplied by them; PyG's has none.
 
     **Arguments:**
 
-    - `nn`: a module of rows [n, F]. Where it has a batch norm it gets the rows that are kept, as PyG's does; how many
-      they are a compiler does not know, so `torch.compile` splits there.
-    - `eps`: at the beginning.
+    - `nn`: a module of rows [n, F]. If it has a batch norm, it gets only kept rows, as PyG's does. Their number depends
+      on the mask, so `torch.compile` breaks the graph there.
+    - `eps`: its initial value.
     - `train_eps`: make it a parameter.
     - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
@@ -302,10 +302,10 @@ class SharedSAGEConv(_SharedConv):
 
     - `in_channels`: features before, or (sources', targets').
     - `out_channels`: features after.
-    - `aggr`: "mean", "sum" ("add") or "max". A maximum is exact, and so is its gradient, which goes to rows that are
-      equally high in equal shares, as PyG's does where it has no torch-scatter; with torch-scatter on CUDA PyG's goes
-      to one of them. It goes through the edges by blocks and keeps nothing of them. Of weights that the shared graph
-      has, a mean and a sum multiply messages by them (PyG's has none), and a maximum is refused.
+    - `aggr`: "mean", "sum" ("add") or "max". If several rows are equally high, each gets an equal share of a maximum's
+      gradient, as in PyG without torch-scatter; with torch-scatter on CUDA, PyG gives it to one of them. A maximum is
+      computed by blocks of edges, and nothing is stored per edge. If the shared graph has weights, a mean and a sum
+      multiply messages by them (PyG's has none), and a maximum is refused.
     - `normalize`: divide each row by its length.
     - `root_weight`: add a linear function of the node's own row.
     - `project`: a linear layer and ReLU before the sum.
@@ -344,20 +344,19 @@ class SharedSAGEConv(_SharedConv):
 class SharedGATv2Conv(_SharedConv):
     """PyG's GATv2Conv over a shared graph: attention over each sample's own edges, none of which is copied.
 
-    It goes through the edges by blocks, and the backward goes through them again: besides what goes in and comes out
-    one number a node, sample and head is kept, and a block of (edge, sample) rows is there at a time. `cut` takes a
-    byte an edge and sample besides. Not there: features and weights of edges, and `return_attention_weights`, which
-    would be numbers of every edge and sample.
+    It computes one block of (edge, sample) rows at a time, and computes each again in the backward pass. Besides inputs
+    and outputs it stores one number per node, sample and head. `cut` takes one more byte per edge and sample. Features
+    and weights of edges are not supported, nor is `return_attention_weights`, since nothing is stored per edge.
 
     **Arguments:**
 
     - `in_channels`: features before, or (sources', targets').
     - `out_channels`: features after, of each head.
-    - `heads`: how many there are. `concat`: side by side; their mean otherwise.
+    - `heads`: how many there are. `concat`: put them side by side; otherwise take their mean.
     - `negative_slope`: the leaky ReLU's.
     - `dropout`: the probability with which an edge's weight is zero in a sample, in training.
-    - `add_self_loops`: one for each node in place of its own. `(None, mask)` does not cut it.
-    - `edge_dim`, `fill_value`: `None`, and whatever it is: they are PyG's for features of edges.
+    - `add_self_loops`: give each node one self-loop instead of its own ones. `(None, mask)` does not cut it.
+    - `edge_dim`, `fill_value`: PyG's, for features of edges. `edge_dim` must be `None`; `fill_value` has no effect.
     - `bias`: add one.
     - `share_weights`: one linear layer for sources and targets.
     - `residual`: add a linear function of the node's own row.
@@ -402,7 +401,7 @@ class SharedGATv2Conv(_SharedConv):
 
 
 class SharedHeteroConv(nn.Module):
-    """PyG's HeteroConv over shared graphs: one convolution a relation, and what a node type receives from all.
+    """PyG's HeteroConv over shared graphs: one convolution per relation; `aggr` combines those into one node type.
 
     **Arguments:**
 
@@ -436,11 +435,11 @@ class SharedHeteroConv(nn.Module):
 
         **Arguments:**
 
-        - `x_dict`: node type → [N, B, F], or of every type `ChangedRows`, and `ChangedRows` are returned.
+        - `x_dict`: node type → [N, B, F]; or `ChangedRows` for every type, and then `ChangedRows` are returned.
         - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
         - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
-        - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
-        - `others`: PyG's hands its layers' further arguments on (`edge_weight_dict`, …); here they are `None`.
+        - `cut_dict`: relation → edges that samples cut, as for a `SharedGraph`.
+        - `others`: arguments that PyG's passes on to its layers (`edge_weight_dict`, …); they must be `None`.
 
         **Raises:** `InputError` for what does not fit.
         """

@@ -47,14 +47,16 @@ class View(Shown, ABC):
 
     Rows of a feature tensor `x: [R, H]` are (sample, node) pairs of one node type, sample after sample as in a
     batch of PyG's, so everything row-wise (Linear, norm, activation) needs no view at all. A view may keep rows of
-    deleted nodes: what they hold has no meaning, it is finite, and neither `neighbour_sum` nor `pool` lets it
-    reach another row.
+    deleted nodes. Their numbers are finite and have no meaning; `neighbour_sum` and `pool` let none of them reach
+    another row.
 
     A model reads it in one of two ways. Row by row: `lift`, then `neighbour_sum`, `neighbour_sums` and `degree`
     between whatever it does to rows, then `pool`. Or layer by layer: `begin`, `convolve` for each layer, `complete`,
-    then `pool`; a view may then carry fewer rows for as long as few of the samples' differ from the wild type's.
-    A view implements the first, `neighbour_sums` where several relations are faster together, and the three methods
-    of the second only if it carries fewer rows, with `neighbour_sums` of such rows.
+    then `pool`; a view may then hold fewer rows, as long as few rows differ from the wild type's.
+
+    To write a view, implement the methods of the first way, `neighbour_sums` only if several relations are faster
+    together. If it holds fewer rows, also implement `begin`, `convolve` and `complete`; `neighbour_sums` then gets
+    such rows.
 
     It is a context manager, to be closed after the backward: a strategy may then use its buffers again.
 
@@ -107,8 +109,8 @@ class View(Shown, ABC):
         - `relation`: the name of one of the graph's relations.
         - `x`: [R_source, H]
         - `transpose`: against the edges, from targets to sources.
-        - `self_weight`: [1], how much of itself a row adds (GIN's 1 + ε), where both ends are of one type;
-          given here rather than added outside, as a view may do both in one pass.
+        - `self_weight`: [1], how much of itself a row adds (GIN's 1 + ε), only if both ends are of one type. It is an
+          argument because a view may compute the sum and this in one pass.
 
         **Returns:** [R_target, H]
         """
@@ -118,7 +120,7 @@ class View(Shown, ABC):
     ) -> Iterable[Tensor]:
         """Return `neighbour_sum` for several relations within the deleted type, each with its own self-weight.
 
-        One after the other, each when it is asked for, unless a view overrides it.
+        Each is computed when it is asked for, unless a view overrides this method.
 
         **Arguments:**
 
@@ -193,9 +195,9 @@ class View(Shown, ABC):
         """One copy of the graph with nothing deleted; its rows are the nodes in order."""
 
     def with_wild_type(self) -> Sequence[View]:
-        """Return views whose samples, one view after the other, are the wild type and then this view's own.
+        """Return one or two views whose samples are, in order, the wild type and this view's own.
 
-        One view where they can be encoded together, otherwise two. `first` gives the wild type's rows.
+        It is one view if they can be encoded together. `first` gives the wild type's rows.
         """
         return [self.wild_type, self]
 
@@ -228,7 +230,7 @@ class View(Shown, ABC):
         return self.graph.relations[name]
 
     def close(self) -> None:
-        """Close the view; its strategy may use again what it lent to it."""
+        """Close the view, so that its strategy may reuse the view's buffers."""
         if not self._closed:
             self._closed = True
             if self._on_close is not None:
@@ -246,9 +248,9 @@ class NeedsEdgesError(InputError):
 
 
 class SharedView(View):
-    """Samples over one sparse matrix: rows [B·N], sample after sample, those of deleted nodes kept.
+    """Samples over one sparse matrix; rows are [B·N], sample after sample, deleted nodes included.
 
-    `SharedGraph` is another way to such a sum, for models of PyG's; it is not used here.
+    `SharedGraph` computes such a sum for PyG models; it is not used here.
 
     **Arguments:**
 
@@ -342,7 +344,7 @@ class SharedView(View):
     def with_wild_type(self) -> Sequence[View]:
         """Return one new view of B + 1 copies, the wild type first: one product serves them all.
 
-        Models sum over it and not over this one; its mask of nodes is made when it is first read.
+        Models sum over the new view only, so this view's mask of nodes is made only if it is read.
         """
         return [SharedView(self.graph, self.removed_after_wild_type(), dense=self.dense)]
 

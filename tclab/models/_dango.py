@@ -52,14 +52,14 @@ class _SAGE(nn.Module):
 
 
 class Dango(nn.Module):
-    """DANGO: two SAGE layers a network over the wild type, meta-embedding, HyperSAGNN over the deleted genes.
+    """DANGO: two SAGE layers per network over the wild type, a meta-embedding, HyperSAGNN over the deleted genes.
 
     It never reads a node-deleted graph.
 
     **Arguments:**
 
     - `num_nodes`: N, the nodes of the deleted type.
-    - `networks`: the names of the networks that are read; each has a head whose weights reconstruct it.
+    - `networks`: the names of the networks that are read; each has a head that reconstructs its edges.
     - `width`: H.
     - `heads`: attention heads of the HyperSAGNN.
     """
@@ -111,7 +111,7 @@ class Dango(nn.Module):
         return DangoOutput(self._score(view, encoded), {name: self.reconstruct(head, x) for name, head, x in heads})
 
     def reconstruct(self, head: Any, x: Tensor) -> Reconstruction:
-        """Return what `head(x)` is the product of, for the embeddings `x: [N, H]`."""
+        """Return the two factors whose product is `head(x)`, for the embeddings `x: [N, H]`."""
         return Reconstruction(F.pad(x, (0, 1), value=1.0), torch.cat([head.weight, head.bias.unsqueeze(1)], dim=1))
 
     def _score(self, view: View, encoded: list[Tensor]) -> Tensor:

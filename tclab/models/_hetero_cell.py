@@ -59,8 +59,8 @@ class HeteroCell(nn.Module):
     - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
     - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
     - `local_heads`: attention heads of the local head.
-    - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
-      or "used", convolutions along it in every layer.
+    - `metabolism`: "off"; "carried": the batch has it and the model does not read it, as in the case study; "used":
+      every layer has convolutions along it.
     - `dropout`: the share that is dropped in training.
 
     Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.

@@ -124,7 +124,7 @@ class DangoLoss:
     **Arguments:**
 
     - `graph`: what the reconstructions should look like, on their device.
-    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls to `TRANSITION_EPOCH`.
+    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls until epoch 10.
     """
 
     def __init__(self, graph: CellGraph, *, schedule: str = "LinearUntilUniform") -> None:
@@ -172,17 +172,17 @@ class MleWassSupCR:
 
     Wasserstein is geomloss's debiased Sinkhorn divergence between predictions and targets, p = 2: about half the
     squared distance of the two distributions. All of it runs in float32 or more, also under autocast. Under
-    DDP the buffer takes every rank's batch each `gather_interval` passes (three all-gathers), its own otherwise.
-    The case study's draws from its buffer by a schedule, which ends at 252 of 256 rows at batch 28; this one always
-    uses all of them.
+    DDP, in every `gather_interval`-th pass the buffer takes the batches of all ranks (three all-gathers); in the others
+    only its own rank's. The case study's loss draws from its buffer by a schedule, which ends at 252 of 256 rows at
+    batch 28; this one always uses all rows.
 
-    R ranks of batch b do not train as one process of batch R · b does: the two distances are each rank's own, of its
-    batch and what it remembers, and what is remembered carries no gradient.
+    R ranks of batch b do not train as one process of batch R · b does: each rank takes the two distances over its own
+    batch and its buffer, and rows of the buffer have no gradient.
 
     **Arguments:**
 
     - `wasserstein`, `sup_cr`: the weights of the two terms.
-    - `blur`: the standard deviation that the Sinkhorn divergence cannot see below, in units of the targets.
+    - `blur`: in units of the targets; the Sinkhorn divergence does not see differences that are smaller.
     - `capacity`: of the buffer, rows.
     - `gather_interval`: passes; `None` never gathers.
     """

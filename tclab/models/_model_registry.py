@@ -41,7 +41,7 @@ class ModelKind:
     - `name`: unique.
     - `build`: graph, metabolism ("off", "carried", "used") → model; calling it with a view predicts, [B].
     - `losses`: name → graph on the device → a new loss; the first is the default.
-    - `forward`: model, view → what the loss takes; calling the model unless given.
+    - `forward`: model, view → what the loss takes; unless given, the model's output.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: a graph's networks → those it reads unless others are asked for.
     - `sizes`: which of "hidden" and "layers" `build` takes as keywords.

@@ -26,7 +26,7 @@ class PygModel(nn.Module):
     What is deleted is left out before the model is called: it gets the nodes and edges of the copies as PyG's loader
     would have collated them, and pooling and norms see no other rows. With strategies that have no single edges
     (`node_mask`, `delta`, `dense`, …) it raises `NeedsEdgesError`, and the equivalence check skips them. How many rows
-    are left depends on values, so `tclab.fits` has no estimate for it.
+    are left depends on the deletions, so `tclab.fits` has no estimate for it.
 
     If the networks have weights, a `forward` with a parameter `edge_weight` gets them, [E] in the model's dtype, 1 for
     a network without weights. The equivalence check and the findings of a sweep say if weights do not reach the model.
@@ -41,8 +41,8 @@ class PygModel(nn.Module):
       floats, in the dtype of the model's weights. An `nn.Parameter` is trained.
     - `networks`: names of those whose edges are in `edge_index`, one after the other; all unless given.
 
-    **Raises:** `InputError` for another type, features of another shape, or a `forward` with other arguments; and when
-    called for features of another graph.
+    **Raises:** `InputError` for another type or shape of an argument, and for a `forward` with other arguments; when
+    called, for features of another graph.
     """
 
     features: Tensor

@@ -59,8 +59,8 @@ def busy_text(rows: pd.DataFrame) -> str:
         return ""
     fewer = " With OMP_NUM_THREADS=1 torch's threads suffer less." if (busy["threads"] > 1).any() else ""
     return (
-        f"{len(busy)} of {counted(len(steps), 'setting')} ran while other programs used the CPU, so their times are "
-        f"unreliable: {points_text(busy)} (the first setting: "
+        f"{len(busy)} of {counted(len(steps), 'run')} shared the CPU with other programs, so the times are "
+        f"unreliable: {points_text(busy)} (the first run: "
         f"{busy['contention'].iloc[0]}). Measure them again on a quiet machine (repeats=2: a quiet run replaces a "
         f"disturbed one), or race them (race_points, tclab race), where all take turns.{fewer}"
     )

@@ -169,8 +169,8 @@ def others_now() -> str:
         return ""
     fewer = ", or with fewer threads: OMP_NUM_THREADS=1" if threads > 1 else ""
     return (
-        f"other programs keep {others:.1f} of {cores} cores busy now, so steps will be slower, and much slower if "
-        f"their threads wait for one another. Measure and race when those have ended{fewer}"
+        f"other programs keep {others:.1f} of {cores} cores busy now, so steps will be slower, and much slower if a "
+        f"step's threads wait for one another. Measure and race when those programs have ended{fewer}"
     )
 
 

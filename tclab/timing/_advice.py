@@ -77,7 +77,7 @@ class Suggestion(Shown):
         """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
         time = "" if self.ratio is None else f"{self.ratio:.3g}× the time of {self.subject}{ends}"
-        said = f"ran in {time}, once each" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
+        said = f"measured {time} (one run each)" if self.basis == ONCE_EACH else f"predicted {time} ({self.basis})"
         measured = "." if self.measured is None else f". Raced: {sentence_of(self.measured)}."
         why = self.why[:1].upper() + self.why[1:].removesuffix(".")
         return f"{self.change}: {said if time else 'no prediction'}. {why}{measured}"
@@ -301,7 +301,7 @@ def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Sug
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
     inside, (low, _) = times.share("forward", "backward")
     if low > _MOST_INSIDE:
-        missing.append(f"what is in forward and backward, {inside:.0%} of a step: tclab.trace shows it")
+        missing.append(f"what takes time in forward and backward ({inside:.0%} of a step): tclab.trace shows it")
     return suggestions, missing
 
 

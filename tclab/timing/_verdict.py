@@ -156,7 +156,7 @@ def _words(pair: Pair) -> Iterator[str]:
         yield f"from {pair.runs[0]} and {counted(pair.runs[1], 'run')}"
     if pair.period is not None:
         calls, seconds = pair.period
-        yield f"work repeats every {calls} calls, but blocks had fewer; in a race of about {about(seconds)} s none has"
+        yield f"work repeats every {calls} calls, but blocks had fewer; a race of about {about(seconds)} s has enough"
 
 
 def about(value: float) -> str:

@@ -79,14 +79,14 @@ class Check(Shown):
 
 def _result_text(result: EquivalenceResult) -> str:
     if not result.exact:
-        return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
+        return f"inexact by design: error {result.fp64_error:.1e} at worst"
     if not result.passed:
         return f"FAILED: {result.where}"
     if result.strategy == "subgraph":
         return "the reference"
-    lower = f"{result.fp32_ratio:.2g} × subgraph's error in fp32"
+    lower = f"in fp32 {result.fp32_ratio:.2g} × subgraph's error"
     whole = "" if result.full_size is None else f"; on the whole graph {result.full_size}"
-    return f"passed: off by {result.fp64_error:.2g} in fp64, by {lower}{whole}"
+    return f"passed: error {result.fp64_error:.2g} in fp64, {lower}{whole}"
 
 
 def check(

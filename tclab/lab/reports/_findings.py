@@ -108,7 +108,7 @@ def _once(fast: str, words: str, pairs: Mapping[str, Pair]) -> str:
     if pair.ratio is not None:
         text += f"; {second} {1 - pair.ratio:.0%} less"
     text += f". The best of {n} looks better than it is" if n > 2 else ". One run each decides nothing"
-    return f"{text}: repeat them, or race {fast} and {second}"
+    return f"{text}: set repeats=3, or race {fast} and {second}"
 
 
 def _beside(pair: Pair) -> str:
@@ -118,7 +118,7 @@ def _beside(pair: Pair) -> str:
     if pair.verdict == FASTER and pair.interval:
         least, measured = (cells.figure_text(1 / ratio) for ratio in (pair.interval[1], pair.ratio))
         return f"{pair.a} is at least {least}× as fast as {pair.b} ({measured}× as measured)"
-    once = ", once each" if pair.obstacle == ONCE else ""
+    once = ", with one run each" if pair.obstacle == ONCE else ""
     return f"{pair.a} ran {cells.figure_text(1 / pair.ratio)}× as fast as {pair.b}{once}"
 
 
@@ -126,7 +126,7 @@ def _batch_bytes(cell: pd.DataFrame, fast: str, reference: str) -> str:
     sides = [cell[cell["strategy"] == name]["batch_bytes"].dropna() for name in (fast, reference)]
     if any(side.empty for side in sides):
         return ""
-    return f"A batch has {bytes_text(sides[0].median())} ({reference}: {bytes_text(sides[1].median())})"
+    return f"A batch of {fast} has {bytes_text(sides[0].median())} ({reference}: {bytes_text(sides[1].median())})"
 
 
 def _machine(rows: pd.DataFrame) -> str:
