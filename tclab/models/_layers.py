@@ -147,7 +147,7 @@ class _NormInFloat32(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         w, b = in_float32(weight), in_float32(bias)
         affine = (w, b) if weight.dim() == 1 else (None, None)
-        out, mean, rstd = torch.native_layer_norm(in_float32(x), x.shape[-1:], *affine, eps)
+        out, mean, rstd = torch.native_layer_norm(in_float32(x), x.shape[-1:], affine[0], affine[1], eps)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
         ctx.eps = eps
         return (out if weight.dim() == 1 else torch.addcmul(b.unsqueeze(1), out, w.unsqueeze(1))).to(x.dtype)
