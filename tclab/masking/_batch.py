@@ -112,9 +112,8 @@ class Batch:
     @cached_property
     def deletions(self) -> dict[str, Deletions]:
         """Which nodes each sample removes, dependants included, by node type; of a batch that is not sliced."""
-        parts = ("removed", "removed_ptr")
-        named: dict[str, Any] = {kind: [self.tensors[f"{part}/{kind}"] for part in parts] for kind in self.most}
-        return {kind: Deletions(*tensors, most=self.most[kind]) for kind, tensors in named.items()}
+        named = {kind: (self.tensors[f"removed/{kind}"], self.tensors[f"removed_ptr/{kind}"]) for kind in self.most}
+        return {kind: Deletions(*tensors, self.most[kind]) for kind, tensors in named.items()}
 
     @property
     def bytes(self) -> int:
