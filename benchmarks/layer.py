@@ -48,7 +48,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     )
     keep = shared.keep[graph.deleted_type]
     x = torch.randn(len(keep), WIDTH, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    matrices = [network.csr(dtype) for network in here.networks.values()]
+    matrices = [network.matrix(dtype).csr for network in here.networks.values()]
     weight = 1.5
 
     def of_view(x: Tensor) -> list[Tensor]:

@@ -234,7 +234,7 @@ def of_hetero(edge_index, nodes=None, **more):
         *((lambda n=n: SMALL.select(n), "expected 1 to 9") for n in (0, 10, True)),
         (lambda: SMALL.select(["tflink", "tflink"]), "none of them twice"),
         (lambda: edges({"roads": [[0, 1], [1, 2]]}), r"edge_index is \[\[0, 1\], \[1, 2\]\], expected a tensor"),
-        (lambda: edges([torch.zeros(2, 1)]), "edges are a list, expected a tensor"),
+        (lambda: edges([torch.zeros(2, 1)]), "edges is a list, expected a tensor"),
         (lambda: edges({"roads": torch.zeros(3, 2, dtype=torch.int64)}), r"\[3, 2\] torch.int64, expected \[2, E\]"),
         (lambda: edges({"roads": torch.zeros(2, 2)}), r"\[2, 2\] torch.float32, expected \[2, E\] int64"),
         *((lambda n=n: roads(n), "its node nodes are") for n in (-1, 2.5, 2**62, True, None)),

@@ -26,7 +26,7 @@ def matrix_of(tiles, columns):
 @pytest.mark.parametrize("seed", range(8))
 def test_tiles_are_the_matrix_with_rows_by_degree(seed):
     case = tile_kernel.case(seed)
-    dense, csr = case.network.dense(dtype=torch.int64), case.network.csr(torch.float32)
+    dense, csr = case.network.dense(dtype=torch.int64), case.network.matrix(torch.float32).csr
     tiles = tiles_of(*csr, case.sources)
     assert torch.equal(matrix_of(tiles, case.sources), dense)
     real = tiles.rows.flatten()[: case.targets].long()

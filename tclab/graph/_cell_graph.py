@@ -154,12 +154,9 @@ class CellGraph:
 
         **Raises:** `InputError` for edges that are no such tensor, or a number of nodes that they do not fit.
         """
-        if not isinstance(edges, Mapping):
-            raise InputError(f"edges are a {type(edges).__name__}, expected a tensor [2, E] by the name of its network")
-        networks = {
-            name: Network(name, edge_index, node_type, node_type, num_nodes, num_nodes)
-            for name, edge_index in edges.items()
-        }
+        require("edges", edges, Mapping, "a tensor [2, E] by the name of its network")
+        sides = node_type, node_type, num_nodes, num_nodes
+        networks = {name: Network(name, edge_index, *sides) for name, edge_index in edges.items()}
         return CellGraph({node_type: num_nodes}, networks, node_type)
 
     @staticmethod

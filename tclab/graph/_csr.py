@@ -59,6 +59,13 @@ def csr_of(rows: Tensor, columns: Tensor, num_rows: int, values: Tensor | None =
     return Csr(ptr.int(), columns[order].int(), None if values is None else values[order])
 
 
+def matrix_of(edge_index: Tensor, num_sources: int, num_targets: int, values: Tensor | None) -> SparseMatrix:
+    """Return the adjacency [targets, sources] of `edge_index: [2, E]` int64, and its transpose; see `csr_of`."""
+    source, target = edge_index
+    by_target = csr_of(target, source, num_targets, values)
+    return SparseMatrix(by_target, csr_of(source, target, num_sources, values))
+
+
 def entries(ptr: Tensor, rows: Tensor, count: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the entries of some rows, one row after the other.
 
@@ -92,7 +99,7 @@ class MadeOnce:
 
     def made_once(self, make: Callable[..., T], *options: Any) -> T:
         """Return what `make` makes of this and some options, which are constants."""
-        self._make(name := _name_of(make, options), make, *options)
+        self._make(name := name_of(make, *options), make, *options)
         made: T = getattr(self, name)  # an attribute: a compiler would not see a dict grow while it traces
         return made
 
@@ -101,10 +108,6 @@ class MadeOnce:
             edges = next(value for value in vars(self).values() if isinstance(value, Tensor))
             with plain_tensors(edges):
                 object.__setattr__(self, name, make(self, *options))
-
-    def forget(self, make: Callable[..., Any], *options: Any) -> None:
-        """Let go of what `made_once` made."""
-        vars(self).pop(_name_of(make, options), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_made")}
@@ -115,7 +118,8 @@ class MadeOnce:
 MadeOnce._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _name_of(make: Callable[..., Any], options: tuple[Any, ...]) -> str:
+def name_of(make: Callable[..., Any], *options: Any) -> str:
+    """Return the name of the attribute that holds what `made_once` made."""
     # a step asks some hundred times; a compiler's guards take identifiers alone: torch.float32, cuda:0
     words = [str(getattr(option, "__name__", option)) for option in options]
     return "_".join(["_made", make.__name__, *words]).replace(".", "_").replace(":", "_")

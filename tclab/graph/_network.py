@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, require
-from tclab.graph._csr import Csr, Groups, MadeOnce, SparseMatrix, csr_of, group
+from tclab.graph._csr import Groups, MadeOnce, SparseMatrix, group, matrix_of, name_of, plain_tensors
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
 
@@ -128,7 +128,7 @@ class Network(Shown, MadeOnce):
 
     def release(self, device: torch.device | str) -> None:
         """Let go of the copy that `to` made on a device."""
-        self.forget(Network._on, torch.device(device))
+        vars(self).pop(name_of(Network._on, torch.device(device)), None)
 
     def _copy(self, **changes: Any) -> Network:
         """Return this network with other fields that need no check; on a device a check makes the host wait."""
@@ -136,29 +136,17 @@ class Network(Shown, MadeOnce):
         copy.__dict__.update(self.__getstate__(), **changes)
         return copy
 
-    def csr(self, dtype: torch.dtype, *, transpose: bool = False) -> Csr:
+    def matrix(self, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
         """Return the adjacency [targets, sources], or its transpose, with values in a dtype; made once.
 
         A duplicate edge is an entry of its own. Values are left out where all are 1.
         """
-        csr = self.made_once(Network._csr, transpose)
-        return csr if csr.values is None else self.made_once(Network._csr_in, dtype, transpose)
+        matrix = self.made_once(Network._matrix, None if self.weight is None else dtype)
+        return matrix.transpose() if transpose else matrix
 
-    def _csr_in(self, dtype: torch.dtype, transpose: bool) -> Csr:
-        csr = self.made_once(Network._csr, transpose)
-        assert csr.values is not None
-        return csr._replace(values=csr.values.to(dtype))
-
-    def _csr(self, transpose: bool) -> Csr:
-        source, target = self.edge_index
-        weight = None if self.weight is None or bool((self.weight == 1).all()) else self.weight
-        if transpose:
-            return csr_of(source, target, self.num_sources, weight)
-        return csr_of(target, source, self.num_targets, weight)
-
-    def matrix(self, dtype: torch.dtype, *, transpose: bool = False) -> SparseMatrix:
-        """Return `csr` together with its transpose."""
-        return SparseMatrix(self.csr(dtype, transpose=transpose), self.csr(dtype, transpose=not transpose))
+    def _matrix(self, dtype: torch.dtype | None) -> SparseMatrix:
+        weight = None if self.weight is None or bool((self.weight == 1).all()) else self.weight.to(dtype)
+        return matrix_of(self.edge_index, self.num_sources, self.num_targets, weight)
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the adjacency as a dense matrix [targets, sources]; made once."""
@@ -176,6 +164,23 @@ class Network(Shown, MadeOnce):
 
     def _unweighted(self) -> Network:
         return self._copy(weight=None)
+
+    def stacked(self, others: Sequence[Network], dtype: torch.dtype) -> SparseMatrix:
+        """Return the adjacencies of this network and of others between the same nodes as one matrix; made once.
+
+        It is [K · targets, sources] for K networks, those of one after those of the other: a product with it is all of
+        theirs.
+        """
+        made: dict[Any, SparseMatrix] = vars(self).setdefault("_made_stacks", {})
+        if (key := (dtype, *others)) not in made:
+            networks, n = (self, *others), self.num_targets
+            with plain_tensors(self.edge_index):
+                targets = torch.cat([each.edge_index[1] + i * n for i, each in enumerate(networks)])
+                edge_index = torch.stack([torch.cat([each.edge_index[0] for each in networks]), targets])
+                weights = [each.edge_index[0] * 0 + 1 if each.weight is None else each.weight for each in networks]
+                stack = self._copy(edge_index=edge_index, weight=torch.cat(weights), num_targets=n * len(networks))
+                made[key] = stack._matrix(dtype)
+        return made[key]
 
     def in_both_directions(self) -> Network:
         """Return an undirected network with each edge in both directions, with its one weight; a self-loop once.

@@ -76,11 +76,9 @@ class Batch:
 
     @staticmethod
     def packed(
-        pieces: Mapping[str, Tensor | Piece],
-        deletions: Mapping[str, Deletions],
-        size: int,
-        host_values: Mapping[str, Any],
-    ) -> Batch:
+        pieces: Mapping[str, Tensor | Piece], deletions: Mapping[str, Deletions], size: int,
+        host_values: Mapping[str, Any]
+    ) -> Batch:  # fmt: skip
         """Return the batch of some tensors and deletions, all in one buffer.
 
         In a DataLoader worker the buffer lies in shared memory, as it must before it can be handed over.
@@ -114,10 +112,8 @@ class Batch:
     @cached_property
     def deletions(self) -> dict[str, Deletions]:
         """Which nodes each sample removes, dependants included, by node type; of a batch that is not sliced."""
-        return {
-            kind: Deletions(self.tensors[f"removed/{kind}"], self.tensors[f"removed_ptr/{kind}"], most)
-            for kind, most in self.most.items()
-        }
+        named = {kind: (self.tensors[f"removed/{kind}"], self.tensors[f"removed_ptr/{kind}"]) for kind in self.most}
+        return {kind: Deletions(*tensors, self.most[kind]) for kind, tensors in named.items()}
 
     @property
     def bytes(self) -> int:

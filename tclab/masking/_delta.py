@@ -36,7 +36,7 @@ from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
 from tclab.message_passing._view import RowFunction, autocast
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.message_passing.kernels._spmm import spmm, spmm_sum
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
 
@@ -81,7 +81,7 @@ class Delta(Strategy):
 
         outgoing = {}
         for name, network in self.graph.networks.items():
-            crow, col, values = network.csr(torch.float64, transpose=True)
+            crow, col, values = network.matrix(torch.float64).transposed
             data = np.ones(len(col), dtype=np.int8) if values is None else values.numpy()
             shape = (network.num_sources, network.num_targets)
             outgoing[name] = sparse.csr_array((data, col.numpy(), crow.numpy()), shape=shape)
@@ -122,12 +122,9 @@ class Delta(Strategy):
         """Return the view that carries what differs."""
         layers = []
         for key in (f"edge_delta/{i}" for i in range(batch.host_values["layers"])):
-            start, edges, spread = (
-                {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
-                for kind in ("start", "edges", "spread")
-            )
-            rows, changes = batch.tensors[f"{key}/rows"], _matrix(batch, f"{key}/changes")
-            layers.append(DeltaLayer(rows, changes, start, edges, spread))
+            kinds, names = ("start", "edges", "spread"), list(self.graph.networks)
+            by_kind = [{name: _matrix(batch, f"{key}/{kind}/{name}") for name in names} for kind in kinds]
+            layers.append(DeltaLayer(batch.tensors[f"{key}/rows"], _matrix(batch, f"{key}/changes"), *by_kind))
         return DeltaView(self.graph, batch.deletions, layers)
 
 
@@ -288,7 +285,8 @@ class _WildTypeAndSamples(DeltaView):
         own_changes = changes[:, : layer.rows.size(0)]
         for name, weight, wild_sum in zip(relations, weights, wild_sums, strict=True):
             brought = torch.cat([changes, weight * own_changes], dim=1)
-            yield spmm_sum([layer.start[name], layer.edges[name]], [wild_sum, brought]).squeeze(0)
+            (summed,) = spmm([layer.start[name], layer.edges[name]], wild_sum, brought)
+            yield summed.squeeze(0)
 
     def convolve(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]

@@ -63,12 +63,11 @@ def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
 
 def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, EdgeList]:
     """Return each relation's edges, with the mask and the weights that there are, of tensors under batch names."""
-    return {
-        name: EdgeList(
-            tensors[f"edge_index/{name}"], tensors.get(f"edge_mask/{name}"), tensors.get(f"edge_weight/{name}")
-        )
-        for name in graph.relations
-    }
+    lists = {}
+    for name in graph.relations:
+        mask, weight = (tensors.get(f"{field}/{name}") for field in ("edge_mask", "edge_weight"))
+        lists[name] = EdgeList(tensors[f"edge_index/{name}"], mask, weight)
+    return lists
 
 
 def removed_counts(network: Network, removed: Mapping[str, Deletions]) -> dict[str, Int64s]:

@@ -70,10 +70,8 @@ class _Replicated(Strategy):
 
     def all_kept(self, size: int) -> dict[str, Tensor]:
         """Return for `size` samples a mask a relation that keeps every edge, [B * E] bool, by the relation's name."""
-        return {
-            name: torch.ones(size * network.num_edges, dtype=torch.bool, device=self.graph.device)
-            for name, network in self.graph.relations.items()
-        }
+        edges = {name: size * network.num_edges for name, network in self.graph.relations.items()}
+        return {name: torch.ones(n, dtype=torch.bool, device=self.graph.device) for name, n in edges.items()}
 
     def masked(
         self, batch: Batch, masks: Mapping[str, Tensor], on_close: Callable[[], None] | None = None
@@ -92,11 +90,10 @@ class GpuMask(_Replicated):
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return how many edges of each relation are removed, for the host to know, and the edges that are shipped."""
-        counts = {
-            f"removed/{name}/{kind}": int(each.sum())
-            for name, network in self.graph.relations.items()
-            for kind, each in removed_counts(network, removed).items()
-        }
+        counts = {}
+        for name, network in self.graph.relations.items():
+            for kind, each in removed_counts(network, removed).items():
+                counts[f"removed/{name}/{kind}"] = int(each.sum())
         return self.shipped(removed), counts
 
     def removed_edges(self, batch: Batch) -> dict[str, Tensor]:

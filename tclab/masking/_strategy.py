@@ -104,12 +104,9 @@ class Strategy(ABC):
         return {}, {}
 
     def batch(
-        self,
-        perturbations: Perturbations,
-        indices: Sequence[int] | None = None,
-        *,
-        ends: Callable[[str], object] = lambda stage: None,
-    ) -> Batch:
+        self, perturbations: Perturbations, indices: Sequence[int] | None = None, *,
+        ends: Callable[[str], object] = lambda stage: None
+    ) -> Batch:  # fmt: skip
         """Return one batch of all given samples: call `removed_by`, `encode` and `collate`.
 
         **Arguments:**

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tclab.errors import InputError, require
 from tclab.graph._csr import Csr, SparseMatrix, csr_of, entries, group
-from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, edges_by_target, edges_of, matrix_of
+from tclab.message_passing._shared_graph import SelfLoops, SharedGraph, Sides, adjacency_of, edges_by_target, edges_of
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, keep_mask, kept_rows, take_rows, under_transform
 from tclab.message_passing.kernels._spmm import spmm
@@ -72,11 +72,11 @@ class ChangedRows:
         if x.is_meta:
             raise InputError("x is on meta, expected a device with values: which rows differ depends on them")
         self.num_nodes = len(x)
-        if not isinstance(deletions, Deletions):
+        if not isinstance(deletions, Deletions):  # lists are checked where they are, without waiting for a device
             deletions = Deletions.of(deletions, num_nodes=self.num_nodes)
-        deletions = deletions.to(x.device)
-        if bool(((deletions.nodes < 0) | (deletions.nodes >= self.num_nodes)).any()):
+        elif bool(((deletions.nodes < 0) | (deletions.nodes >= self.num_nodes)).any()):
             raise InputError(f"deletions have a node outside the {self.num_nodes} that x has")
+        deletions = deletions.to(x.device)
         self.size = len(deletions)
         self.deleted = deletions.rows(self.num_nodes).unique()  # [M] keys, sorted
         self.rows = x  # the table, or every row of every sample, [B · N, F]
@@ -303,7 +303,7 @@ def reach(
     if degrees and not shared.bipartite:
         sources = targets = sources.with_rows(_reached(shared, sources.deleted, sources, targets, cut))
     keys = _reached(shared, torch.cat([sources.keys, sources.deleted]), sources, targets, cut, targets.keys)
-    crow = shared._kept(matrix_of, keys.device, None).csr.crow
+    crow = shared._kept(adjacency_of, keys.device, None).csr.crow
     nodes = keys % max(targets.num_nodes, 1)
     edges = int((crow[nodes + 1] - crow[nodes]).sum())
     wild_type = shared.num_targets + OWN_EDGE * shared.num_edges
@@ -315,7 +315,7 @@ def _reached(
     shared: SharedGraph, keys: Tensor, sources: ChangedRows, targets: ChangedRows, cut: Tensor | None, *more: Tensor
 ) -> Tensor:
     """Return `more` keys of targets, those that edges from sources of `keys` go to, and those that have a cut edge."""
-    by_source = shared._kept(matrix_of, keys.device, None).transposed
+    by_source = shared._kept(adjacency_of, keys.device, None).transposed
     which, position = entries(by_source.crow, keys % max(sources.num_nodes, 1))
     sample = (keys // max(sources.num_nodes, 1))[which]
     parts = [*more, sample * targets.num_nodes + by_source.col[position]]
@@ -340,7 +340,7 @@ class Joined(SharedGraph):
         self, shared: SharedGraph, sources: ChangedRows, targets: ChangedRows, keys: Tensor, cut: Tensor | None
     ) -> None:
         self._shared = shared
-        by_target = shared._kept(matrix_of, keys.device, None).csr
+        by_target = shared._kept(adjacency_of, keys.device, None).csr
         n_s, n_t = max(sources.num_nodes, 1), max(targets.num_nodes, 1)
         # of each edge which of `keys` it goes into, and where it is
         row, position = entries(by_target.crow, keys % n_t)

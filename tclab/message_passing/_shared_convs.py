@@ -169,6 +169,11 @@ class _SharedConv(nn.Module, ABC):
         call = _Call(sources.rows.unsqueeze(1), joined.of_targets(targets.rows).unsqueeze(1), joined)
         return targets.like(self._convolved(call).squeeze(1), keys)
 
+    def extra_repr(self) -> str:
+        """Return the sizes, and how neighbours are added up or with how many heads."""
+        options = [f"{name}={vars(self)[name]}" for name in ("aggr", "heads") if name in vars(self)]
+        return ", ".join([str(vars(self)[n]) for n in ("in_channels", "out_channels") if n in vars(self)] + options)
+
     def _reads_degrees(self) -> bool:
         """Return whether what a source sends depends on its own degree."""
         return False
@@ -242,10 +247,6 @@ class SharedGCNConv(_SharedConv):
         degree = degree if takes is None else degree * takes
         root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
         return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.in_channels}, {self.out_channels}"
 
 
 class SharedGINConv(_SharedConv):
@@ -339,10 +340,6 @@ class SharedSAGEConv(_SharedConv):
             out = out + _row_by_row(self.lin_r, call.own)
         return F.normalize(out, dim=-1) if self.normalize else out
 
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
-
 
 class SharedGATv2Conv(_SharedConv):
     """PyG's GATv2Conv over a shared graph: attention over each sample's own edges, none of which is copied.
@@ -401,10 +398,6 @@ class SharedGATv2Conv(_SharedConv):
         if self.res is not None:
             out = out + self.res(call.own)
         return out if self.bias is None else out + self.bias
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
 
 class SharedHeteroConv(nn.Module):
@@ -485,10 +478,9 @@ class SharedHeteroConv(nn.Module):
             target, cut = relation[2], cuts.get(relation)
             part = conv._changed(*given[relation], shared_dict[relation], cut, reached[target])
             found.setdefault(target, []).append(part)
-        return {
-            target: parts[0].like(self._grouped([part.rows.unsqueeze(1) for part in parts]).squeeze(-2), parts[0].keys)
-            for target, parts in found.items()
-        }
+        grouped = {target: self._grouped([part.rows.unsqueeze(1) for part in parts]) for target, parts in found.items()}
+        firsts = {target: parts[0] for target, parts in found.items()}
+        return {target: first.like(grouped[target].squeeze(-2), first.keys) for target, first in firsts.items()}
 
     def _of(
         self, shared_dict: Mapping[EdgeType, SharedGraph], x_dict: Mapping[str, object]

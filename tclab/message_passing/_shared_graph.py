@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tclab.errors import InputError, check_known, require
-from tclab.graph._csr import MadeOnce, SparseMatrix, csr_of, plain_tensors
+from tclab.graph._csr import MadeOnce, SparseMatrix, matrix_of, plain_tensors
 from tclab.graph._network import check_edges
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, kept_rows, take_rows, under_transform
@@ -247,7 +247,7 @@ class SharedGraph(MadeOnce):
 
     def _matrix(self, x: Tensor, *, weighted: bool = True) -> SparseMatrix:
         """Return the adjacency for features `x`, on their device and in their dtype."""
-        return self._kept(matrix_of, x.device, x.dtype if weighted and self.weighted else None)
+        return self._kept(adjacency_of, x.device, x.dtype if weighted and self.weighted else None)
 
     def _kept(self, make: Callable[..., T], device: torch.device, *options: Any) -> T:
         """Return what `make` makes of this graph and options, on a device; it is made once."""
@@ -266,12 +266,10 @@ def edges_of(graph: SharedGraph) -> tuple[Tensor, Tensor | None]:
     return graph._edge_index, graph._weight
 
 
-def matrix_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
+def adjacency_of(graph: SharedGraph, dtype: torch.dtype | None) -> SparseMatrix:
     """Return the adjacency [targets, sources] with the weights in a dtype; every edge counts 1 for `None`."""
-    source, target = graph._edge_index.long()
     weight = None if dtype is None or graph._weight is None else graph._weight.to(dtype)
-    by_target = csr_of(target, source, graph.num_targets, weight)
-    return SparseMatrix(by_target, csr_of(source, target, graph.num_sources, weight))
+    return matrix_of(graph._edge_index.long(), graph.num_sources, graph.num_targets, weight)
 
 
 def edges_by_target(graph: SharedGraph, loops: bool, most: int) -> EdgesByTarget:

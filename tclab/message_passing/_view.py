@@ -12,7 +12,7 @@ has no meaning, and the next layer's K and `pool` leave it out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -23,6 +23,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError, check_known, require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing._stacked import each, is_stacked
 from tclab.message_passing.kernels._row_ops import add_rows, in_float32, keep_mask, kept_rows, summable, take_rows
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import Deletions
@@ -140,8 +141,8 @@ class View(Shown, ABC):
 
     def convolve(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
-    ) -> Iterator[Tensor]:
-        """Yield for each relation within the deleted type a row-wise function of its `neighbour_sum`.
+    ) -> Iterable[Tensor]:
+        """Return for each relation within the deleted type a row-wise function of its `neighbour_sum`.
 
         **Arguments:**
 
@@ -152,9 +153,7 @@ class View(Shown, ABC):
 
         **Returns:** rows for the next layer or `complete`, the same ones for every relation.
         """
-        sums = self.neighbour_sums(relations, x, self_weights=self_weights)
-        for function, summed in zip(functions, sums, strict=True):
-            yield function(summed)
+        return each(functions, self.neighbour_sums(relations, x, self_weights=self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
@@ -290,36 +289,41 @@ class SharedView(View):
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
         """Return the sum over kept edges into each row, A·(K·X); see `View.neighbour_sum`."""
-        weights = None if self_weight is None else [self_weight]
-        (summed,) = self._sums([relation], x, weights, transpose=transpose)
+        (summed,) = self._sums([relation], x, None if self_weight is None else [self_weight], transpose=transpose)
         return summed
 
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
     ) -> Iterable[Tensor]:
-        """Return the sums over several relations, whose gradients are added up in one tensor."""
+        """Return the sums over several relations, whose gradients are added up in one tensor.
+
+        They are one tensor, [K, R, H] of K relations, where the view is `dense`, and on CUDA.
+        """
         return self._sums(relations, x, self_weights)
 
     def _sums(
         self, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor] | None, *, transpose: bool = False
-    ) -> Sequence[Tensor]:
+    ) -> Iterable[Tensor]:
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
         kind = networks[0].target if transpose else networks[0].source
         keep = self.keep[kind].view(self.size, -1) if self._removed_rows[kind].numel() else None
         weights = None if self_weights is None else torch.cat(list(self_weights)).to(x.dtype)
-        if self.dense:
-            x = kept_rows(x, keep)
-            wide = x.transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
-            dense = [network.dense(dtype=x.dtype) for network in networks]
-            wide_sums = [(matrix.t() if transpose else matrix) @ wide for matrix in dense]
-            sums = [summed.unflatten(1, (x.size(0), -1)).transpose(0, 1) for summed in wide_sums]
-            if weights is not None:
-                sums = [torch.addcmul(summed, x, w) for summed, w in zip(sums, weights, strict=True)]
-        else:
+        # tiles, which sum two bytes, gather less where the rows of a block are those of one network
+        if not self.dense and (len(networks) == 1 or x.element_size() == 2 or not is_stacked(x)):
             matrices = [network.matrix(x.dtype, transpose=transpose) for network in networks]
-            sums = spmm(matrices, x, self_weights=weights, sources=keep)
-        return [summed.flatten(0, 1) for summed in sums]
+            sums = [summed.flatten(0, 1) for summed in spmm(matrices, x, self_weights=weights, sources=keep)]
+            return torch.stack(sums) if len(sums) > 1 and is_stacked(x) else sums
+        wide = kept_rows(x, keep).transpose(0, 1).flatten(1)  # [N, B·H]: one product serves all samples
+        if self.dense:
+            dense = [network.dense(dtype=x.dtype) for network in networks]
+            wide_sums = torch.stack([(matrix.t() if transpose else matrix) @ wide for matrix in dense])
+        else:  # and all networks
+            wide_sums = spmm([networks[0].stacked(networks[1:], x.dtype)], wide.unsqueeze(0))[0]
+            wide_sums = wide_sums.view(len(networks), *wide.shape)
+        if weights is not None:
+            wide_sums = torch.addcmul(wide_sums, wide, weights.view(-1, 1, 1))
+        return wide_sums.unflatten(2, (self.size, -1)).transpose(1, 2).flatten(1, 2)
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32; counted once."""

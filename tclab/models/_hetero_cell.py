@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,8 +38,10 @@ class HeteroLayer(nn.Module):
     def forward(self, view: View, x: Tensor) -> Tensor:
         """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them."""
         gins: Any = list(self.convolutions)
-        names, weights = [gin.network for gin in gins], [1 + gin.eps for gin in gins]
-        x = self.aggregation(view.convolve(names, x, gins, weights))
+        weights = (1 + torch.cat([gin.eps for gin in gins])).split(1)
+        parts = view.convolve([gin.network for gin in gins], x, gins, weights)
+        # a user's takes one part after the other
+        x = self.aggregation(parts if type(self.aggregation).__module__ == GINUpdate.__module__ else iter(parts))
         return x if self.metabolic is None else self.metabolic(view, view.complete(x))
 
 
@@ -79,9 +82,8 @@ class HeteroCell(nn.Module):
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, dropout=dropout)
-        convolutions = [
-            [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
-        ]
+        update = partial(GINUpdate, width=width, mlp_layers=mlp_layers, dropout=dropout)
+        convolutions = [[update(name) for name in networks] for _ in range(layers)]
         aggregations = [AGGREGATIONS[aggregation](width, len(networks), bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))

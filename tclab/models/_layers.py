@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from tclab.errors import InputError
 from tclab.message_passing import View
-from tclab.message_passing.kernels._row_ops import add_rows, under_transform
+from tclab.message_passing._stacked import each
+from tclab.message_passing.kernels._row_ops import add_rows, in_float32, take_rows, under_transform
 from tclab.perturbation import Deletions
 
 
@@ -32,9 +33,10 @@ class Linear(nn.Linear):
         self._rows_of_calls: deque[int] = deque(maxlen=8)  # how many rows each of the last calls had
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [*, out] for `x: [*, in]`."""
-        if not _takes_onednn(x, self.weight, self.bias):
-            out = super().forward(x)
+        """Return [*, out] for `x: [*, in]`; for K modules' weights in one, [K, R, out] for [K, R, in]."""
+        is_stacked = self.weight.dim() == 3
+        if is_stacked or not _takes_onednn(x, self.weight, self.bias):
+            out = torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT) if is_stacked else super().forward(x)
             return out.relu_() if self.relu else out
         rows = x.flatten(0, -2)
         is_usual = self._rows_of_calls.count(len(rows)) > 1
@@ -126,34 +128,42 @@ class LayerNorm(nn.LayerNorm):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [R, H] for `x: [R, H]`, in its dtype."""
-        if x.dtype not in (torch.bfloat16, torch.float16):
-            out = super().forward(x)
-        elif under_transform():
-            weight, bias = self.weight.float(), self.bias.float()
-            out = F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
-        else:
+        """Return [R, H] for `x: [R, H]`, in its dtype; for K modules' weights in one, [K, R, H] for [K, R, H]."""
+        if self.weight.dim() == 2 or (x.dtype in (torch.bfloat16, torch.float16) and not under_transform()):
             out = _NormInFloat32.apply(x, self.weight, self.bias, self.eps)
+        else:
+            exact, weight, bias = map(in_float32, (x, self.weight, self.bias))
+            out = F.layer_norm(exact, self.normalized_shape, weight, bias, self.eps).to(x.dtype)
         return out.relu_() if self.relu else out
 
 
 class _NormInFloat32(torch.autograd.Function):
-    """A layer norm in float32 that keeps the rows for its backward as they came."""
+    """A layer norm in float32 or more that keeps the rows for its backward as they came.
+
+    Where weights are stacked, [K, H], torch's own norms the rows, and makes them again for the weights' gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out, mean, rstd = torch.native_layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps)
+        w, b = in_float32(weight), in_float32(bias)
+        affine = (w, b) if weight.dim() == 1 else (None, None)
+        out, mean, rstd = torch.native_layer_norm(in_float32(x), x.shape[-1:], affine[0], affine[1], eps)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
-        return out.to(x.dtype)
+        ctx.eps = eps
+        return (out if weight.dim() == 1 else torch.addcmul(b.unsqueeze(1), out, w.unsqueeze(1))).to(x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, mean, rstd, weight, bias = ctx.saved_tensors
-        to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
-            grad.float(), x.float(), x.shape[-1:], mean, rstd, weight.float(), bias.float(), [True, True, True]
-        )
-        return to_x.to(x.dtype), to_weight.to(weight.dtype), to_bias.to(bias.dtype), None
+        x, mean, rstd, *affine = ctx.saved_tensors
+        exact, grad, weight, bias = map(in_float32, (x, grad, *affine))
+        differentiate, shape = torch.ops.aten.native_layer_norm_backward, x.shape[-1:]
+        if weight.dim() == 1:
+            to_x, to_weight, to_bias = differentiate(grad, exact, shape, mean, rstd, weight, bias, [True] * 3)
+        else:
+            to_weight, to_bias = (grad * F.layer_norm(exact, shape, eps=ctx.eps)).sum(1), grad.sum(1)
+            grad = grad * weight.unsqueeze(1)
+            to_x, *_ = differentiate(grad, exact, shape, mean, rstd, None, None, [True, False, False])
+        return to_x.to(x.dtype), to_weight.to(affine[0].dtype), to_bias.to(affine[1].dtype), None
 
 
 def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
@@ -228,7 +238,7 @@ class MetabolicConv(nn.Module):
         return x + self.norm(carried)
 
 
-# ---- aggregations: [R, H] of one [R, H] a network, which come one after the other
+# ---- aggregations: [R, H] of one [R, H] a network, which come one after the other or in one tensor, [networks, R, H]
 
 
 class Sum(nn.Module):
@@ -238,8 +248,9 @@ class Sum(nn.Module):
         super().__init__()
         self.divisor = divisor
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H], added up as the parts come, so that no more than one is held besides the total."""
+        parts = iter([parts.sum(0)] if isinstance(parts, Tensor) else parts)
         total = next(parts)
         for i, part in enumerate(parts):
             total = total + part if i == 0 else total.add_(part)  # the backward of a sum keeps nothing
@@ -254,7 +265,7 @@ class CrossAttention(nn.Module):
         self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H]."""
         tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
@@ -276,13 +287,17 @@ class Pairwise(nn.Module):
         self.scorer = mlp(width, width // 2, 1)
         self.norm = LayerNorm(width)
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
         """Return [R, H]."""
-        each = list(parts)
-        values = [torch.stack(each).mean(0)]
-        for (a, b), mlp in zip(self.pairs, self.mlps, strict=True):
-            values.append(mlp(torch.cat([each[a], each[b]], dim=-1)))
-        stacked = torch.stack(values, dim=1)  # [R, pairs + 1, H]
+        pairs: Any
+        if isinstance(parts, Tensor):
+            ends = torch.triu_indices(len(parts), len(parts), device=parts.device)
+            mean, pairs = parts.mean(0), torch.cat([take_rows(parts, end) for end in ends], dim=-1)
+        else:
+            rows = list(parts)
+            mean = torch.stack(rows).mean(0)
+            pairs = (torch.cat([rows[a], rows[b]], dim=-1) for a, b in self.pairs)
+        stacked = torch.stack([mean, *each(list(self.mlps), pairs)], dim=1)  # [R, pairs + 1, H]
         scores = self.scorer(stacked)  # [R, pairs + 1, 1]
         mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
         return mixed

@@ -76,7 +76,7 @@ class ReconstructionLoss:
             self.network = replace(self.network, edge_index=edges.unique_consecutive(dim=1))
         self.zero_weight = zero_weight
         if zero_weight != 1:  # where the matrix has each entry of its transpose
-            self._order = self.network.csr(torch.float32).col.argsort(stable=True)
+            self._order = self.network.matrix(torch.float32).csr.col.argsort(stable=True)
 
     def __call__(self, reconstruction: Reconstruction) -> Tensor:
         """Return the loss, [], in float32 or more."""

@@ -137,37 +137,22 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     size, num_nodes = len(deletions), graph.num_nodes
     cascading = [network for network in graph.relations.values() if network.cascades]
     # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
-    samples = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
-    keys: dict[str, list[Int64s]] = {kind: [] for kind in num_nodes}  # distinct within a node type
-    pending = {graph.deleted_type: [samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy()]}
-    seen: dict[str, np.ndarray] = {}  # [B * N] bool of the types that are reached again, as few are
+    keys = dict.fromkeys(num_nodes, np.empty(0, dtype=np.int64))  # sorted
+    pending = {graph.deleted_type: [deletions.rows(num_nodes[graph.deleted_type]).numpy()]}
     while pending:
         kind, candidates = pending.popitem()
-        fresh = np.unique(np.concatenate(candidates))
-        if keys[kind]:
-            if kind not in seen:
-                seen[kind] = np.zeros(size * num_nodes[kind], dtype=np.bool_)
-                seen[kind][keys[kind][0]] = True
-            fresh = fresh[~seen[kind][fresh]]
-            seen[kind][fresh] = True
-        keys[kind].append(fresh)
+        fresh = np.setdiff1d(np.concatenate(candidates), keys[kind])
+        keys[kind] = np.union1d(keys[kind], fresh)
         for network in cascading:
             if network.source == kind and len(fresh):  # a key's dependants are looked up once, so that cycles end
                 pending.setdefault(network.target, []).append(_dependants(network, fresh))
-    return {kind: _split(of_kind, size, num_nodes[kind]) for kind, of_kind in keys.items()}
-
-
-def _split(keys: list[Int64s], size: int, num_nodes: int) -> Deletions:
-    """Return what each of `size` samples removes of a node type, given keys sample * nodes + node, distinct."""
-    if not keys:
-        return Deletions.nothing(size)
-    sample, node = np.divmod(keys[0] if len(keys) == 1 else np.sort(np.concatenate(keys)), max(num_nodes, 1))
-    return Deletions.joined(node, np.bincount(sample, minlength=size))
+    split = {kind: np.divmod(of_kind, max(num_nodes[kind], 1)) for kind, of_kind in keys.items()}
+    return {kind: Deletions.joined(node, np.bincount(sample, minlength=size)) for kind, (sample, node) in split.items()}
 
 
 def _dependants(network: Network, keys: Int64s) -> Int64s:
     """Return the key of each target of some sources, a target as often as it has such a source."""
-    crow, col, _ = network.csr(torch.float32, transpose=True)  # each source's targets
+    crow, col, _ = network.matrix(torch.float32).transposed  # each source's targets
     sample, node = np.divmod(keys, network.num_sources)
     which, position = entries(crow.cpu(), torch.from_numpy(node))
     return sample[which.numpy()] * network.num_targets + col.cpu()[position].numpy()

@@ -283,8 +283,7 @@ class Variant:
     compiled: bool = False
 
     def __str__(self) -> str:
-        compiled = " compiled" if self.compiled else ""
-        return f"in {self.dtype}{compiled} in slices" if self.sliced else f"in {self.dtype}{compiled}"
+        return f"in {self.dtype}{' compiled' * self.compiled}{' in slices' * self.sliced}"
 
     def draws(self) -> list[Variant]:
         """Return this variant with each draw that it is compared with."""

@@ -92,10 +92,7 @@ def _line(few: Batch, more: Batch, steps: int) -> Batch:
     for name, tensor in more.tensors.items():
         shape = [max(0, extended(*sides)) for sides in zip(few.tensors[name].shape, tensor.shape, strict=True)]
         tensors[name] = tensor.new_empty(shape)
-    values = {
-        name: extended(few.host_values[name], value) if isinstance(value, int) else value
-        for name, value in more.host_values.items()
-    }
+    values = {k: extended(few.host_values[k], v) if isinstance(v, int) else v for k, v in more.host_values.items()}
     return Batch(tensors, more.most, extended(few.size, more.size), values)
 
 
@@ -207,10 +204,8 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
             _optimizer_step(step, fake)
         except (DynamicOutputShapeException, DataDependentOutputException, InputError) as error:
             # a model that reads a size from a tensor, as PyG's pooling does, meets a wrong one
-            raise InputError(
-                f"the memory of {step.kind.name} cannot be estimated: the sizes of its tensors depend on values "
-                f"({error})"
-            ) from None
+            why = f"the sizes of its tensors depend on values ({error})"
+            raise InputError(f"the memory of {step.kind.name} cannot be estimated: {why}") from None
         peak = live.peak - live.now
     return MemoryEstimate(model, kept, peak, live.in_heap)
 

@@ -1,8 +1,8 @@
-"""Sparse matrix times dense rows, for several relations and samples: `spmm` fans out, `spmm_sum` fans in.
+"""Sparse matrix times dense rows, for several relations and samples: it fans out or in.
 
-Each is the other's gradient on the transposed matrices, so every derivative is there. `tclab::spmm` does both, a custom
-operation of plain tensors, as `torch.compile` refuses sparse ones: of one `x` for all matrices it makes a result each,
-of one for each matrix their sum. Rows lie sample after sample, [B, N, H]. On a CPU each product is one
+Of one `x` for all matrices it makes a result each, of one for each matrix their sum. Each is the other's gradient on
+the transposed matrices, so every derivative is there. `tclab::spmm` does both, a custom operation of plain tensors, as
+`torch.compile` refuses sparse ones. Rows lie sample after sample, [B, N, H]. On a CPU each product is one
 `torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
 FBGEMM compiles that kernel for the width, keeps a row's sums in registers and prefetches. float64 has no such kernel
 and takes ATen's sparse product, as do small graphs, many samples at once. CUDA takes cuSPARSE in float32 and float64,
@@ -52,19 +52,20 @@ def product(matrix: SparseMatrix, x: Tensor) -> Tensor:
         bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
         return bags(a.col, x[0].detach(), a.crow).unsqueeze(0)
     wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one product serves all samples
-    reduce = ("sum",) if x.device.type == "cpu" else ()  # ATen's kernel, which knows every dtype
     values = x.new_ones(a.col.shape) if a.values is None else a.values.to(x.dtype)
     sparse = torch.sparse_csr_tensor(a.crow, a.col, values, size=(rows, x.size(1)), check_invariants=False)
-    return torch.sparse.mm(sparse, wide, *reduce).view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
+    if x.device.type == "cpu":
+        summed = torch.sparse.mm(sparse, wide, "sum")  # ATen's kernel, which knows every dtype
+    else:  # into zeros; `mm` would make them and copy them into its result
+        summed = wide.new_zeros(rows, wide.size(1))
+        torch.addmm(summed, sparse, wide, beta=0, out=summed)
+    return summed.view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
 
 
 def spmm(
-    matrices: Sequence[SparseMatrix],
-    *xs: Tensor,
-    self_weights: Tensor | None = None,
-    sources: Tensor | None = None,
-    targets: Tensor | None = None,
-) -> list[Tensor]:
+    matrices: Sequence[SparseMatrix], *xs: Tensor, self_weights: Tensor | None = None, sources: Tensor | None = None,
+    targets: Tensor | None = None
+) -> list[Tensor]:  # fmt: skip
     """Return Yᵢ = K′·(Aᵢ·(K·X) + wᵢ·K·X) for each matrix, of every sample; of an X for each matrix the one sum of all.
 
     **Arguments:**
@@ -80,12 +81,6 @@ def spmm(
         lasting = all(matrix.lasting for matrix in matrices)
         return torch.ops.tclab.spmm(list(xs), _flat(matrices), lasting, self_weights, sources, targets)
     return list(_Products.apply(self_weights, sources, targets, matrices, *xs))
-
-
-def spmm_sum(matrices: Sequence[SparseMatrix], xs: Sequence[Tensor]) -> Tensor:
-    """Return Y = Σ Aᵢ·Xᵢ, of every sample, [B, rows, H], contiguous; `xs` are [B, columns, H] for each matrix."""
-    (total,) = spmm(matrices, *xs)
-    return total
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> list[Tensor]:

@@ -156,17 +156,7 @@ def tile_sums(tiles: Tiles, x: Tensor, *, rows: int) -> Tensor:
     if out.numel() == 0:
         return out
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        tile_kernel[(len(tiles.rows), -(-size * width // COLUMNS))](
-            x,
-            out,
-            *tiles,
-            size * width,
-            *x.stride()[:2],
-            *out.stride()[:2],
-            H=width,
-            BM=ROWS,
-            BN=COLUMNS,
-            num_warps=WARPS,
-            num_stages=STAGES,
-        )
+        launch = tile_kernel[(len(tiles.rows), -(-size * width // COLUMNS))]
+        sizes = {"H": width, "BM": ROWS, "BN": COLUMNS, "num_warps": WARPS, "num_stages": STAGES}
+        launch(x, out, *tiles, size * width, *x.stride()[:2], *out.stride()[:2], **sizes)
     return out
