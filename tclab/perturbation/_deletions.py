@@ -136,18 +136,23 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     """
     size, num_nodes = len(deletions), graph.num_nodes
     cascading = [network for network in graph.relations.values() if network.cascades]
-    # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
-    keys = dict.fromkeys(num_nodes, np.empty(0, dtype=np.int64))  # sorted
+    # a removed node of a sample is one key, sample * nodes + node
+    masks: dict[str, np.ndarray] = {}  # node type that is reached → [keys] bool, whether a key is removed
     pending = {graph.deleted_type: [deletions.rows(num_nodes[graph.deleted_type]).numpy()]}
     while pending:
         kind, candidates = pending.popitem()
-        fresh = np.setdiff1d(np.concatenate(candidates), keys[kind])
-        keys[kind] = np.union1d(keys[kind], fresh)
+        mask = masks.setdefault(kind, np.zeros(size * num_nodes[kind], dtype=np.bool_))
+        fresh = np.unique(np.concatenate(candidates))
+        fresh = fresh[~mask[fresh]]  # a key's dependants are looked up once, so that cycles end
+        mask[fresh] = True
         for network in cascading:
-            if network.source == kind and len(fresh):  # a key's dependants are looked up once, so that cycles end
+            if network.source == kind and len(fresh):
                 pending.setdefault(network.target, []).append(_dependants(network, fresh))
-    split = {kind: np.divmod(of_kind, max(num_nodes[kind], 1)) for kind, of_kind in keys.items()}
-    return {kind: Deletions.joined(node, np.bincount(sample, minlength=size)) for kind, (sample, node) in split.items()}
+    removed = dict.fromkeys(num_nodes, Deletions.nothing(size))
+    for kind, mask in masks.items():
+        sample, node = np.divmod(np.flatnonzero(mask), max(num_nodes[kind], 1))
+        removed[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
+    return removed
 
 
 def _dependants(network: Network, keys: Int64s) -> Int64s:
