@@ -48,9 +48,9 @@ class Pair(Shown):
     - `a`, `b`: names of the arms.
     - `verdict`: of `a`: FASTER or SLOWER if `interval` is beyond the margin, SAME if it is within, else UNDECIDED.
     - `ratio`: time of `a` over time of `b`: of a race the median of `parts`.
-    - `interval`: of `ratio`, which decides: of a race from the smallest of `parts` to the largest, and if it is SAME
-      half-way from these to the next, or a little beyond them if processes ran two parts each; of runs Student's at
-      95 %.
+    - `interval`: of `ratio`, which decides: of a race from the smallest of `parts` to the largest, and where SAME is in
+      question half-way from these to the next, or a little beyond them if processes ran two parts each; of runs
+      Student's at 95 %.
     - `parts`: the ratio in each part of a race.
     - `margin`: a share of the time that is no difference worth a verdict.
     - `kept`: rounds of a race, or steps of the runs, that the comparison uses.
@@ -253,18 +253,17 @@ def _ends(parts: Reals, margin: float, *, apart: bool = True) -> tuple[str, floa
     one are on the near side of it with probability 9 / 2⁸ = 3.5 %. So its ends are half-way from the outermost part to
     the next, which leaves something for noise that parts share. Parts that share their processes' luck in twos are not
     `apart`: if nothing but luck differs, four processes are on the near side with probability 1 / 2⁴ = 6.2 %. So their
-    ends lie beyond the outermost parts, by a quarter of the way back to the next process's: that is wrong in at most
-    5 % for luck that is normal, uniform, Laplace's or Student's.
+    ends lie beyond the outermost parts, by an eighth of the way back to the next process's: with the rounds' own noise
+    that was wrong in 4.4 % of 1,000 made-up races.
     """
     low, below, third, *_ = up = np.sort(parts).tolist()
     high, above, before, *_ = up[::-1]
     verdict = decide(exp(low), exp(high), margin)
     if verdict in OPPOSITE:
         return verdict, exp(low), exp(high)
-    ends = ((low + below) / 2, (high + above) / 2) if apart else (low - (third - low) / 4, high + (high - before) / 4)
-    if decide(exp(ends[0]), exp(ends[1]), margin) == SAME:
-        return SAME, exp(ends[0]), exp(ends[1])
-    return UNDECIDED, exp(low), exp(high)
+    ends = ((low + below) / 2, (high + above) / 2) if apart else (low - (third - low) / 8, high + (high - before) / 8)
+    same = decide(exp(ends[0]), exp(ends[1]), margin)
+    return (same, exp(ends[0]), exp(ends[1])) if SAME in (verdict, same) else (UNDECIDED, exp(low), exp(high))
 
 
 def _with_needs(pair: Pair, logs: Reals, processes: Sequence[int], seconds: float) -> Pair:
