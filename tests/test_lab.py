@@ -317,7 +317,11 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
 
 
 def test_a_sweep_whose_points_without_a_time_are_not_repeated_is_done(tmp_path):
-    skipped = tclab.Point(scale=0.01, model="dango", strategy="node_mask")
+    skipped, counts = tclab.Point(scale=0.01, model="dango", strategy="node_mask"), []
     sweep = lab.LiveSweep([skipped], results=tmp_path / "rows", repeats=3)
     sweep.start().join()
     assert "run again" not in sweep.status()
+    tclab.sweep(
+        [skipped], results=tmp_path / "others", repeats=3, progress=lambda now: counts.append((now.done, now.total))
+    )
+    assert counts == [(1, 1)]

@@ -185,9 +185,11 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
     if new and not options.stop.is_set() and (busy := others_now()):
         options.say(busy)
     tables: list[pa.Table] = []
+    lost, passed = set[int](), 0  # points whose first run has no time, as no other would have; other runs of these
     for i, run in enumerate(runs):
-        if i >= len(points) and _status(tables[i % len(points)]) != "ok":
-            continue  # its first run has no time, and no other would have one
+        if i >= len(points) and i % len(points) in lost:
+            passed += 1
+            continue
         is_kept, begin, reason = run.name in kept, monotonic(), ""
         if options.stop.is_set():
             reason = STOPPED
@@ -199,6 +201,8 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
         else:
             rows = not_measured(run.point, reason) if reason else point_rows(run.definite, **limits)
         tables.append(rows)
+        if i < len(points) and _status(rows) != "ok":
+            lost.add(i)
         if _status(rows).startswith("not run"):
             continue
         if not is_kept:
@@ -211,7 +215,8 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
                 warnings.warn(f"{error}. The sweep returns what it measured, and runs no other point", stacklevel=3)
         waiting = [one.definite for one in runs[i + 1 :] if one.name not in kept and not one.definite.skipped()]
         left = _seconds_left([foresight.seconds(point) for point in waiting], end)
-        options.report(Progress(i + 1, len(runs), run.point, rows, is_kept, left, varying))
+        total = len(runs) - (options.repeats - 1) * len(lost)
+        options.report(Progress(i + 1 - passed, total, run.point, rows, is_kept, left, varying))
     return tables
 
 
