@@ -163,6 +163,14 @@ def with_an_aggregation_of_its_own(model):
 CHANGES = (watched, of_another_class, with_another_option, with_a_forward_of_its_own, with_an_aggregation_of_its_own)
 
 
+def test_weights_may_be_plain_tensors():
+    model, view = built(), tclab.view(GENES, [[1, 2], [3]])
+    fast = {name: weight.detach() * 1.1 for name, weight in model.named_parameters()}
+    expected = torch.func.functional_call(model, fast, (view,))
+    with stacked():
+        assert_close([torch.func.functional_call(model, fast, (view,))], [expected])
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_user_hooks_or_puts_in_is_called_by_itself(change):
     model, view = built(), tclab.view(GENES, [[1, 2], [3]])

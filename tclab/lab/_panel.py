@@ -190,7 +190,7 @@ class LiveSweep:
 
     def _on_progress(self, progress: Progress) -> None:
         self.tables.append(progress.rows)
-        self.last = progress
+        self.last, self.runs = progress, progress.total
         self._tell(progress)
 
     def _tell(self, line: object) -> None:

@@ -36,11 +36,9 @@ def each(functions: Sequence[Any], rows: Iterable[Tensor]) -> Iterable[Tensor]:
     if None in facts or any(other != facts[0] for other in facts):
         return map(lambda function, part: function(part), functions, rows)
     # of a parameter the gradient is a part of the stacked one, in the parameter's own order of memory
-    weights = {
-        name: torch.cat([function.get_parameter(name) for function in functions]).unflatten(0, (len(functions), -1))
-        for name, _ in functions[0].named_parameters()
-    }
-    return functional_call(functions[0], weights, rows)
+    named, k = [dict(function.named_parameters(remove_duplicate=False)) for function in functions], len(functions)
+    weights = {name: torch.cat([own[name] for own in named]).unflatten(0, (k, -1)) for name in named[0]}
+    return functional_call(functions[0], weights, rows, tie_weights=False)
 
 
 def _facts(module: Any) -> list[Any] | None:
@@ -55,7 +53,8 @@ def _facts(module: Any) -> list[Any] | None:
         options = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "network"}
         is_watched = any(value for name, value in vars(part).items() if name.endswith("_hooks"))
         is_known = type(part).__module__.startswith("tclab.models.") or type(part) in _AROUND
-        if not is_known or is_watched or part._buffers or any(map(callable, options.values())):
+        is_own = any(callable(option) or hasattr(option, "shape") for option in options.values())
+        if not is_known or is_watched or part._buffers or is_own:
             return None
         weights = {name: w if w is None else (type(w), w.shape, w.dtype) for name, w in part._parameters.items()}
         facts.append((type(part), options, weights))

@@ -136,23 +136,33 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     """
     size, num_nodes = len(deletions), graph.num_nodes
     cascading = [network for network in graph.relations.values() if network.cascades]
-    # a removed node of a sample is one key, sample * nodes + node
-    masks: dict[str, np.ndarray] = {}  # node type that is reached → [keys] bool, whether a key is removed
-    pending = {graph.deleted_type: [deletions.rows(num_nodes[graph.deleted_type]).numpy()]}
+    # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
+    samples = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
+    keys: dict[str, list[Int64s]] = {kind: [] for kind in num_nodes}  # distinct within a node type
+    pending = {graph.deleted_type: [samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy()]}
+    seen: dict[str, np.ndarray] = {}  # [B * N] bool of the types that are reached again, as few are
     while pending:
         kind, candidates = pending.popitem()
-        mask = masks.setdefault(kind, np.zeros(size * num_nodes[kind], dtype=np.bool_))
         fresh = np.unique(np.concatenate(candidates))
-        fresh = fresh[~mask[fresh]]  # a key's dependants are looked up once, so that cycles end
-        mask[fresh] = True
+        if keys[kind]:
+            if kind not in seen:
+                seen[kind] = np.zeros(size * num_nodes[kind], dtype=np.bool_)
+                seen[kind][keys[kind][0]] = True
+            fresh = fresh[~seen[kind][fresh]]
+            seen[kind][fresh] = True
+        keys[kind].append(fresh)
         for network in cascading:
-            if network.source == kind and len(fresh):
+            if network.source == kind and len(fresh):  # a key's dependants are looked up once, so that cycles end
                 pending.setdefault(network.target, []).append(_dependants(network, fresh))
-    removed = dict.fromkeys(num_nodes, Deletions.nothing(size))
-    for kind, mask in masks.items():
-        sample, node = np.divmod(np.flatnonzero(mask), max(num_nodes[kind], 1))
-        removed[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
-    return removed
+    return {kind: _split(of_kind, size, num_nodes[kind]) for kind, of_kind in keys.items()}
+
+
+def _split(keys: list[Int64s], size: int, num_nodes: int) -> Deletions:
+    """Return what each of `size` samples removes of a node type, given keys sample * nodes + node, distinct."""
+    if not keys:
+        return Deletions.nothing(size)
+    sample, node = np.divmod(keys[0] if len(keys) == 1 else np.sort(np.concatenate(keys)), max(num_nodes, 1))
+    return Deletions.joined(node, np.bincount(sample, minlength=size))
 
 
 def _dependants(network: Network, keys: Int64s) -> Int64s:

@@ -376,9 +376,10 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     for where in ranks[0].timelines:
         each = [pd.DataFrame(one.timelines[where], dtype=float) for one in ranks if where in one.timelines]
         means[where] = pd.concat(each).groupby(level=0).mean()
-    waits, whole = (np.asarray(means[clock].get(stage, [0.0]), dtype=float) for stage in ("data_wait", "step"))
+    on_clock = means.get(clock, pd.DataFrame())  # of a loop that ended before a timed step: none
+    waits, whole = (np.asarray(on_clock.get(stage, [0.0]), dtype=float) for stage in ("data_wait", "step"))
     workers = point.workers if steps_wait(waits, whole) else 0
-    cycle = cycle_of(workers, point.accumulate, "gather" in means[clock] and point.ddp.get("gather_interval"))
+    cycle = cycle_of(workers, point.accumulate, "gather" in on_clock and point.ddp.get("gather_interval"))
     rows = []
     for where, stages in means.items():
         for stage, seconds in stages.items():
@@ -389,7 +390,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
                 row |= _step_columns(point, ranks, row)
             rows.append(row)
     for rank, measured in enumerate(ranks if len(ranks) > 1 else ()):
-        for stage, seconds in pd.DataFrame(measured.timelines[clock]).rename(columns={"step": "whole"}).items():
+        for stage, seconds in pd.DataFrame(measured.timelines.get(clock, {})).rename(columns={"step": "whole"}).items():
             rows.append({**every, **_spread(f"rank {rank}", str(stage), seconds, cycle)})
     return rows
 

@@ -154,7 +154,8 @@ def inside(*points: Point, steps: int = 10) -> pd.DataFrame:
     point add up to the two stages.
 
     Each point runs in this process, after its equivalence check, on one batch that is kept. A compiled point is run as
-    it is without the compiler, which would not see the parts.
+    it is without the compiler, which would not see the parts. On CUDA HeteroCell's networks run one after the other
+    here, since their modules are watched; in a sweep they run at once.
 
     **Arguments:**
 

@@ -256,7 +256,10 @@ PROCESS_BYTES = 495 * 1024**2
 # benchmarks/memory.py, so that the whole process is within 15 % of what it was. Blocks that are mapped one by one, as
 # large ones are, leave no holes.
 HEAP_SHARE = 0.7
-_NOT_COUNTED = "not counted: memory of compiled code, DDP, all-gathers, NCCL, CUDA on the host, Lightning, workers"
+_NOT_COUNTED = (
+    "not counted: memory of compiled code, networks stacked on CUDA, DDP, all-gathers, NCCL, CUDA on the host, "
+    "Lightning, workers"
+)
 _PARTS = {"process": "imports", "graph": "graph", "model": "weights", "kept": "state", "step": "step", "heap": "unused"}
 
 
