@@ -37,7 +37,7 @@ def each(functions: Sequence[Any], rows: Iterable[Tensor]) -> Iterable[Tensor]:
         return map(lambda function, part: function(part), functions, rows)
     # of a parameter the gradient is a part of the stacked one, in the parameter's own order of memory
     named, k = [dict(function.named_parameters(remove_duplicate=False)) for function in functions], len(functions)
-    weights = {name: torch.cat([own[name] for own in named]).unflatten(0, (k, -1)) for name in named[0]}
+    weights = {name: torch.cat([weight[name] for weight in named]).unflatten(0, (k, -1)) for name in named[0]}
     return functional_call(functions[0], weights, rows, tie_weights=False)
 
 
@@ -53,8 +53,8 @@ def _facts(module: Any) -> list[Any] | None:
         options = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "network"}
         is_watched = any(value for name, value in vars(part).items() if name.endswith("_hooks"))
         is_known = type(part).__module__.startswith("tclab.models.") or type(part) in _AROUND
-        is_own = any(callable(option) or hasattr(option, "shape") for option in options.values())
-        if not is_known or is_watched or part._buffers or is_own:
+        is_changed = any(callable(option) or hasattr(option, "shape") for option in options.values())
+        if not is_known or is_watched or part._buffers or is_changed:
             return None
         weights = {name: w if w is None else (type(w), w.shape, w.dtype) for name, w in part._parameters.items()}
         facts.append((type(part), options, weights))

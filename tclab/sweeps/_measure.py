@@ -374,7 +374,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     clock = "device" if point.device == "cuda" else "host"
     means = {}  # where → [steps, stages] seconds, the mean over ranks
     for where in ranks[0].timelines:
-        each = [pd.DataFrame(one.timelines[where], dtype=float) for one in ranks if where in one.timelines]
+        each = [pd.DataFrame(rank.timelines[where], dtype=float) for rank in ranks if where in rank.timelines]
         means[where] = pd.concat(each).groupby(level=0).mean()
     on_clock = means.get(clock, pd.DataFrame())  # of a loop that ended before a timed step: none
     waits, whole = (np.asarray(on_clock.get(stage, [0.0]), dtype=float) for stage in ("data_wait", "step"))

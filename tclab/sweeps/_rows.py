@@ -386,7 +386,7 @@ class Results:
         return self.read(self.name(resolve(point), repeat))
 
     def write(self, rows: pa.Table, name: str) -> None:
-        """Keep a point's rows in a file of that name, in place of earlier ones; those of other code stay beside them.
+        """Keep a point's rows in a file of that name, instead of earlier ones; rows of other code stay beside it.
 
         **Raises:** `InputError` where it cannot be written, as on a disk that is full.
         """
@@ -424,7 +424,7 @@ def _digest(rows: pa.Table) -> bytes:
 def _read(path: Path) -> pa.Table | None:
     """Return a point's rows; `None`, with a warning, where they are not as they were written."""
     try:
-        # from memory, as pyarrow maps a file, which another process may put in place of it
+        # from memory, as pyarrow maps a file, which another process may replace meanwhile
         file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
         rows = file.read(use_threads=False)
         if (rows.schema.metadata or {}).get(_DIGEST) != _digest(rows):

@@ -213,8 +213,8 @@ def _run_here(points: Points, results: Results, options: SweepOptions) -> list[p
             except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                 unwritten = f"not run: {error}"
                 warnings.warn(f"{error}. The sweep returns what it measured, and runs no other point", stacklevel=3)
-        rest = (one for j, one in enumerate(runs) if j > i and (j < len(points) or j % len(points) not in lost))
-        waiting = [one.definite for one in rest if one.name not in kept and not one.definite.skipped()]
+        rest = (later for j, later in enumerate(runs) if j > i and (j < len(points) or j % len(points) not in lost))
+        waiting = [later.definite for later in rest if later.name not in kept and not later.definite.skipped()]
         left = _seconds_left([foresight.seconds(point) for point in waiting], end)
         total = len(runs) - (options.repeats - 1) * len(lost)
         options.report(Progress(i + 1 - passed, total, run.point, rows, is_kept, left, varying))
